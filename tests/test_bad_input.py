@@ -403,10 +403,12 @@ def test_every_checkpoint_is_damaged(fails, here, command):
 
 
 @pytest.mark.parametrize("command", ["sft", "rl"])
-def test_a_run_without_a_checkpoint_cannot_be_resumed(fails, here, command):
+def test_a_run_whose_checkpoints_are_gone_cannot_be_resumed(fails, here, command):
     main(words(command, "--steps 1 --output run --quiet"))
     shutil.rmtree(here / "run" / "checkpoints")
-    assert fails([command, "--resume", "run"]).startswith("there is no checkpoint in run/checkpoints yet")
+    assert fails([command, "--resume", "run"]).startswith(
+        "run/checkpoints has no checkpoint, and the run has had one; put it back"
+    )
 
 
 @pytest.mark.parametrize(

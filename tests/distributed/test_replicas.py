@@ -17,6 +17,8 @@ from tests.training.learner_kit import EXAMPLES, check_learner
 
 pytest.importorskip("ray")
 
+from posttrain.distributed.trainers import RankActors
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SHARDS = 2
@@ -24,9 +26,11 @@ LORA = Lora(2, dropout=0.5)
 divided = functools.partial(group, shards=SHARDS)
 
 
-@pytest.fixture
-def actors(shared):
-    return shared.ranks(4)
+@pytest.fixture(scope="module")
+def actors(cluster):
+    """They end with this file: the cluster has no CPUs for four more beside what other files keep."""
+    with RankActors(4, timeout_s=60) as found:
+        yield found
 
 
 def test_replicas_keep_to_the_kit(actors, tmp_path):
