@@ -67,7 +67,7 @@ class Rank(cluster.Process):
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
     def build(self, number: int, make: Make, shards: int) -> None:
-        """Build a learner whose weights are replicated (1) or in so many shards."""
+        """Build a learner; `shards` as in `LearnerGroup`."""
         if shards > 1:
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
         # a single rank skips collectives: gloo copies in its own threads, and their OpenMP team oversubscribes the
