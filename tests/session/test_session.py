@@ -19,7 +19,8 @@ from posttrain.errors import CheckpointError, RewardError, TrainingError, UserEr
 from posttrain.runs import Sample, read_run
 from posttrain.session import Progress
 from posttrain.session.early_stopping import patience
-from posttrain.session.session import Evaluations, Training, open_session
+from posttrain.session.session import open_session
+from posttrain.session.training import Evaluations, Training
 from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 
@@ -229,15 +230,23 @@ def test_a_run_that_was_killed_while_its_first_checkpoint_was_written_starts_aga
     assert files(run) == whole
 
 
-@pytest.mark.parametrize("steps", [6, 4])
-def test_a_run_that_has_all_its_steps_says_so(steps, tmp_path, whole, said):
+def test_a_run_that_has_all_its_steps_says_so(tmp_path, whole, said):
     train(output=tmp_path / "run")
     assert said == []
-    train(resume=tmp_path / "run", steps=steps)
+    train(resume=tmp_path / "run")
     assert files(tmp_path / "run") == whole
     assert [line for line in said if "all its steps" in line] == [
         "the run has all its steps, 6; pass a larger `steps` to train further"
     ]
+
+
+def test_a_run_is_not_resumed_with_fewer_steps_than_it_has(tmp_path):
+    run = tmp_path / "run"
+    train(output=run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="has 6 steps, more than `steps` 5; pass `steps` 6 or more"):
+        train(resume=run, steps=5)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(("steps", "every", "report"), [(6, 2, False), (3, 0, True)])

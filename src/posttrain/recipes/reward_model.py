@@ -44,7 +44,8 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
-from posttrain.session.session import RunOptions, Session, open_session
+from posttrain.session.session import Session, open_session
+from posttrain.session.training import RunOptions
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.backend import Backend, offline_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of

@@ -43,7 +43,8 @@ from posttrain.rollouts.sampler import Rolled
 from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
-from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.session.session import Session, open_session
+from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, staleness_of
 from posttrain.setup.heldout import (

@@ -29,7 +29,8 @@ from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
 from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
-from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.session.session import Session, open_session
+from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import Backend, offline_backend
 from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.training_options import check_heldout, check_settings

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from posttrain.errors import ProcessLost
 from posttrain.session.progress import announce
-from posttrain.session.session import RunOptions
+from posttrain.session.training import RunOptions
 
 R = TypeVar("R")
 LOSSES = 3  # without a checkpoint in between

@@ -22,119 +22,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any
 
 from posttrain.data.packing import Example
-from posttrain.errors import PosttrainError, ProcessLost, TrainingError, UserError
+from posttrain.errors import PosttrainError, ProcessLost, TrainingError
 from posttrain.report import write_report
-from posttrain.runs import RunDirectory, Sample, machine_line, read_run
+from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.timeline import Span
 from posttrain.runs.timeline import append as append_spans
 from posttrain.session import Progress, announce
 from posttrain.session.callback import call
 from posttrain.session.cost import overlapped_cost, rollout_cost, step_cost
 from posttrain.session.failure import kept_batch
-from posttrain.session.inputs import digests_in, judges_by_option, keep_code, options_named, refuse_changes
+from posttrain.session.inputs import digests_in, judges_by_option, keep_code
 from posttrain.session.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.session.progress import Phase
+from posttrain.session.resuming import OWED, gone_back, resumed
 from posttrain.session.samples import samples_of
 from posttrain.session.trackers import Tracking, open_trackers
 from posttrain.session.trackers.tracker import Sender
+from posttrain.session.training import Training
 from posttrain.training import checkpoint
-from posttrain.training.schedule import LearningRate
 from posttrain.types import Group
-
-MetricsRow = Mapping[str, Any]
-
-
-class RunOptions(TypedDict):
-    """Where a run is, for `run(config, **where)` of every recipe that trains."""
-
-    output: NotRequired[Path | None]  # a new run's directory; None: the next free one below runs/
-    resume: NotRequired[Path | None]  # the run to go on with
-    quiet: NotRequired[bool]  # no progress
-    accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
-    tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had
-    callbacks: NotRequired[Sequence[object]]  # see session/callback.py
-
-
-class Trained(Protocol):
-    """Training state that checkpoints save."""
-
-    def save(self, folder: Path) -> None:
-        """Fill a checkpoint's folder."""
-        ...
-
-    def restore(self, folder: Path) -> None:
-        """Restore the state saved in `folder`."""
-        ...
-
-
-def _no_score(row: MetricsRow) -> float | None:
-    return None
-
-
-def _not_finished(rows: Sequence[MetricsRow]) -> str:
-    return ""
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """Evaluation schedule, checkpoint selection and early stopping.
-
-    Attributes:
-        every: steps between evaluations; 0: none between the first and the last.
-        first: whether before the first step.
-        last: whether after the last step.
-        score: of a row of metrics, the higher the better, for the best checkpoint; None where it has none.
-        finished: from all rows so far, why the run is to end early; "" where it is not.
-    """
-
-    every: int = 0
-    first: bool = False
-    last: bool = False
-    score: Callable[[MetricsRow], float | None] = _no_score
-    finished: Callable[[Sequence[MetricsRow]], str] = _not_finished
-
-
-def _nothing() -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training run, apart from its loop.
-
-    Attributes:
-        steps: that the run shall have in all.
-        trained: what checkpoints keep.
-        rate: the learning rate of each step.
-        evaluations: when there are some, and what they decide.
-        environment: what only the caller knows of machine and data.
-        save_every: steps between checkpoints, besides those after an evaluation and the last step.
-        keep_last: checkpoints to keep, besides the best.
-        headline: metrics to show with the progress: the name there, and in a row.
-        may_differ: options that may have changed since the run began.
-        notes: what to tell the user first.
-        overlapped: whether what a step trains on is sampled while earlier steps are trained.
-        spans: of a run of several processes, what the others have done since the last call.
-        prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
-            before training, such as the reference's logprobs.
-    """
-
-    steps: int
-    trained: Trained
-    rate: LearningRate
-    evaluations: Evaluations
-    environment: Mapping[str, Any]
-    save_every: int
-    keep_last: int
-    headline: Mapping[str, str]
-    may_differ: Sequence[str] = ("steps",)
-    notes: Sequence[str] = ()
-    prepare: Callable[[], None] = _nothing
-    overlapped: bool = False
-    spans: Callable[[], Sequence[Span]] | None = None
 
 
 @dataclass
@@ -172,7 +81,7 @@ class Session:
         self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
-        owed = self.state.pop(_OWED, None)
+        owed = self.state.pop(OWED, None)
         self._waiting = _Finished(owed["metrics"], [Sample(**s) for s in owed["samples"]], self.state) if owed else None
         self._due = self._waiting is not None or (training.evaluations.first and self.step == 0)
 
@@ -298,7 +207,7 @@ class Session:
         self._written, self._score = step, score if score is not None and math.isfinite(score) else None
         self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
         if owed:
-            self._save({_OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
+            self._save({OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
         elif step % self._save_every == 0 or evaluation:
             self._save()
         call(self._callbacks, "on_step", self, step, metrics)
@@ -344,9 +253,6 @@ class Session:
             self._save()
 
 
-_OWED = "evaluation_owed"
-
-
 @contextlib.contextmanager
 def open_session(
     command: str,
@@ -382,11 +288,11 @@ def open_session(
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
-        directory = _resumed(resume, command, settings, training.may_differ, environment, accept_changes)
+        directory = resumed(resume, command, settings, training, environment, accept_changes)
     keep_code(settings, directory.path)
     announce(machine_line(directory.environment), quiet=quiet)
     training.prepare()
-    found, notes = (None, ()) if resume is None else _gone_back(directory, training)
+    found, notes = (None, ()) if resume is None else gone_back(directory, training)
     start = found.step if found else 0
     with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
         session = Session(directory, progress, stop, training, found, callbacks)
@@ -402,64 +308,12 @@ def open_session(
     write_report(directory.read())
 
 
-def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
-    """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
-    found = checkpoint.latest(directory.checkpoints)
-    if found is None:
-        _refuse_lost_checkpoints(directory, training)
-        directory.rewind(-1)
-        return None, ("the run has no checkpoint yet, and starts again from its first step",)
-    training.trained.restore(found.path)
-    directory.rewind(found.step - (_OWED in found.state))
-    notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
-    notes += training.rate.changed(directory.before.get("steps"), found.step)
-    if found.step >= training.steps and _OWED not in found.state:
-        notes.append(f"the run has all its steps, {found.step}; pass a larger `steps` to train further")
-    return found, tuple(notes)
-
-
-def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
-    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
-    rows = directory.read().metrics
-    step = rows[-1]["step"] if rows else 0
-    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
-    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
-        raise UserError(
-            f"{directory.checkpoints} has no checkpoint, and the run has had one; put it back, or start a new run"
-        )
-
-
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """Record of a run's inputs: digests, the working directory of relative paths, and models by full path."""
     began = str(environment.get("model", ""))
     models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
     where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
     return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
-
-
-def _resumed(
-    run: Path,
-    command: str,
-    settings: Mapping[str, Any],
-    may_differ: Sequence[str],
-    environment: Mapping[str, Any],
-    accept_changes: Sequence[str],
-) -> RunDirectory:
-    """The directory of a resumed run; options that name files are compared by file contents."""
-    starts = read_run(run).environment
-    before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
-    now: Mapping[str, str] = environment["inputs"]
-    accepts = options_named(accept_changes, settings)
-    changed = refuse_changes(before, now, accepts) if before else []
-    by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
-    accepted = {"accepted": changed} if changed else {}
-    return RunDirectory.resume(
-        run,
-        settings,
-        command=command,
-        may_differ=(*may_differ, *by_digest),
-        environment={**environment, **accepted},
-    )
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 from posttrain.data.digests import digests
 from posttrain.session.early_stopping import patience
-from posttrain.session.session import Evaluations, Trained, Training
+from posttrain.session.training import Evaluations, Trained, Training
 from posttrain.setup.cluster_options import MAY_DIFFER
 from posttrain.setup.feedback import Units
 from posttrain.setup.pair_options import PairOptions

@@ -29,7 +29,8 @@ from posttrain.recipes.reward_attributes.data import Attributes, of_these, read,
 from posttrain.recipes.reward_attributes.gating import Parts, evaluate, mix
 from posttrain.session.early_stopping import patience
 from posttrain.session.result import RunResult, heldout_of
-from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.session.session import Session, open_session
+from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.feedback import RANKINGS, RATINGS, Sides, Units
 from posttrain.setup.lora_options import lora_of

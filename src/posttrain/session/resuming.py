@@ -1,0 +1,76 @@
+"""How a run is gone on with: its directory and its last checkpoint."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import UserError
+from posttrain.runs import RunDirectory, read_run
+from posttrain.session.inputs import options_named, refuse_changes
+from posttrain.session.training import Training
+from posttrain.training import checkpoint
+
+OWED = "evaluation_owed"
+"""In the state of a checkpoint: the row of its step, which is not written, since an evaluation is due."""
+
+
+def resumed(
+    run: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    training: Training,
+    environment: Mapping[str, Any],
+    accept_changes: Sequence[str],
+) -> RunDirectory:
+    """The directory of a resumed run; options that name files are compared by file contents.
+
+    Raises:
+        UserError: the run cannot be resumed with these options. Nothing of it has changed then.
+        InputsChanged: as in `open_session`.
+    """
+    found = read_run(run)
+    done = found.metrics[-1]["step"] if found.metrics else 0
+    if training.steps < done:
+        raise UserError(f"{run} has {done} steps, more than `steps` {training.steps}; pass `steps` {done} or more")
+    starts = found.environment
+    before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
+    now: Mapping[str, str] = environment["inputs"]
+    accepts = options_named(accept_changes, settings)
+    changed = refuse_changes(before, now, accepts) if before else []
+    by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
+    accepted = {"accepted": changed} if changed else {}
+    return RunDirectory.resume(
+        run,
+        settings,
+        command=command,
+        may_differ=(*training.may_differ, *by_digest),
+        environment={**environment, **accepted},
+    )
+
+
+def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
+    """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
+    found = checkpoint.latest(directory.checkpoints)
+    if found is None:
+        _refuse_lost_checkpoints(directory, training)
+        directory.rewind(-1)
+        return None, ("the run has no checkpoint yet, and starts again from its first step",)
+    training.trained.restore(found.path)
+    directory.rewind(found.step - (OWED in found.state))
+    notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
+    notes += training.rate.changed(directory.before.get("steps"), found.step)
+    if found.step >= training.steps and OWED not in found.state:
+        notes.append(f"the run has all its steps, {found.step}; pass a larger `steps` to train further")
+    return found, tuple(notes)
+
+
+def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
+    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
+    rows = directory.read().metrics
+    step = rows[-1]["step"] if rows else 0
+    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
+    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
+        raise UserError(
+            f"{directory.checkpoints} has no checkpoint, and the run has had one; put it back, or start a new run"
+        )
