@@ -82,7 +82,7 @@ def test_only_the_process_that_was_started_is_ended_and_no_other_that_got_its_nu
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     for started, ends in (("12345", False), (module._started(sleeper.pid), True)):
         where = Whereabouts("here", sleeper.pid, started)
-        without_processes(_where={0: SimpleNamespace(value=where)})._kill(0)
+        without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
         time.sleep(0.2)
         assert (sleeper.poll() is not None) == ends
 
@@ -102,7 +102,7 @@ def test_a_process_on_another_node_is_ended_there(monkeypatch):
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr(module.ray, "remote", remote)
     where = Whereabouts("ab" * 28, os.getpid(), module._started(os.getpid()))
-    without_processes(_where={0: SimpleNamespace(value=where)})._kill(0)
+    without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
     assert sent == [(module._end, where.node, where.pid, where.started)]
 
 
@@ -193,9 +193,27 @@ def test_an_error_has_a_note_of_where_it_was_raised(talkers):
 
 def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
-    monkeypatch.setattr(actors, "_kill", lambda place: None)
+    monkeypatch.setattr(actors, "_kill", lambda place, handle: None)
     with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for 1 CPU$"):
         actors.replace(0)
+
+
+def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):
+    ended, other = [], []
+
+    def kill(place, handle):
+        ended.append(handle)
+        if handle == "a":  # meanwhile
+            actors.stop()
+            with pytest.raises(ProcessLost, match="trainer 1 has been stopped"):
+                actors.call(1, "verb")
+            other.append(len(actors))
+
+    actors = without_processes(_handles=["a", "b"], _group="group")
+    monkeypatch.setattr(actors, "_kill", kill)
+    monkeypatch.setattr(module.ray.util, "remove_placement_group", lambda group: ended.append(group))
+    actors.stop()
+    assert ended == ["a", "b", "group"] and other == [0]
 
 
 GPUS = """

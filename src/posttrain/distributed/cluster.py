@@ -289,8 +289,15 @@ class Actors:
         return self._logs / f"{self.kind}-{place}.log"
 
     def call(self, place: int, method: str, *args: Any) -> Any:
-        """Call a method of one; what `collect` takes. Calls to one process run in order."""
-        return self._handles[place].call.remote(method, args)
+        """Call a method of one; what `collect` takes. Calls to one process run in order.
+
+        Raises:
+            ProcessLost: another thread has stopped them.
+        """
+        handles = self._handles
+        if not handles:
+            raise ProcessLost(f"{self.kind} {place} has been stopped")
+        return handles[place].call.remote(method, args)
 
     def collect(self, calls: Mapping[int, Any], timeout_s: float) -> dict[int, Answer]:
         """The answers to these calls, by place; the error of a process that is gone or does not answer is `Lost`."""
@@ -330,15 +337,15 @@ class Actors:
         Raises:
             ProcessLost: its node is gone, and no other has room.
         """
-        self._kill(place)
+        self._kill(place, self._handles[place])
         if not self._group.wait(PLACED_S):
             raise ProcessLost(
                 f"{self.kind} {place} has lost its node, and no other has room for {_amounts(self._bundle)}"
             )
         self._handles[place] = self._start(place)
 
-    def _kill(self, place: int) -> None:
-        ray.kill(self._handles[place])
+    def _kill(self, place: int, handle: Any) -> None:
+        ray.kill(handle)
         known, _ = ray.wait([self._where[place]], timeout=0)
         with contextlib.suppress(ray.exceptions.RayError, OSError):
             # Ray asks a process to end, and one that is stopped (SIGSTOP) does not hear that
@@ -354,11 +361,11 @@ class Actors:
 
     def stop(self) -> None:
         """Kill all of them."""
-        for place in range(len(self._handles)):
-            self._kill(place)
-        if self._handles:
+        handles, self._handles = self._handles, []  # at once: two threads may find a loss
+        for place, handle in enumerate(handles):
+            self._kill(place, handle)
+        if handles:
             ray.util.remove_placement_group(self._group)
-        self._handles = []
 
 
 def _by_node(nodes: Mapping[int, str]) -> list[int]:

@@ -63,12 +63,12 @@ class Updating:
 
         ceil(R / trainers) (N / R token + Q / R square + row) + begin + optimizer,   R = ceil(N / microbatch_tokens)
 
-    where Q is the sum of the squared lengths: the slowest rank has ceil(R / trainers) rows.
+    where Q is `Batch.squares`: the slowest rank has ceil(R / trainers) rows.
 
     Attributes:
         trainers: ranks; each computes every n-th row.
         token: forward and backward of a token.
-        square: attention, for each squared token of a sequence.
+        square: attention, for each of `Batch.squares`.
         row: communication of a row that is not hidden behind its computation, if that takes no time.
         hidden: whether communication of a row is hidden behind computation: max instead of sum.
         begin: of an update, whatever it trains.

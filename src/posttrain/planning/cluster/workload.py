@@ -75,7 +75,8 @@ class Batch:
 
     Attributes:
         tokens: that are computed; a prompt is computed once for its group.
-        squares: sum of the squares of the lengths of its sequences, for attention.
+        squares: for attention, twice the pairs of tokens of which one attends to the other: p^2 + sum(l^2 + 2 p l) for
+            a group with a prompt of p tokens and completions of l.
         trained: tokens of completions.
     """
 
@@ -89,8 +90,8 @@ def batch_of(groups: list[Lengths], prompt_tokens: int) -> Batch:
 
     Example:
         >>> batch_of([(2, 3)], prompt_tokens=10)
-        Batch(tokens=15, squares=313, trained=5)
+        Batch(tokens=15, squares=213, trained=5)
     """
     trained = sum(map(sum, groups))
-    squares = sum((prompt_tokens + length) ** 2 for lengths in groups for length in lengths)
+    squares = sum(prompt_tokens**2 + sum(l * l + 2 * prompt_tokens * l for l in lengths) for lengths in groups)
     return Batch(trained + prompt_tokens * len(groups), squares, trained)
