@@ -33,7 +33,8 @@ MUTATIONS = [
         ]
     ),
     Mutation("server/keys.py", "secrets.compare_digest(kept, digest)", "kept == digest", ACCESS),
-    Mutation("server/owner.py", "if owner is None:", "if False:", ACCESS),
+    Mutation("server/guard.py", "if owner is None:", "if False:", ACCESS),
+    Mutation("server/guard.py", "self._read < DROPPED_BYTES", "True", ACCESS),
     *(
         Mutation("server/jobs/app.py", old, new, ACCESS)
         for old, new in [("redirect_slashes=False", "redirect_slashes=True"), ("hosts=hosts,", "hosts=None,")]
@@ -137,6 +138,7 @@ MUTATIONS = [
             ("(running := self.running()) < self.at_once", "(running := self.running()) <= self.at_once"),
             ("            self._last_start[job.owner] = time.time()\n", ""),
             ("elif found == GONE:", "elif found != ORPHANED:"),
+            ("            self.store.change(job, state=job.state, started=job.started, attempts=job.attempts)\n", ""),
             ("            self.processes.cancel(self.store.folder(job))\n", ""),
         ]
     ),
@@ -163,7 +165,8 @@ MUTATIONS = [
             ("kill_at = now + grace", "kill_at = now + 600"),
             ('exists():\n        return {"code": STOPPED, "why": CANCELLED}', "is_dir():\n        pass"),
             ("now - began > seconds", "False"),
-            ("> LOG_LIMIT else", "> 10**12 else"),
+            ("> most else", "> 10**12 else"),
+            ("most = log.tell() + LOG_LIMIT", "most = LOG_LIMIT"),
             ('if _checkpoints(folder):\n        words = plan["resumed"]', 'if True:\n        words = plan["resumed"]'),
             ("text = text.replace(path, name)", "pass"),
             ("if cancels and (folder / CANCEL).exists():", "if False:"),

@@ -89,6 +89,14 @@ def test_a_gradient_whose_result_could_not_be_written_is_not_there_when_it_is_se
     assert same(found, expected)
 
 
+@pytest.mark.parametrize("stop", [None, 3])
+def test_a_request_that_cannot_be_read_again_is_told_as_failed(base, tmp_path, monkeypatch, expected, stop):
+    """Bodies are on the disk alone until they are done."""
+    when(monkeypatch, Journal, "request", lambda journal, seq: seq == 2)
+    found = trained(base, tmp_path, [ONE, TWO, TWO, "step", ONE, "step"], failing=[2], stop=stop)
+    assert same(found, expected)
+
+
 @pytest.mark.parametrize("stop", [None, 3, 4])
 @pytest.mark.parametrize("save_every", [1, 10])
 def test_nor_is_a_step_whose_state_or_result_could_not_be_written(

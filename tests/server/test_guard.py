@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import socket
 import stat
 import threading
@@ -20,9 +21,10 @@ from posttrain.errors import UserError
 from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
-from posttrain.server.guard import Pending
+from posttrain.server.files import read_json, write_json
+from posttrain.server.guard import Pending, TooMuchWaits
 from posttrain.server.keys import Keys
-from posttrain.server.limits import Limits
+from posttrain.server.limits import OVERHEAD, Limits
 from tests.server.serving import KEY, NAME, serving
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -34,6 +36,7 @@ LIMITS = Limits(
     tokens_per_request=150,
     data_per_request=3,
     pending_per_key=3,
+    backlog_per_key=3 * OVERHEAD,
     max_rank=8,
     body_seconds=30.0,
 )
@@ -174,6 +177,7 @@ def test_keys_that_are_removed_while_the_model_is_loaded_leave_the_server_closed
         keys.path.unlink()
         return SimpleNamespace(keys=keys, base=SimpleNamespace(name=NAME))
 
+    monkeypatch.setattr(serve, "bound", lambda host, port: None)
     monkeypatch.setattr(serve, "in_temporary_thread", lambda load: None)
     monkeypatch.setattr(serve, "open_services", opened)
     monkeypatch.setattr(serve, "create_app", lambda services, hosts: served.append((services.keys, hosts)))
@@ -188,7 +192,8 @@ def test_every_route_needs_a_key(server):
         client = http(server[0], key)
         assert client.get("get_server_capabilities").status_code == 401
         for route in ("client/config", "create_session", "asample", "retrieve_future", "optim_step", "telemetry"):
-            assert post(client, route).status_code in (401, 422)
+            assert post(client, route).status_code == 401
+            assert client.post(route, content=b"{").status_code == 401  # it is not read
         assert client.post("forward_backward", content=b"", headers=PROTOBUF).status_code == 401
 
 
@@ -384,10 +389,18 @@ def test_sampling_parameters_are_checked(server, params):
 
 def test_samples_that_wait_have_a_limit():
     pending = Pending(4)
-    assert [pending.enter("a", samples) for samples in (3, 2, 1, 1)] == [True, False, True, False]
-    assert pending.enter("b", 9) and not pending.enter("b", 1)  # one request alone may have more
+
+    def may(owner, samples):
+        try:
+            pending.enter(owner, samples)
+        except TooMuchWaits:
+            return False
+        return True
+
+    assert [may("a", samples) for samples in (3, 2, 1, 1)] == [True, False, True, False]
+    assert may("b", 9) and not may("b", 1)  # one request alone may have more
     pending.leave("a", 3)
-    assert [pending.enter("a", samples) for samples in (4, 3, 1)] == [False, True, False]
+    assert [may("a", samples) for samples in (4, 3, 1)] == [False, True, False]
 
 
 def test_a_request_counts_as_many_times_as_it_has_samples(server):
@@ -404,7 +417,7 @@ def test_a_request_counts_as_many_times_as_it_has_samples(server):
         return post(client, "asample", sampling_session_id=sampler, **body)
 
     first, second, third = asked(0, 2), asked(1, 2), asked(2, 1)
-    assert second.status_code == 429 and "too many samples wait" in second.text
+    assert second.status_code == 429 and "too much waits of this key" in second.text
     held.set()
     for answer in (first, third):
         assert isinstance(wait(client, answer), bytes)
@@ -472,3 +485,112 @@ def test_with_keys_a_server_may_have_any_name(base, tmp_path):
 
     assert asyncio.run(ask()).status_code == 200
     services.lock.release()
+
+
+def test_training_requests_that_are_not_done_have_a_limit(server):
+    """Of a key: neither memory nor disk is anybody's."""
+    url, services = server
+    alice, bob = (http(url, services.keys.add(name)) for name in ("alice", "bob"))
+    models, held = [model_of(client) for client in (alice, bob)], threading.Event()
+    services.worker.submit(lambda: held.wait(30) and None)
+
+    def asked(client, model, seq):
+        body = batch(model, seq).SerializeToString()
+        return client.post("forward_backward", content=body, headers=PROTOBUF)
+
+    first, second, third = (asked(alice, models[0], seq) for seq in (1, 2, 3))
+    assert third.status_code == 429 and "too much waits of this key" in third.text
+    assert asked(alice, models[0], 2).status_code == 200  # which is there
+    assert not (services.runs.get("alice", models[0]).folder / "requests" / f"{3:09d}").exists()
+    other = asked(bob, models[1], 1)
+    held.set()
+    for client, answer in ((alice, first), (alice, second), (bob, other)):
+        assert isinstance(wait(client, answer), bytes)
+    assert isinstance(wait(alice, asked(alice, models[0], 3)), bytes)
+
+
+def test_what_an_ended_model_was_asked_waits_no_more(server):
+    url, services = server
+    client, held = http(url), threading.Event()
+    first, second = model_of(client), model_of(client)
+    services.worker.submit(lambda: held.wait(30) and None)
+
+    def asked(model, seq):
+        body = batch(model, seq).SerializeToString()
+        return client.post("forward_backward", content=body, headers=PROTOBUF)
+
+    assert [asked(first, seq).status_code for seq in (3, 4)] == [200, 200]  # 1 and 2 are missing
+    assert asked(second, 1).status_code == 429
+    services.runs._end(services.runs.get("", first).record)
+    held.set()
+    assert isinstance(wait(client, asked(second, 1)), bytes)
+
+
+def test_a_sequence_number_of_ten_digits_is_none(server):
+    """Ids have nine."""
+    url, _ = server
+    client = http(url)
+    session = post(client, "create_session").json()["session_id"]
+    body = {"session_id": session, "base_model": NAME, "lora_config": {"rank": 2}}
+    assert post(client, "create_model", model_seq_id=10**9, **body).status_code == 422
+    assert post(client, "create_sampling_session", sampling_session_seq_id=10**9, **body).status_code == 422
+    assert post(client, "create_model", model_seq_id=10**9 - 1, **body).status_code == 200
+
+
+def test_a_session_ends_its_models_beside_one_of_another_base(server):
+    url, services = server
+    client = http(url)
+    model = model_of(client)
+    session = model.split(":")[0]
+    other = services.context.models / f"{session}.train.1"
+    for part in ("requests", "results"):
+        (other / part).mkdir(parents=True)
+    record = json.loads((services.runs.get("", model).folder / "model.json").read_text())
+    (other / "model.json").write_text(json.dumps(record | {"model_id": f"{session}:train:1", "base_model": "another"}))
+    os.utime(other / "model.json", (1, 1))  # the first in order
+    assert post(client, f"sessions/{session}/finish").status_code == 200
+    services.worker.submit((done := threading.Event()).set)
+    assert done.wait(30) and post(client, "get_info", model_id=model).status_code == 400
+
+
+def test_checkpoints_of_both_kinds_count_and_a_damaged_one_is_left_out(server):
+    url, services = server
+    client = http(url)
+    model = model_of(client)
+    wait(client, post(client, "save_weights", model_id=model, seq_id=1, path="a"))
+    wait(client, post(client, "save_weights_for_sampler", model_id=model, seq_id=2, path="b"))
+    refused = wait(client, post(client, "save_weights", model_id=model, seq_id=3, path="c"))
+    assert "may have 2 checkpoints" in refused["error"]
+    folder = services.runs.get("", model).folder
+    for file in (folder / "weights/a").rglob("*.safetensors"):
+        file.write_bytes(b"torn")
+    found = client.get(f"training_runs/{model}/checkpoints")
+    assert [each["checkpoint_id"] for each in found.json()["checkpoints"]] == ["sampler_weights/b"]
+
+
+def test_threads_that_write_one_file_leave_a_whole_one(tmp_path, monkeypatch):
+    """The second begins while the first has its content on the disk, and not in place."""
+    path, fsync, inner = tmp_path / "a.json", os.fsync, []
+
+    def between(descriptor):
+        fsync(descriptor)
+        if not inner:
+            inner.append(True)
+            write_json(path, "second" * 1000)
+            assert json.loads(path.read_text()) == "second" * 1000
+
+    monkeypatch.setattr(os, "fsync", between)
+    write_json(path, "first")
+    assert json.loads(path.read_text()) == "first" and os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", 1)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(tmp_path / "a.json", 2)
+    assert os.listdir(tmp_path) == ["a.json"] and read_json(tmp_path / "a.json") == 1

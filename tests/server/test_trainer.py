@@ -309,6 +309,7 @@ def test_settings_of_adam_that_are_none_are_refused(wrong):
         ([datum([2, 3], weights=[1.0, math.nan])], "not finite"),
         ([datum([2], weights=[1.0]), datum([2])], "other loss_fn_inputs"),
         ([datum([2] * 20)] * 6, "100 tokens; this one has 120"),
+        ([datum([2] * 20, np.full((20, 6), 3))], "100 targets; this one has 120"),
     ],
 )
 def test_data_that_the_model_cannot_read_is_refused(data, reason):

@@ -4,11 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from posttrain.server.limits import Limits
-
 Name = Annotated[str, Field(max_length=512)]
 LEAST_TEMPERATURE = 1e-4  # logits / temperature are finite in float32; else the step would fail, of all requests in it
-Number = Annotated[int, Field(ge=0, le=10**9)]
+Number = Annotated[int, Field(ge=0, lt=10**9)]  # nine digits, as in ids
 
 
 class Body(BaseModel):
@@ -131,7 +129,7 @@ class Sample(Body):
 
     prompt: Prompt
     sampling_params: SamplingParams
-    num_samples: int = Field(default=1, ge=1, le=Limits.samples_per_request)
+    num_samples: int = Field(default=1, ge=1)
     sampling_session_id: Name | None = None
     seq_id: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     prompt_logprobs: bool | None = None

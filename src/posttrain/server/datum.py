@@ -59,8 +59,12 @@ def check_data(data: Sequence[Datum], *, vocabulary: int, context: int, most_tok
     """
     if not data:
         raise UserError("a batch needs at least one datum")
-    if (total := sum(len(datum.tokens) for datum in data)) > most_tokens:
-        raise UserError(f"a request may have {most_tokens} tokens; this one has {total}: send smaller batches")
+    for what, total in (
+        ("tokens", sum(len(datum.tokens) for datum in data)),
+        ("targets", sum(datum.targets.size for datum in data)),
+    ):
+        if total > most_tokens:
+            raise UserError(f"a request may have {most_tokens} {what}; this one has {total}: send smaller batches")
     for number, datum in enumerate(data):
         length = len(datum.tokens)
         if not 0 < length <= context:

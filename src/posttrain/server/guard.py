@@ -1,4 +1,4 @@
-"""Guards of the API: who may ask, from where, and how much.
+"""Guards of the API: who may ask, from where, and how much. Any server with keys has them.
 
 A page of another site that somebody on this machine has open must not reach the server: requests that a browser sent
 for a page (`Origin`) are refused, as are host names that are not ours (DNS rebinding), and all need a key in a header,
@@ -6,6 +6,7 @@ which no form can send.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from ipaddress import ip_address
@@ -17,12 +18,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+DROPPED_BYTES, DROP_SECONDS = 2**16, 2.0  # of the body of a refused request
 
 
 class _Refused(HTTPException):
@@ -37,10 +42,11 @@ class Guard:
         hosts: names of this machine, besides localhost and addresses; None for any, where keys are needed, which no
             page of another site has.
         limits: of bodies.
+        keys: of clients. Nothing of a body is read without one; whose it is stands in the state of the request.
     """
 
-    def __init__(self, app: App, hosts: Collection[str] | None, limits: Limits) -> None:
-        self._app, self._hosts, self._limits = app, hosts, limits
+    def __init__(self, app: App, hosts: Collection[str] | None, limits: Limits, keys: Keys) -> None:
+        self._app, self._hosts, self._limits, self._keys = app, hosts, limits, keys
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request."""
@@ -52,6 +58,7 @@ class Guard:
             self._check(scope)
             await self._app(scope, limited.receive, send)
         except _Refused as refused:
+            await limited.drop()
             answer = JSONResponse({"error": refused.detail}, refused.status_code, {"connection": "close"})
             await answer(scope, receive, send)
         except ClientDisconnect:
@@ -63,6 +70,10 @@ class Guard:
             raise _Refused(421, "this server has another name; start it with its own as the host")
         if b"origin" in headers:
             raise _Refused(403, "the API is not for pages in a browser")
+        owner = self._keys.owner(headers.get(b"x-api-key", b"").decode("latin-1"))
+        if owner is None:
+            raise _Refused(401, "this server does not know the key in X-API-Key")
+        scope.setdefault("state", {})["owner"] = owner
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > self._limits.body_bytes:
             raise _Refused(413, f"a request may have {self._limits.body_bytes} bytes; send smaller batches")
@@ -83,11 +94,18 @@ class _Limited:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError:
             raise _Refused(408, "the request took too long") from None
-        self._whole = not message.get("more_body", False)
+        self._whole = not message.get("more_body", False)  # or the client has gone
         self._read += len(message.get("body", b""))
         if self._read > self._limits.body_bytes:
             raise _Refused(413, f"a request may have {self._limits.body_bytes} bytes; send smaller batches")
         return message
+
+    async def drop(self) -> None:
+        """Read what is left of a small body: closed with unread data a connection is reset, and the answer lost."""
+        self._until = min(self._until, time.monotonic() + DROP_SECONDS)
+        with contextlib.suppress(_Refused):
+            while not self._whole and self._read < DROPPED_BYTES:
+                await self.receive()
 
 
 def _is_ours(host: str, names: Collection[str]) -> bool:
@@ -105,23 +123,30 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
     return True
 
 
+class TooMuchWaits(Exception):
+    """An owner has as much waiting as may be."""
+
+
 class Pending:
-    """The number of samples of each owner that wait."""
+    """How much of each owner waits: samples, or bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, Lock()
-        self._count: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
 
-    def enter(self, owner: str, samples: int) -> bool:
-        """Count a request's samples; False if the owner would have too many. One request alone may always wait."""
-        with self._lock:
-            count = self._count.get(owner, 0)
-            if count and count + samples > self._most:
-                return False
-            self._count[owner] = count + samples
-            return True
+    def enter(self, owner: str, amount: int) -> None:
+        """Count a request. One alone may always wait.
 
-    def leave(self, owner: str, samples: int) -> None:
-        """Those of a request wait no more."""
+        Raises:
+            TooMuchWaits: the owner would have too much.
+        """
         with self._lock:
-            self._count[owner] -= samples
+            waiting = self._waiting.get(owner, 0)
+            if waiting and waiting + amount > self._most:
+                raise TooMuchWaits
+            self._waiting[owner] = waiting + amount
+
+    def leave(self, owner: str, amount: int) -> None:
+        """A request waits no more."""
+        with self._lock:
+            self._waiting[owner] -= amount

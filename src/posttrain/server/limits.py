@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+OVERHEAD = 4096  # bytes that a request counts besides its body: a file, and what is known of it in memory
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -12,10 +14,11 @@ class Limits:
         checkpoints_per_model: named checkpoints of a model.
         unnamed_per_model: of the weights that were saved for sampling without a name, those that are kept.
         body_bytes: of a request, decompressed.
-        tokens_per_request: of a batch, or of a prompt times its samples.
+        tokens_per_request: of a batch, its input or its targets, or of a prompt times its samples.
         data_per_request: sequences of a batch.
         samples_per_request: of one prompt.
         pending_per_key: samples that wait.
+        backlog_per_key: bytes of training requests that are accepted and not done; each counts `OVERHEAD` more.
         max_rank: of an adapter.
         body_seconds: within which a request must have arrived.
     """
@@ -28,5 +31,6 @@ class Limits:
     data_per_request: int = 1024
     samples_per_request: int = 256
     pending_per_key: int = 4096
+    backlog_per_key: int = 256 * 2**20
     max_rank: int = 256
     body_seconds: float = 60.0

@@ -83,7 +83,7 @@ def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Conte
         raise UserError(
             f"a request may have {limits.data_per_request} datums; this one has {len(request.message.data)}"
         )
-    data = request.data()
+    data = request.data(limits.tokens_per_request)
     base = context.base
     check_data(data, vocabulary=base.vocabulary, context=base.context, most_tokens=limits.tokens_per_request)
     loss = loss_of(request.loss_fn, request.config, set(data[0].columns), data[0].targets.ndim)
@@ -140,8 +140,8 @@ def _save(
     address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Model, context: Context
 ) -> None:
     checkpoints.tidy(model.folder, address.kind)
-    others = {*checkpoints.names(model.folder, address.kind)} - {address.name}
-    if len(others) >= context.limits.checkpoints_per_model:
+    named = {(kind, name) for kind in checkpoints.KINDS for name in checkpoints.names(model.folder, kind)}
+    if len(named - {(address.kind, address.name)}) >= context.limits.checkpoints_per_model:
         raise UserError(f"a model may have {context.limits.checkpoints_per_model} checkpoints; delete one")
     about = {"adapter": model.adapter.json(), "base_model": context.base.name}
     if "seq_id" in asked:  # not in requests that an older version has accepted

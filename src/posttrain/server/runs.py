@@ -8,12 +8,14 @@ A request that is told as failed has no effect, neither at once nor when others 
 whose gradient is not finite discards it.
 """
 
+import contextlib
 import json
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from posttrain.server import checkpoints
 from posttrain.server.base import Adapter, Base
 from posttrain.server.files import read_json, write_json
 from posttrain.server.futures import Futures
+from posttrain.server.guard import Pending
 from posttrain.server.journal import Entry, Journal
+from posttrain.server.limits import OVERHEAD
 from posttrain.server.operations import Answer, Context, Operation, operation_of, unloaded
 from posttrain.server.samplers import UNNAMED
 from posttrain.server.trainer import Trainer
@@ -57,6 +61,7 @@ class Run:
         executed: the last seq_id that has a result; -1: none.
         saved: the last seq_id that the saved state contains; -1: none.
         trainer: its weights, where they are in memory.
+        waiting: the seq_ids that are accepted and not scheduled, and what each counts of its key's backlog.
     """
 
     record: Record
@@ -66,7 +71,7 @@ class Run:
     saved: int = -1
     steps: int = 0  # optimiser steps since the state was saved
     trainer: Trainer | None = None
-    waiting: dict[int, Entry] = field(default_factory=dict[int, Entry])
+    waiting: dict[int, int] = field(default_factory=dict[int, int])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -101,6 +106,7 @@ class Runs:
         self._context, self._worker, self._futures = context, worker, futures
         self._in_memory, self._save_every = in_memory, save_every
         self._heard, self._report = heard, report
+        self._backlog = Pending(context.limits.backlog_per_key)
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         context.models.mkdir(parents=True, exist_ok=True)
@@ -178,7 +184,7 @@ class Runs:
                 run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
         run.executed = max([run.saved, *run.journal.finished(), *run.journal.failed()])
         run.next = run.executed + 1
-        run.waiting = {seq: run.journal.request(seq) for seq in run.journal.accepted() if seq > run.executed}
+        run.waiting = {seq: 0 for seq in run.journal.accepted() if seq > run.executed}
         for seq in run.waiting:
             self._futures.open(run.request_id(seq))
         return run
@@ -188,6 +194,7 @@ class Runs:
 
         Raises:
             UserError: it is too far ahead.
+            TooMuchWaits: its key has too much that is not done.
         """
         request_id = run.request_id(seq)
         with run.lock:
@@ -196,18 +203,24 @@ class Runs:
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
             if seq >= run.next and seq not in run.waiting:
-                run.journal.accept(seq, request)
+                counts = len(request.body) + OVERHEAD
+                self._backlog.enter(run.record.owner, counts)
+                try:
+                    run.journal.accept(seq, request)
+                except BaseException:
+                    self._backlog.leave(run.record.owner, counts)
+                    raise
                 self._futures.open(request_id)
-                run.waiting[seq] = request
+                run.waiting[seq] = counts
                 self._schedule(run)
         return request_id
 
     def _schedule(self, run: Run) -> None:
         """Hand over all requests that no earlier one is missing for."""
         while run.next in run.waiting:
-            seq, request = run.next, run.waiting.pop(run.next)
+            seq, counts = run.next, run.waiting.pop(run.next)
             run.next += 1
-            self._worker.submit(lambda seq=seq, request=request: self._execute(run, seq, request))
+            self._worker.submit(partial(self._execute, run, seq, counts))
 
     def result(self, owner: str, model_id: str, seq: int) -> bool:
         """Whether the result of a request is awaited or there; from disk, if need be.
@@ -261,19 +274,37 @@ class Runs:
         if run is not None:
             with run.lock:
                 run.record = ended
-                for seq in run.waiting:
+                for seq, counts in run.waiting.items():
                     self._futures.finish(run.request_id(seq), failure(_gone(record)))
+                    self._backlog.leave(record.owner, counts)
+                run.waiting.clear()
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
     def _folder(self, model_id: str) -> Path:
         return self._context.models / checkpoints.folder_name(model_id)
 
-    def _execute(self, run: Run, seq: int, request: Entry) -> None:
-        """Do a request, save what has changed, and tell the result. In the worker's thread."""
-        if run.record.ended:
-            self._futures.finish(run.request_id(seq), failure(_gone(run.record)))
-            return
+    def _execute(self, run: Run, seq: int, counts: int) -> None:
+        """Do a request, which counts so much of a backlog, and tell the result. In the worker's thread."""
+        try:
+            if run.record.ended:
+                result = failure(_gone(run.record))
+            else:
+                result = self._done(run, seq)
+                run.executed = seq
+            self._futures.finish(run.request_id(seq), result)
+        finally:
+            self._backlog.leave(run.record.owner, counts)
+
+    def _done(self, run: Run, seq: int) -> Entry:
+        """Do a request, and save what has changed; the result."""
+        try:
+            request = run.journal.request(seq)
+        except Exception as error:
+            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            with contextlib.suppress(OSError):
+                run.journal.fail(seq)
+            return SERVER_FAILED
         operation = operation_of(request.kind)
         result = self._attempt(run, operation, seq, request)
         try:
@@ -288,8 +319,7 @@ class Runs:
         except Exception as error:  # such as a disk that is full
             self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
             result = self._not_written(run, operation, seq, result)
-        run.executed = seq
-        self._futures.finish(run.request_id(seq), result)
+        return result
 
     def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
         """What is told of a request whose state or result could not be written."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import secrets
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
@@ -16,7 +16,7 @@ from posttrain.server.decoder import Done, Job, Samples
 from posttrain.server.journal import Entry
 from posttrain.server.losses import UNPUBLISHED
 from posttrain.server.operations import readable
-from posttrain.server.owner import Owner, owner_of
+from posttrain.server.owner import Owner
 from posttrain.server.runs import failure
 from posttrain.server.samplers import Sampler
 from posttrain.server.services import Services
@@ -32,7 +32,7 @@ NOT_SERVED = (
     "record_stability_info",
 )
 
-router = APIRouter(prefix="/api/v1", dependencies=[Depends(owner_of)])
+router = APIRouter(prefix="/api/v1")
 
 
 @router.post("/create_sampling_session")
@@ -63,6 +63,8 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
     """Sample completions of a prompt."""
     if body.sampling_session_id is None:
         raise UserError("asample needs a sampling_session_id")
+    if body.num_samples > (most := served.limits.samples_per_request):
+        raise UserError(f"a request may have {most} samples; got {body.num_samples}")
     sampler = served.samplers.get(owner, body.sampling_session_id)
     seq = secrets.randbits(62) if body.seq_id is None else body.seq_id
     request_id = f"{sampler.sampler_id}:{seq}"
@@ -70,8 +72,7 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
     answer: Json = {"request_id": request_id, "sample_sequence_ids": ids}
     if served.futures.known(request_id):
         return JSONResponse(answer)
-    if not served.pending.enter(owner, body.num_samples):
-        return JSONResponse({"error": "too many samples wait; ask again later"}, 429)
+    served.pending.enter(owner, body.num_samples)
 
     def done(found: Samples | Exception) -> None:
         served.pending.leave(owner, body.num_samples)

@@ -1,6 +1,7 @@
 """Protobuf messages of the Tinker SDK, as numbers and back. All tensors are little-endian and raw."""
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +16,7 @@ from posttrain.errors import UserError
 from posttrain.server.datum import MAX_TARGETS, Datum, PromptLogprobs, Sampled
 
 PROTOBUF = "application/x-protobuf"
+COLUMNS = 4  # of a loss: targets, weights, advantages, logprobs
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,22 @@ class ForwardBackward:
     forward_only: bool
     message: Any
 
-    def data(self) -> list[Datum]:
+    def data(self, most_tokens: int) -> list[Datum]:
         """Decode the data.
 
         Raises:
-            UserError: a chunk or a tensor is not what this server reads.
+            UserError: a chunk or a tensor is not what this server reads, or sparse tensors have too many numbers for
+                `COLUMNS` of `most_tokens`.
         """
+        sparse = (
+            math.prod(tensor.shape)
+            for datum in self.message.data
+            for tensor in datum.loss_fn_inputs.values()
+            if tensor.WhichOneof("encoding") == "sparse_csr"
+        )
+        # before any is made dense, which may need 64 times its memory
+        if (total := sum(max(0, size) for size in sparse)) > COLUMNS * most_tokens:
+            raise UserError(f"a request may have {most_tokens} targets; its sparse tensors have {total} numbers")
         return [_datum(number, datum) for number, datum in enumerate(self.message.data)]
 
 

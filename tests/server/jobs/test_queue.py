@@ -295,6 +295,34 @@ def test_a_log_has_a_limit(tmp_path, monkeypatch):
         os.close(lock)
 
 
+def test_a_log_that_is_full_does_not_end_the_export(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "LOG_LIMIT", 1000)
+    (tmp_path / supervisor.LOG).write_bytes(b"." * 1001)
+    lock = os.open(tmp_path / "lock", os.O_CREAT)
+    try:
+        words = [sys.executable, "-c", "import time; time.sleep(0.5)"]
+        assert supervisor._run(tmp_path, words, lock, 60, 1, cancels=False) == {"code": 0, "why": ""}
+    finally:
+        os.close(lock)
+
+
+def test_a_job_whose_process_cannot_be_started_is_started_later(house, monkeypatch):
+    home = house("quick")
+    job, started = home.submit(), []
+
+    def start(*args, **more):
+        started.append(args)
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home.queue.processes, "start", start)
+        for _ in range(7):
+            with pytest.raises(OSError, match="allocate"):
+                home.queue.tick()
+    assert len(started) == 7 and home.now(job) == job
+    assert home.ended(job).state == "succeeded" and home.now(job).attempts == 1
+
+
 def test_a_job_has_nothing_of_the_servers_environment(house, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret-1")
     monkeypatch.setenv("OPENAI_API_KEY", "secret-2")

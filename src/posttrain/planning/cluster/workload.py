@@ -93,5 +93,5 @@ def batch_of(groups: list[Lengths], prompt_tokens: int) -> Batch:
         Batch(tokens=15, squares=213, trained=5)
     """
     trained = sum(map(sum, groups))
-    squares = sum(prompt_tokens**2 + sum(l * l + 2 * prompt_tokens * l for l in lengths) for lengths in groups)
+    squares = sum(prompt_tokens**2 + sum(n * n + 2 * prompt_tokens * n for n in lengths) for lengths in groups)
     return Batch(trained + prompt_tokens * len(groups), squares, trained)

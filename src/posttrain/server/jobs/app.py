@@ -38,5 +38,5 @@ def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> Fa
     app.include_router(routes.router)
     answer_errors(app)
     app.add_exception_handler(404, routes.not_found)
-    app.add_middleware(Guard, hosts=hosts, limits=services.limits)
+    app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
     return app

@@ -170,7 +170,12 @@ class Queue:
         if not self.store.begin(job):
             return
         about = {"title": f"{job.model}-{job.command}", "hidden": self.offered.hidden}
-        if self.processes.start(self.store.folder(job), job.command, **about):
+        try:
+            started = self.processes.start(self.store.folder(job), job.command, **about)
+        except BaseException:  # such as a full disk: it was no start
+            self.store.change(job, state=job.state, started=job.started, attempts=job.attempts)
+            raise
+        if started:
             again = ", again" if job.attempts else ""
             self.report(f"job {job.id[:8]} of {job.owner}: {job.command} of {job.model} started{again}")
 

@@ -24,7 +24,7 @@ from posttrain.server.jobs.reading import last_words
 from posttrain.server.jobs.record import CANCEL, EXIT, EXPORT, GROUP, LOG, PLAN, RUN, TRAINED
 
 POLL_SECONDS = 0.1
-LOG_LIMIT = 64 << 20  # bytes
+LOG_LIMIT = 64 << 20  # bytes, of one start, and of the export
 EXPORT_SECONDS = 3600.0
 CANCELLED, TIME, LOG_SIZE = "cancelled", "time", "log"
 STOPPED = 143  # exit code of a command that SIGTERM ended
@@ -82,6 +82,7 @@ def _run(
     """Run a command in a process group of its own until it ends or has to."""
     began, why, kill_at = time.monotonic(), "", float("inf")
     with (folder / LOG).open("ab") as log:
+        most = log.tell() + LOG_LIMIT  # the export says its own
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, pass_fds=[lock]
         )
@@ -89,7 +90,7 @@ def _run(
         while not _ended(child):
             now = time.monotonic()
             if not why:
-                why = _reason(folder, now - began > seconds, cancels)
+                why = _reason(folder, now - began > seconds, most, cancels)
                 if why:
                     child.terminate()
                     kill_at = now + grace
@@ -112,12 +113,12 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _reason(folder: Path, late: bool, cancels: bool) -> str:
+def _reason(folder: Path, late: bool, most: int, cancels: bool) -> str:
     if cancels and (folder / CANCEL).exists():
         return CANCELLED
     if late:
         return TIME
-    return LOG_SIZE if (folder / LOG).stat().st_size > LOG_LIMIT else ""
+    return LOG_SIZE if (folder / LOG).stat().st_size > most else ""
 
 
 if __name__ == "__main__":
