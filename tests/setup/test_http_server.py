@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +15,35 @@ pytest.importorskip("uvicorn", reason="needs the extra annotate")
 
 from posttrain.annotation.app import create_app, security
 from posttrain.annotation.store.database import open_store
-from posttrain.setup.http_server import http_server
+from posttrain.errors import UserError
+from posttrain.setup.http_server import bound, http_server
 
 SHORT = 0.4  # seconds
+
+
+def tinker_server(port):
+    pytest.importorskip("tinker", reason="needs the extra server")
+    from posttrain.recipes.server.serve import Server, run
+
+    run(Server(port=port))
+
+
+def annotation(port):
+    from posttrain.recipes.annotate.serve import Serve, run
+
+    run(Serve(store="a.db", port=port))
+
+
+def jobs(port):
+    pytest.importorskip("filelock", reason="needs the extra server")
+    from posttrain.recipes.jobs.serve import Jobs, run
+
+    os.mkdir("m")
+    Path("m/config.json").touch()
+    run(Jobs(add_key="alice"))
+    run(Jobs(port=port, models="m=m"))
+
+
 HEAD = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 
 
@@ -25,9 +53,9 @@ def serving(app, monkeypatch):
     for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
         monkeypatch.setattr(f"posttrain.setup.http_server.{name}", SHORT, raising=False)
     monkeypatch.setattr(security, "BODY_SECONDS", SHORT, raising=False)
-    server = http_server(app, "127.0.0.1", 1)
     listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    server = http_server(app, listener)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
@@ -46,6 +74,31 @@ def address(tmp_path, monkeypatch, caplog):
     store.close()
     told = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
     assert not [record.getMessage() for record in told if record.exc_info]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_is_taken_before_a_server_says_where_it_is(host):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"another server listens on port {port}; end it, or pass another --port"):
+            bound(host, port)
+    with bound(host, port) as place, pytest.raises(ConnectionRefusedError):  # it does not listen before it can answer
+        assert place.getsockname()[1] == port
+        connect(("127.0.0.1", port))
+
+
+def test_an_address_that_is_not_this_machines_is_named():
+    with pytest.raises(UserError, match=r"--host 192.0.2.1 --port 8000 cannot be listened on: \[Errno"):
+        bound("192.0.2.1", 8000)
+
+
+@pytest.mark.parametrize("run", [tinker_server, annotation, jobs])
+def test_a_command_whose_port_is_taken_says_nothing_of_serving(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    taken = pytest.raises(UserError, match="another server listens on port")
+    with socket.create_server(("127.0.0.1", 0)) as other, taken:
+        run(other.getsockname()[1])
+    assert capsys.readouterr().err == "" and not os.path.exists("posttrain-server") and not os.path.exists("a.db")
 
 
 def connect(address):

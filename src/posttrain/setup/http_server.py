@@ -5,12 +5,16 @@ sends or reads very slowly (slowloris) would otherwise hold a connection for eve
 `annotation.app.security` and `server.guard`.
 """
 
+import errno
+import socket
 from asyncio import TimerHandle, Transport
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from posttrain.errors import UserError, first_line
 
 HEAD_SECONDS = 20.0  # from the connection, or from a request's first byte, to the end of its head
 WRITE_SECONDS = 60.0  # for which the client reads nothing of an answer that fills the buffers
@@ -28,13 +32,44 @@ def address_of(host: str, port: int) -> str:
     return f"{'localhost' if local else f'[{host}]' if ':' in host else host}:{port}"
 
 
-def http_server(app: Any, host: str, port: int, *, proxies: str = "", **more: Any) -> uvicorn.Server:
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has an address, and does not listen yet: taken before a server loads a model and says where it is.
+
+    Raises:
+        UserError: another server has the address, or this machine has none of that name.
+    """
+    if not 0 < port < 65536:
+        raise UserError(f"--port must be 1 to 65535; got {port}")
+    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # at once after the last server
+    try:
+        place.bind((host, port))
+    except OSError as error:
+        place.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"another server listens on port {port}; end it, or pass another --port") from error
+        raise UserError(f"--host {host} --port {port} cannot be listened on: {first_line(error)}") from error
+    return place
+
+
+class _Server(uvicorn.Server):
+    """Listens on a socket that is bound."""
+
+    def __init__(self, config: uvicorn.Config, place: socket.socket) -> None:
+        super().__init__(config)
+        self._place = place
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until interrupted."""
+        super().run([self._place, *(sockets or ())])
+
+
+def http_server(app: Any, place: socket.socket, *, proxies: str = "", **more: Any) -> uvicorn.Server:
     """A server of an application.
 
     Args:
         app: the ASGI application.
-        host: the address to listen on.
-        port: the port.
+        place: where it listens, as `bound` gives it.
         proxies: addresses of proxies whose headers about the client are believed, separated by commas.
         more: further settings of `uvicorn.Config`.
     """
@@ -42,15 +77,13 @@ def http_server(app: Any, host: str, port: int, *, proxies: str = "", **more: An
         app,
         http=TimedProtocol,
         loop="asyncio",  # what was tested: with "auto" it is uvloop wherever another package has brought that
-        host=host,
-        port=port,
         log_level="warning",
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         server_header=False,
         **more,
     )
-    return uvicorn.Server(settings)
+    return _Server(settings, place)
 
 
 class TimedProtocol(H11Protocol):

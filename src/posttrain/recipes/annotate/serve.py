@@ -27,7 +27,7 @@ from posttrain.models.host_threads import in_temporary_thread
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
-from posttrain.setup.http_server import address_of, http_server
+from posttrain.setup.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 
@@ -84,9 +84,7 @@ def _url(config: Serve) -> str:
 
 def run(config: Serve) -> Served:
     """Serve until interrupted."""
-    if not 0 < config.port < 65536:
-        raise UserError(f"--port must be 1 to 65535; got {config.port}")
-    url = _url(config)
+    url, place = _url(config), bound(config.host, config.port)
     speak = in_temporary_thread(partial(load_talkers, config)) if config.model else None
     store = open_store(config.store)
     with store.write() as connection:
@@ -99,7 +97,7 @@ def run(config: Serve) -> Served:
     hosts = {socket.gethostname().lower(), config.host.lower(), urlsplit(url).hostname or ""}
     app = create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say)
     try:
-        http_server(app, config.host, config.port, proxies=config.proxies).run()
+        http_server(app, place, proxies=config.proxies).run()
     finally:
         store.close()
     return Served(store.name)

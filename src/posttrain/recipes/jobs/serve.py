@@ -24,7 +24,7 @@ from posttrain.server.jobs.record import EXPORT, RUN, TOML
 from posttrain.server.jobs.services import open_jobs
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.keys import Keys
-from posttrain.setup.http_server import address_of, http_server
+from posttrain.setup.http_server import address_of, bound, http_server
 
 LINES = CommandLines(
     program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module
@@ -89,8 +89,6 @@ def _words(option: str, text: str) -> list[str]:
 
 
 def _check(config: Jobs) -> None:
-    if not 0 < config.port < 65536:
-        raise UserError(f"--port must be 1 to 65535; got {config.port}")
     for name in ("at_once", "max_hours", "queued_per_key", "gb_per_key", "max_request_mb"):
         if not getattr(config, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
@@ -112,6 +110,7 @@ def run(config: Jobs) -> Ended:
     _check(config)
     if not (owners := keys.owners()):
         raise UserError("there are no keys, and every client needs one; type: posttrain jobs --add-key NAME")
+    offered, place = offered_by(config, owners), bound(config.host, config.port)
     say = partial(print, file=sys.stderr, flush=True)
     limits = replace(
         JobLimits(),
@@ -122,7 +121,7 @@ def run(config: Jobs) -> Ended:
     services = open_jobs(
         root,
         keys,
-        offered_by(config, owners),
+        offered,
         lines=LINES,
         cache=cache_folder().absolute(),
         limits=limits,
@@ -134,7 +133,7 @@ def run(config: Jobs) -> Ended:
     where = address_of(config.host, config.port)
     say(f"jobs at http://{where}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
     app = create_jobs_app(services, hosts={config.host.lower(), *config.host_names.lower().split()})
-    http_server(app, config.host, config.port, timeout_graceful_shutdown=3).run()
+    http_server(app, place, timeout_graceful_shutdown=3).run()
     left = len(services.queue.running())
     return Ended(
         f"everything is in {root}" + f"; {left} running jobs go on, and the next server finds them" * bool(left)

@@ -29,7 +29,7 @@ from posttrain.server.base import Base
 from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 from posttrain.server.services import keys_of, open_services
-from posttrain.setup.http_server import address_of, http_server
+from posttrain.setup.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 
 
@@ -85,8 +85,6 @@ def run(config: Server) -> Ended:
     if config.remove_key:
         keys_of(store).remove(config.remove_key)
         return Ended(f"the key of {config.remove_key} is ended")
-    if not 0 < config.port < 65536:
-        raise UserError(f"--port must be 1 to 65535; got {config.port}")
     numbers = (
         "models_per_key",
         "tokens_per_request",
@@ -98,6 +96,7 @@ def run(config: Server) -> Ended:
     for name in (*numbers, "max_sequences", "cache_gb"):
         if not getattr(config, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
+    place = bound(config.host, config.port)
     keys = keys_of(store)
     refuse_open_door(config, keys)
     say = partial(print, file=sys.stderr, flush=True)
@@ -117,5 +116,5 @@ def run(config: Server) -> Ended:
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")
     app = create_app(services, hosts=None if keys.needed else {config.host.lower()})
     # The SDK keeps connections for longer than uvicorn's 5 s; held requests for results do not delay the end.
-    http_server(app, config.host, config.port, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
+    http_server(app, place, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
     return Ended(f"everything is in {store}")
