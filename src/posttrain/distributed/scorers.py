@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from posttrain.distributed import cluster
+from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import Group, Ledger
 from posttrain.errors import ProcessLost
@@ -73,7 +73,7 @@ class ScorerGroup(Group):
         share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
     ) -> None:
-        cluster.connect(cpus=size * share.cpus)
+        connection.connect(cpus=size * share.cpus)
         self._load, self._timeout_s, self.replaced = load, timeout_s, 0
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from posttrain.data.packing import Example
-from posttrain.distributed import cluster
+from posttrain.distributed import cluster, connection
 from posttrain.distributed.group import Group
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
@@ -49,7 +49,7 @@ class Rank(cluster.Process):
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
-        host = cluster.own_address()
+        host = connection.own_address()
         with socket.create_server((host, 0)) as listening:
             port = listening.getsockname()[1]  # the store itself would listen on all addresses
             self._store = TCPStore(
@@ -59,7 +59,7 @@ class Rank(cluster.Process):
 
     def join(self, host: str, port: int, timeout_s: float) -> None:
         """Join the ranks, over NCCL if they compute on GPUs."""
-        if name := cluster.interface_of(cluster.own_address()):
+        if name := connection.interface_of(connection.own_address()):
             # gloo would take that of the host's name, maybe the loopback's
             os.environ |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
         backend = "nccl" if default_device() == "cuda" else "gloo"
@@ -107,7 +107,7 @@ class Rank(cluster.Process):
         weights = self._learners[number].weights()
         if self._rank:
             return None
-        host = cluster.own_address()
+        host = connection.own_address()
         port, key = self._offers.enter_context(offered(lambda: weights, host))
         return host, port, key
 
@@ -121,7 +121,7 @@ class Rank(cluster.Process):
         copies = [(name, weight.clone()) for name, weight in self._learners[number].weights() if not self._rank]
         if self._rank:
             return None
-        host = cluster.own_address()
+        host = connection.own_address()
         port, key = self._published.enter_context(offered(lambda: copies, host))
         return host, port, key
 
@@ -147,7 +147,7 @@ class RankActors(Group):
         timeout_s: float = 1800.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        cluster.connect(cpus=size * share.cpus)
+        connection.connect(cpus=size * share.cpus)
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
         self._waited = [0.0] * size
         each = [(rank, size, cluster.threads_of(share.threads, size)) for rank in range(size)]

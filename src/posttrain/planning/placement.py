@@ -1,15 +1,18 @@
 """`--dry-run` of a run on a cluster: what each process holds, and what is sent."""
 
+import os
 from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
 from posttrain.setup.cluster_options import (
+    LOCAL,
     ClusterOptions,
     ScorerOptions,
     TrainerOptions,
     refuse_idle_scorers,
     reserved,
+    reserved_by_all,
     shards_of,
     staleness_of,
 )
@@ -53,8 +56,11 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         refuse_idle_scorers(models > 0)
         together += cluster.scorers * models
         lines.append(_line(cluster, "scorer", cluster.scorers, models))
-    found = replace(plan, notes=(*plan.notes, ALONE, "; ".join(lines)))
-    if cluster.address != "local" or together <= plan.available:
+    notes = [*plan.notes]
+    if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
+        notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
+    found = replace(plan, notes=(*notes, ALONE, "; ".join(lines)))
+    if cluster.address != LOCAL or together <= plan.available:
         return found
     warning = (
         f"the processes need {together / GB:.1f} GB, and {plan.available / GB:.1f} GB are available here; use fewer "

@@ -46,7 +46,7 @@ from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, staleness_of
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, staleness_of, starting
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -140,7 +140,7 @@ def run(
     config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where)
+    return restarted(partial(_run, config, algorithm, cluster), where, starting(cluster))
 
 
 def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:

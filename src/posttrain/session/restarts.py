@@ -11,14 +11,18 @@ R = TypeVar("R")
 LOSSES = 3  # without a checkpoint in between
 
 
-def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
+def restarted(run: Callable[[RunOptions], R], where: RunOptions, starting: str = "") -> R:
     """Call `run` until it has not lost a process; after the first time it resumes.
+
+    `starting` says which processes start, each time.
 
     Raises:
         ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
     """
     step, losses = 0, 0
     while True:
+        if starting:
+            announce(starting, quiet=where.get("quiet", False))
         try:
             return run(where)
         except ProcessLost as lost:

@@ -25,7 +25,7 @@ from posttrain.setup.cluster_options import (
     TrainerOptions,
     check_cluster,
     reserved,
-    reserved_cpus,
+    reserved_by_all,
     settings_of,
     shards_of,
 )
@@ -215,8 +215,8 @@ def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
 
 def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
     """Connect to the cluster of these options, with CPUs for all its processes, until `stack` ends."""
-    ray = importlib.import_module("posttrain.distributed.cluster")
-    if ray.connect(cluster.address, reserved_cpus(cluster)):
+    ray = importlib.import_module("posttrain.distributed.connection")
+    if ray.connect(cluster.address, reserved_by_all(cluster, "cpus")):
         stack.callback(ray.disconnect)
 
 

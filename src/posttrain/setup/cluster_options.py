@@ -1,11 +1,15 @@
 """The processes of a run on a Ray cluster."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+import torch
+
 from posttrain.errors import UserError
+from posttrain.runs.memory import available_bytes
 from posttrain.setup.training_options import at_least
 
 
@@ -87,7 +91,7 @@ class AsyncOptions(ScorerOptions):
 
 
 ONE_PROCESS = AsyncOptions()
-CLUSTER = "cluster"
+CLUSTER, LOCAL = "cluster", "local"
 MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions))
 """Options that may change when a run is resumed, as they are in its configuration."""
 
@@ -107,19 +111,33 @@ def scorers_of(options: TrainerOptions) -> int:
     return options.scorers if isinstance(options, ScorerOptions) else 0
 
 
-def reserved_cpus(options: TrainerOptions) -> float:
-    """Logical CPUs of all processes."""
-    cpus = options.trainers * options.trainer_cpus
+def processes(options: TrainerOptions) -> dict[str, int]:
+    """How many there are of each kind."""
+    found = {"trainer": options.trainers}
     if isinstance(options, ClusterOptions):
-        cpus += options.samplers * options.sampler_cpus
+        found["sampler"] = options.samplers
     if isinstance(options, ScorerOptions):
-        cpus += options.scorers * options.scorer_cpus
-    return cpus
+        found["scorer"] = options.scorers
+    return {kind: count for kind, count in found.items() if count}
+
+
+def starting(options: TrainerOptions) -> str:
+    """What is said before the processes start, which may take a minute; "" for none."""
+    if not options.trainers:
+        return ""
+    counts = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in processes(options).items()]
+    where = "in a Ray cluster on this machine" if options.address == LOCAL else f"on the Ray cluster {options.address}"
+    return f"starting {' and '.join(counts)} {where}"
 
 
 def reserved(options: TrainerOptions, kind: str) -> dict[str, Any]:
     """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.cluster.Share`."""
     return {name: getattr(options, f"{kind}_{name}") for name in ("cpus", "gpus", "memory_gb", "threads")}
+
+
+def reserved_by_all(options: TrainerOptions, name: str) -> float:
+    """What all processes have together: `cpus`, `gpus` where they are given, or `memory_gb`."""
+    return sum(count * (reserved(options, kind)[name] or 0.0) for kind, count in processes(options).items())
 
 
 def settings_of(options: TrainerOptions) -> dict[str, Any]:
@@ -172,6 +190,26 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
         if engine != "embedded":
             raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
     _check_replicas(options)
+    _check_address(options)
+
+
+def _check_address(options: TrainerOptions) -> None:
+    address = options.address
+    if address not in (LOCAL, "auto") and not re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}", address):
+        raise UserError(
+            f"--address is local, auto, HOST:PORT or ray://HOST:PORT; got '{address}'. The port of ray start is 6379, "
+            "that of ray:// 10001"
+        )
+    if address != LOCAL:
+        return
+    here = {"gpus": torch.cuda.device_count(), "memory_gb": available_bytes() / 1e9}
+    for name, what in (("gpus", "GPUs"), ("memory_gb", "GB of memory")):
+        if (asked := reserved_by_all(options, name)) > here[name]:
+            given = next(kind for kind in processes(options) if reserved(options, kind)[name])
+            raise UserError(
+                f"the processes reserve {asked:g} {what}, and this machine has {here[name]:.3g} now; pass a smaller "
+                f"--{given}-{name.replace('_', '-')}, or 0"
+            )
 
 
 def _check_replicas(options: TrainerOptions) -> None:
