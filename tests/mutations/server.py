@@ -99,7 +99,7 @@ MUTATIONS = [
             ("                run.journal.accept(seq, request)\n", ""),
             ("elif operation.state or operation.gradient:", "elif operation.state:"),
             ("elif operation.state or operation.gradient:", "elif operation.gradient:"),
-            ("if run.saved < seq <= run.executed:", "if run.saved <= seq <= run.executed:"),
+            ("if run.saved < seq <= run.executed:", "if seq <= run.executed:"),
             ("if run.saved < seq <= run.executed:", "if run.saved < seq < run.executed:"),
             ("                trainer.restore(state.path)\n", "                pass\n"),
             ("                other.trainer = None\n", "                pass\n"),
