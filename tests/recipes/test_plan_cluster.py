@@ -1,6 +1,7 @@
 """`posttrain plan-cluster` as it is typed."""
 
 import json
+import re
 import xml.dom.minidom
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from posttrain.planning.cluster.result import HEAD
 from posttrain.recipes.plan_cluster import PlanCluster, run
 
 SMALL = "--gpus 16 --prompts-per-step 16 --completions-per-prompt 4 --mean-tokens 300 --max-new-tokens 2000"
+SMALL_PLAN = PlanCluster(gpus=16, prompts_per_step=16, completions_per_prompt=4, mean_tokens=300, max_new_tokens=2000)
 
 
 def typed(capsys, *words):
@@ -23,15 +25,18 @@ def test_a_plan_has_a_table_and_a_recommendation(capsys):
     code, out, err = typed(capsys, *SMALL.split(), "--price-per-gpu-hour", "2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == (
-        "7B parameters (28 layers, widths of Qwen2.5-7B) on 16 h100; a step has 16 prompts x 4 completions"
-    )
+    head, mean = re.fullmatch(
+        r"(.*; a step has 16 prompts x 4 completions of )(\d+) tokens on average", lines[0]
+    ).groups()
+    assert head.startswith("7B parameters (28 layers, widths of Qwen2.5-7B) on 16 h100; ")
+    trained = run(SMALL_PLAN).plan.best.trained
+    assert int(mean) == round(trained / 64)
     assert lines[4].split() == [*HEAD, "tokens/s", "cost/Mtoken"]
-    assert any(line.startswith("recommended: asynchronous with ") and "per million" in line for line in lines)
+    assert any(line.startswith("fastest: asynchronous with ") and "per million" in line for line in lines)
     assert any(line.startswith("synchronous with ") and "times as long a step" in line for line in lines)
 
 
-def test_other_modes_are_compared_with_the_recommended_one():
+def test_other_modes_are_compared_with_the_fastest_one():
     plan = run(PlanCluster(gpus=8, prompts_per_step=8, completions_per_prompt=4, mean_tokens=300, max_staleness=2)).plan
     best, splits = plan.best, list(plan.splits)
     assert best == next(split for split in splits if split.mode != "colocated")
@@ -39,7 +44,7 @@ def test_other_modes_are_compared_with_the_recommended_one():
         fastest = next(split for split in splits if split.mode == mode)
         (line,) = [line for line in plan.lines() if line.startswith(f"{mode} ")]
         assert line.endswith(f": {fastest.step / best.step:.2f} times as long a step")
-    # a colocated split that is faster than all others is not recommended: posttrain has none
+    # a colocated split that is faster than all others is not the best: posttrain has none
     first = replace(splits[0], mode="colocated", step=best.step / 2)
     assert replace(plan, splits=[first, *splits]).best == best
 
@@ -72,6 +77,7 @@ def test_a_plot_is_svg_with_a_line_for_each_mode(capsys, tmp_path):
     [
         ("--gpu h10", "unknown gpu 'h10'; did you mean 'h100'?"),
         ("--gpus 0", "--gpus must be 1 or more; got 0"),
+        ("--tensor-parallel 3", "--tensor-parallel must be a power of two, as heads are divided; got 3"),
         ("--weight-sync nccl", "unknown weight sync 'nccl'"),
         ("--length-spread 20", "--length-spread is of the logarithm, and at most 3; got 20.0"),
         ("--mfu 40", "--mfu must be above 0 and at most 1; got 40.0"),
@@ -107,9 +113,21 @@ def test_what_is_not_built_is_said(capsys):
     assert (
         "WARNING: each trainer loads the whole model before it keeps its shard: 142 GB do not fit in the 72 GB" in out
     )
-    assert " GPUs are not built: posttrain's have one each" in out
+    assert "posttrain as it is now (samplers of one GPU, weights from one trainer at 0.78 GB/s): does not fit" in out
     assert "loads the whole model" not in typed(capsys, *large.replace("70e9", "30e9").split())[1]
-    assert "WARNING: posttrain's first trainer serves the weights to each sampler, and no broadcast is built" in out
+
+
+def test_the_speed_of_posttrain_as_it_is_now_is_said():
+    """Samplers of one GPU each, to which 14 GB of weights come at 0.78 GB/s in turn."""
+    plan = run(SMALL_PLAN).plan
+    now = plan.now
+    assert now.of_sampler == 1 and now.mode != "colocated"
+    assert now.sync == pytest.approx(now.samplers * 2 * plan.room.shape.parameters / 0.78e9, rel=0.01)
+    assert now.tokens_per_second < plan.best.tokens_per_second
+    same = run(replace(SMALL_PLAN, weight_sync="channel", tensor_parallel=1)).plan
+    assert now == same.best
+    (line,) = [line for line in plan.lines() if line.startswith("posttrain as it is now")]
+    assert f"{now.tokens_per_second:,.0f} trained tokens/s" in line and plan.summary()["now"]["step"] == now.step
 
 
 def test_a_model_is_read_from_its_configuration(tmp_path):
@@ -130,3 +148,4 @@ def test_a_model_is_read_from_its_configuration(tmp_path):
     shape = plan.room.shape
     assert (shape.layers, shape.hidden, shape.parameters) == (2, 64, 100 * 64 + 2 * (64 * 192 + 64 * 384 + 128) + 64)
     assert [split.mode for split in plan.splits] == ["colocated"] and plan.best is plan.splits[0]
+    assert plan.now.mode == "colocated"

@@ -18,6 +18,7 @@ from posttrain.errors import UserError, as_typed, unknown
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.planning.cluster import (
     CHANNEL,
+    COLOCATED,
     GPUS,
     ClusterPlan,
     Efficiency,
@@ -126,7 +127,10 @@ def run(config: PlanCluster) -> PlanResult:
         raise UserError(_needs(config, shape, trainers, sizes[0]))
     slots = room.slots(sizes[0], config.max_sequences)
     about = (config.max_staleness, config.price_per_gpu_hour)
-    plan = ClusterPlan(config.gpu, config.gpus, room, trainers, sizes[0], slots, *about, splits)
+    now = replace(cluster, channel=CHANNEL) if room.cache_tokens(1) >= work.longest else None
+    found = Search(now, work, config.gpus, trainers, [1], config.max_staleness).splits() if now else []
+    runs = next((split for split in found if split.mode != COLOCATED or config.gpus == 1), None)
+    plan = ClusterPlan(config.gpu, config.gpus, room, trainers, sizes[0], slots, *about, splits, runs)
     if config.plot:
         Path(config.plot).write_text(_drawn(plan), encoding="utf-8")
     return PlanResult(plan, Path(config.plot) if config.plot else None)
@@ -196,6 +200,8 @@ def _check(config: PlanCluster) -> None:
     for name in ("length_spread", "max_staleness", "price_per_gpu_hour", "logprob_passes", "scoring_seconds"):
         at_least(name, getattr(config, name), 0)
     at_least("tensor_parallel", config.tensor_parallel, 0)
+    if config.tensor_parallel.bit_count() > 1:
+        raise UserError(f"--tensor-parallel must be a power of two, as heads are divided; got {config.tensor_parallel}")
     for name in ("mfu", "bandwidth_share"):
         if not 0 < getattr(config, name) <= 1:
             raise UserError(f"--{name.replace('_', '-')} must be above 0 and at most 1; got {getattr(config, name)}")

@@ -7,11 +7,12 @@ from posttrain.planning.cluster.hardware import CHANNEL, GPUS, Efficiency
 from posttrain.planning.cluster.result import ClusterPlan
 from posttrain.planning.cluster.shapes import dense_shape
 from posttrain.planning.cluster.simulation import simulate
-from posttrain.planning.cluster.splits import Search, Split
+from posttrain.planning.cluster.splits import COLOCATED, Search, Split
 from posttrain.planning.cluster.workload import Workload
 
 __all__ = [
     "CHANNEL",
+    "COLOCATED",
     "GPUS",
     "ClusterPlan",
     "Costs",

@@ -10,7 +10,6 @@ from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONO
 from posttrain.planning.costs import GB
 
 HEAD = ("mode", "trainers", "samplers", "sampling", "update", "sync", "scoring", "wait", "step", "busy", "age")
-MUCH = 0.2  # of a step, that a transfer of weights takes
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class ClusterPlan:
         max_staleness: of the asynchronous splits.
         price: of a GPU-hour; 0: costs are in GPU-hours.
         splits: the fastest first.
+        now: the fastest that posttrain runs as it is: each sampler on one GPU, with weights that the first trainer
+            serves; None where a model does not fit so.
     """
 
     gpu: str
@@ -38,10 +39,11 @@ class ClusterPlan:
     max_staleness: int
     price: float
     splits: Sequence[Split]
+    now: Split | None
 
     @property
     def best(self) -> Split:
-        """The fastest split that posttrain can run: on GPUs of their own, or all on one."""
+        """The fastest split on GPUs of their own, or all on one."""
         apart = [split for split in self.splits if split.mode != COLOCATED]
         return (apart or list(self.splits))[0]
 
@@ -62,6 +64,7 @@ class ClusterPlan:
             "sequences_of_sampler": self.slots,
             "splits": [self._row(split) for split in self.splits],
             "best": self._row(self.best),
+            "now": None if self.now is None else self._row(self.now),
             "warnings": self.warnings(),
         }
 
@@ -90,21 +93,25 @@ class ClusterPlan:
         held = self.room.trainer(self.fewest_trainers) / GB
         return [
             f"{shape.parameters / 1e9:.3g}B parameters ({shape.layers} layers, widths of {shape.name}) on {self.gpus} "
-            f"{self.gpu}; a step has {work.prompts} prompts x {work.completions} completions",
+            f"{self.gpu}; a step has {work.prompts} prompts x {work.completions} completions of "
+            f"{best.trained / (work.prompts * work.completions):,.0f} tokens on average",
             f"trainers  at least {_gpus(self.fewest_trainers)}, which hold {held:.0f} GB each",
             f"samplers  at least {_gpus(self.of_sampler)} each, which decode {self.slots} sequences together",
             "",
             *table,
             "",
             "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
-            f"recommended: {described(best)}, {best.tokens_per_second:,.0f} trained tokens/s, {self._costs(best)}",
+            f"fastest: {self._told(best)}",
             *self._compared(),
+            f"posttrain as it is now (samplers of one GPU, weights from one trainer at {CHANNEL / GB:.2f} GB/s): "
+            + ("does not fit" if self.now is None else self._told(self.now)),
             *(f"WARNING: {warning}" for warning in self.warnings()),
         ]
 
-    def _costs(self, split: Split) -> str:
+    def _told(self, split: Split) -> str:
         unit = "per million" if self.price else "GPU-hours per million"
-        return f"{self.cost(split):.3g} {unit}"
+        speed = f"{_seconds(split.step)} s a step, {split.tokens_per_second:,.0f} trained tokens/s"
+        return f"{described(split)}, {speed}, {self.cost(split):.3g} {unit}"
 
     def _compared(self) -> list[str]:
         """How much slower the fastest split of each other mode is."""
@@ -124,14 +131,6 @@ class ClusterPlan:
             found.append(
                 "each trainer loads the whole model before it keeps its shard: "
                 f"{loaded / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
-            )
-        if self.best.of_sampler > 1:
-            found.append(f"samplers of {_gpus(self.best.of_sampler)} are not built: posttrain's have one each")
-        served = self.best.samplers * weights / CHANNEL
-        if self.best.mode != COLOCATED and served > MUCH * self.best.step:
-            found.append(
-                "posttrain's first trainer serves the weights to each sampler, and no broadcast is built: at "
-                f"{CHANNEL / GB:.2f} GB/s, as measured on two CPU cores, {_seconds(served)} s a step"
             )
         if len(self.splits) > 1 and any(split.mode == COLOCATED for split in self.splits):
             found.append(
