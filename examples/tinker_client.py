@@ -2,12 +2,13 @@
 
     pip install 'posttrain[server]'
     posttrain server                                    # in another terminal
-    python examples/tinker_client.py
+    python examples/tinker_client.py [URL [MODEL]]
 
 Only `base_url` and the key are this server's. The model learns to answer with a digit: first from demonstrations, then
 from a reward, the share of even digits. A minute on two CPU cores with the packaged model.
 """
 
+import sys
 from typing import Any
 
 import tinker
@@ -62,4 +63,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
