@@ -13,6 +13,11 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WORTH_IT = 1.3  # bfloat16 must be this much faster than float32 to be chosen: below that its rounding buys nothing
 
 
+def gpus_here() -> int:
+    """How many GPUs this process sees."""
+    return torch.cuda.device_count()
+
+
 def default_device() -> str:
     """`cuda` where there is one, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-import torch
-
 from posttrain.errors import UserError
+from posttrain.models.precision import gpus_here
 from posttrain.runs.memory import available_bytes
 from posttrain.setup.training_options import at_least
 
@@ -202,7 +201,7 @@ def _check_address(options: TrainerOptions) -> None:
         )
     if address != LOCAL:
         return
-    here = {"gpus": torch.cuda.device_count(), "memory_gb": available_bytes() / 1e9}
+    here = {"gpus": gpus_here(), "memory_gb": available_bytes() / 1e9}
     for name, what in (("gpus", "GPUs"), ("memory_gb", "GB of memory")):
         if (asked := reserved_by_all(options, name)) > here[name]:
             given = next(kind for kind in processes(options) if reserved(options, kind)[name])
