@@ -116,10 +116,23 @@ def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch):
     monkeypatch.setattr("ray.init", lambda **settings: pytest.fail("Ray looks for it"))
     with socket.create_server(("127.0.0.1", 0)) as there:
         port = there.getsockname()[1]
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda addr: f"127.0.0.1:{port}")
     for address in ("auto", f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
         with pytest.raises(UserError, match=f"there is no Ray cluster at address '{address}'; start one"):
             connect(address)
+
+
+@pytest.mark.parametrize("known", ["", "ray://nosuch.invalid:10001"])
+def test_a_machine_that_does_not_exist_is_named(known, monkeypatch):
+    """`auto` is what RAY_ADDRESS says, where it says something."""
+    monkeypatch.setattr(connection, "_CONNECTED", [])
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda **settings: pytest.fail("Ray looks for it"))
+    monkeypatch.setenv("RAY_ADDRESS", known)
+    address = "auto" if known else "nosuch.invalid:6379"
+    with pytest.raises(UserError, match=f"there is no Ray cluster at address '{address}'"):
+        connect(address)
 
 
 def test_a_cluster_that_cannot_start_is_one_line(monkeypatch):
@@ -128,7 +141,7 @@ def test_a_cluster_that_cannot_start_is_one_line(monkeypatch):
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", init)
-    with pytest.raises(UserError, match=r"^Ray could not start on this machine: The current .*startup; try again$"):
+    with pytest.raises(UserError, match=r"^Ray could not start on this machine: The current .*startup$"):
         connect()
 
 
@@ -235,6 +248,19 @@ def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     monkeypatch.setattr(actors, "_kill", lambda place, handle: None)
     with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for 1 CPU$"):
         actors.replace(0)
+
+
+def test_actors_that_are_stopped_while_one_is_replaced_start_no_more(monkeypatch):
+    ended = []
+    actors = without_processes(_handles=["a"], _group=SimpleNamespace(wait=lambda seconds: actors.stop() or True))
+    monkeypatch.setattr(actors, "_kill", lambda place, handle: ended.append(handle))
+    monkeypatch.setattr(actors, "_start", lambda place: pytest.fail("started"))
+    monkeypatch.setattr(module.ray.util, "remove_placement_group", lambda group: None)
+    with pytest.raises(ProcessLost, match="trainer 0 has been stopped"):
+        actors.replace(0)
+    with pytest.raises(ProcessLost, match="trainer 0 has been stopped"):
+        actors.replace(0)
+    assert ended == ["a", "a"]
 
 
 def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):

@@ -350,15 +350,15 @@ def test_gpus_of_trainers(trainers, gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1 now; pass a smaller --sampler-gpus, or 0"),
-        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1 now; .* --trainer-gpus"),
-        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5 now; .* --sampler-memory-gb"),
+        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1; pass a smaller --sampler-gpus, or 0"),
+        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1; .* --trainer-gpus"),
+        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5; .* --sampler-memory-gb"),
         ({"sampler_memory_gb": 3.0, "scorers": 2, "scorer_memory_gb": 1.0}, "reserve 8 GB of memory, "),
     ],
 )
 def test_what_this_machine_does_not_have_is_refused_before_anything_starts(changes, says, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("posttrain.setup.cluster_options.available_bytes", lambda: 7_500_000_000)
+    monkeypatch.setattr("posttrain.setup.cluster_options.total_bytes", lambda: 7_500_000_000)
     options = replace(ONE_PROCESS, trainers=1, samplers=2, **changes)
     with pytest.raises(UserError, match=says):
         check_cluster(options)
@@ -388,7 +388,7 @@ def test_what_starts_is_said_each_time(monkeypatch):
 
     options = replace(ONE_PROCESS, trainers=1, samplers=2, scorers=1)
     starts = starting(options)
-    assert starts == "starting 1 trainer and 2 samplers and 1 scorer in a Ray cluster on this machine"
+    assert starts == "starting 1 trainer, 2 samplers, 1 scorer in a Ray cluster on this machine"
     assert starting(replace(options, address="auto")).endswith(" on the Ray cluster auto")
     assert starting(ONE_PROCESS) == ""
     restarted(run, {"resume": Path("there")}, starts)

@@ -8,10 +8,20 @@ SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py
 
 MUTATIONS = [
     *(
-        Mutation("distributed/cluster.py", old, new, CLUSTER)
+        Mutation("distributed/connection.py", old, new, CLUSTER)
         for old, new in [
             ('if address not in ("", known):', "if False:"),
             ('if address not in ("", known):', "if address != known:"),
+            ('"RAY_worker_niceness", "0"', '"RAY_worker_niceness", "15"'),
+            ("== address:\n                    return name", "!= address:\n                    return name"),
+            ("        _reach(address)\n", ""),
+            ("    except OSError as error:  # nobody", "    except ConnectionError as error:  # nobody"),
+            ('os.environ.get("RAY_ADDRESS") or ', ""),
+        ]
+    ),
+    *(
+        Mutation("distributed/cluster.py", old, new, CLUSTER)
+        for old, new in [
             ("except ray.exceptions.RayError as error:", "except ray.exceptions.RayActorError as error:"),
             ("except ray.exceptions.RayTaskError:", "except ray.exceptions.ActorDiedError:"),
             ("first_line(error)", "str(error)"),
@@ -21,16 +31,16 @@ MUTATIONS = [
             ("math.ceil(self.memory_gb * 1e9)", "math.ceil(self.memory_gb * 2**30)"),
             ('for name, amount in asked.items() if amount or name == "CPU"', "for name, amount in asked.items()"),
             ('{} if bundle.get("GPU") else {"CUDA_VISIBLE_DEVICES": ""}', "{}"),
-            ('"RAY_worker_niceness", "0"', '"RAY_worker_niceness", "15"'),
             ("if started == _started(pid):", "if pid:"),
             ("os.kill(pid, signal.SIGKILL)", "os.kill(pid, signal.SIGTERM)"),
             ("if not self._group.wait(PLACED_S):", "if False:"),
             ("error.add_note(traceback.format_exc())", "pass"),
-            ("== address:\n                    return name", "!= address:\n                    return name"),
             ('open(file, "ab") as log', 'open(file, "wb") as log'),
             ("if first else ()", "if False else ()"),
             ('if not line.startswith(b":")', "if line"),
             ("if self._logs is not None:", "if False:"),
+            ("handles, self._handles = self._handles, []  # at", "handles = self._handles  # at"),
+            ("        if not self._handles:\n            raise", "        if False:\n            raise"),
             ("if not file.parent.is_dir():", "if file.parent.is_dir():"),
             ('"" if self._logs is None else', '"" if True else'),
         ]

@@ -137,8 +137,10 @@ MUTATIONS = [
             ("if job.attempts < MOST_ATTEMPTS:", "if True:"),
             ("(running := self.running()) < self.at_once", "(running := self.running()) <= self.at_once"),
             ("            self._last_start[job.owner] = time.time()\n", ""),
-            ("elif found == GONE:", "elif found != ORPHANED:"),
-            ("            self.store.change(job, state=job.state, started=job.started, attempts=job.attempts)\n", ""),
+            ("elif found == GONE and", "elif found != ORPHANED and"),
+            ("            self.store.take_back(job)\n", ""),
+            ("self._later[job.id] = time.time() + PAUSE_SECONDS", "self._later[job.id] = 0.0"),
+            ("if time.time() - first < GIVE_UP_SECONDS:", "if True:"),
             ("            self.processes.cancel(self.store.folder(job))\n", ""),
         ]
     ),

@@ -111,7 +111,7 @@ MUTATIONS = [
             ("math.exp(self.spread**2)", "math.exp(self.spread**2 / 2)"),
             ("return self.prompt_tokens + biased / 2", "return self.prompt_tokens + biased"),
             ("trained + prompt_tokens * len(groups)", "trained"),
-            ("2 * prompt_tokens * n", "length ** 2"),
+            ("2 * prompt_tokens * n", "prompt_tokens * n"),
             ("min(self.max_tokens, round(length))", "round(length)"),
         ]
     ),

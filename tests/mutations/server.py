@@ -96,7 +96,7 @@ MUTATIONS = [
         Mutation("server/runs.py", old, new, "server/test_restart.py")
         for old, new in [
             ("if seq >= run.next and seq not in run.waiting:", "if True:"),
-            ("                run.journal.accept(seq, request)\n", ""),
+            ("                    run.journal.accept(seq, request)\n", "                    pass\n"),
             ("elif operation.state or operation.gradient:", "elif operation.state:"),
             ("elif operation.state or operation.gradient:", "elif operation.gradient:"),
             ("if run.saved < seq <= run.executed:", "if seq <= run.executed:"),
@@ -170,15 +170,17 @@ MUTATIONS = [
             ("keys.py", "self._needed or found is not None", "found is not None"),
             ("keys.py", "self._needed or found is not None", "bool(found)"),
             ("guard.py", "self._waiting[owner] = waiting + amount", "self._waiting[owner] = waiting + 1"),
-            ("guard.py", "if waiting and waiting + amount > self._most", "if waiting + amount > self._most"),
+            (
+                "guard.py",
+                "if waiting and waiting + amount > share * self._most",
+                "if waiting + amount > share * self._most",
+            ),
             ("runs.py", "            self._backlog.leave(run.record.owner, counts)\n\n", "            pass\n\n"),
             ("runs.py", "                    self._backlog.leave(record.owner, counts)\n", ""),
-            ("runs.py", "                run.waiting.clear()\n", ""),
-            (
-                "app.py",
-                "            with contextlib.suppress(UserError):  # on",
-                "            with contextlib.suppress(KeyError):  # on",
-            ),
+            ("runs.py", "if record.base_model == self.base.name:", "if True:"),
+            ("runs.py", "share=1.0 if seq == run.next else 0.5", "share=1.0"),
+            ("runs.py", "0 if operation_of(request.kind).ends else", ""),
+            ("runs.py", "        tidy(folder)\n", ""),
             ("operations.py", "for kind in checkpoints.KINDS for", "for kind in [address.kind] for"),
             ("training_routes.py", "contextlib.suppress(CheckpointError)", "contextlib.suppress(KeyError)"),
             ("files.py", ".{secrets.token_hex(4)}", ""),

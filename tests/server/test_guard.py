@@ -21,7 +21,7 @@ from posttrain.errors import UserError
 from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
-from posttrain.server.files import read_json, write_json
+from posttrain.server.files import checked_name, read_json, write_json
 from posttrain.server.guard import Pending, TooMuchWaits
 from posttrain.server.keys import Keys
 from posttrain.server.limits import OVERHEAD, Limits
@@ -36,7 +36,7 @@ LIMITS = Limits(
     tokens_per_request=150,
     data_per_request=3,
     pending_per_key=3,
-    backlog_per_key=3 * OVERHEAD,
+    backlog_per_key=5 * OVERHEAD,
     max_rank=8,
     body_seconds=30.0,
 )
@@ -417,7 +417,7 @@ def test_a_request_counts_as_many_times_as_it_has_samples(server):
         return post(client, "asample", sampling_session_id=sampler, **body)
 
     first, second, third = asked(0, 2), asked(1, 2), asked(2, 1)
-    assert second.status_code == 429 and "too much waits of this key" in second.text
+    assert second.status_code == 429 and "too many requests of this key" in second.text
     held.set()
     for answer in (first, third):
         assert isinstance(wait(client, answer), bytes)
@@ -498,15 +498,15 @@ def test_training_requests_that_are_not_done_have_a_limit(server):
         body = batch(model, seq).SerializeToString()
         return client.post("forward_backward", content=body, headers=PROTOBUF)
 
-    first, second, third = (asked(alice, models[0], seq) for seq in (1, 2, 3))
-    assert third.status_code == 429 and "too much waits of this key" in third.text
+    first, second, *_, third = (asked(alice, models[0], seq) for seq in (1, 2, 3, 4, 5))
+    assert third.status_code == 429 and "too many requests of this key" in third.text
     assert asked(alice, models[0], 2).status_code == 200  # which is there
-    assert not (services.runs.get("alice", models[0]).folder / "requests" / f"{3:09d}").exists()
+    assert not (services.runs.get("alice", models[0]).folder / "requests" / f"{5:09d}").exists()
     other = asked(bob, models[1], 1)
     held.set()
     for client, answer in ((alice, first), (alice, second), (bob, other)):
         assert isinstance(wait(client, answer), bytes)
-    assert isinstance(wait(alice, asked(alice, models[0], 3)), bytes)
+    assert isinstance(wait(alice, asked(alice, models[0], 5)), bytes)
 
 
 def test_what_an_ended_model_was_asked_waits_no_more(server):
@@ -520,10 +520,27 @@ def test_what_an_ended_model_was_asked_waits_no_more(server):
         return client.post("forward_backward", content=body, headers=PROTOBUF)
 
     assert [asked(first, seq).status_code for seq in (3, 4)] == [200, 200]  # 1 and 2 are missing
-    assert asked(second, 1).status_code == 429
+    assert asked(first, 5).status_code == 429
+    assert [asked(second, seq).status_code for seq in (1, 2, 3)] == [200, 200, 429]
+    assert post(client, "unload_model", model_id=second).status_code == 200  # makes room
     services.runs._end(services.runs.get("", first).record)
     held.set()
-    assert isinstance(wait(client, asked(second, 1)), bytes)
+    third = model_of(client)
+    assert isinstance(wait(client, asked(third, 1)), bytes)
+
+
+def test_requests_that_come_before_an_earlier_one_leave_it_room(server):
+    """Else they would wait for ever for what is refused."""
+    client = http(server[0])
+    model = model_of(client)
+
+    def asked(seq):
+        return client.post("forward_backward", content=batch(model, seq).SerializeToString(), headers=PROTOBUF)
+
+    later = [asked(seq) for seq in (4, 3, 2)]
+    assert [answer.status_code for answer in later] == [200, 200, 429]
+    for answer in (asked(1), asked(2), *later[:2]):
+        assert isinstance(wait(client, answer), bytes)
 
 
 def test_a_sequence_number_of_ten_digits_is_none(server):
@@ -551,6 +568,7 @@ def test_a_session_ends_its_models_beside_one_of_another_base(server):
     assert post(client, f"sessions/{session}/finish").status_code == 200
     services.worker.submit((done := threading.Event()).set)
     assert done.wait(30) and post(client, "get_info", model_id=model).status_code == 400
+    assert json.loads((other / "model.json").read_text())["ended"]
 
 
 def test_checkpoints_of_both_kinds_count_and_a_damaged_one_is_left_out(server):
@@ -582,6 +600,21 @@ def test_threads_that_write_one_file_leave_a_whole_one(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", between)
     write_json(path, "first")
     assert json.loads(path.read_text()) == "first" and os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "a\n", ".a", "a" * 129])
+def test_names_of_checkpoints_are_names_of_folders(name):
+    with pytest.raises(UserError, match="1 to 128 letters"):
+        checked_name(name, "a checkpoint")
+
+
+def test_what_a_killed_server_has_left_of_a_request_is_removed(base, tmp_path):
+    with serving(base, tmp_path) as (url, services):
+        model = model_of(http(url))
+        left = services.runs.get("", model).folder / "requests" / ".000000009.abcd.new"
+        left.write_bytes(b"half")
+    with serving(base, tmp_path) as (url, services):
+        assert services.runs.get("", model) and not left.exists()
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

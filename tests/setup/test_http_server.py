@@ -87,9 +87,38 @@ def test_a_port_is_taken_before_a_server_says_where_it_is(host):
         connect(("127.0.0.1", port))
 
 
-def test_an_address_that_is_not_this_machines_is_named():
-    with pytest.raises(UserError, match=r"--host 192.0.2.1 --port 8000 cannot be listened on: \[Errno"):
-        bound("192.0.2.1", 8000)
+def test_two_servers_that_start_at_the_same_time_do_not_take_one_port():
+    with bound("127.0.0.1", free_port()) as first, pytest.raises(UserError, match="another server listens on port"):
+        bound("127.0.0.1", first.getsockname()[1])
+
+
+def test_a_port_with_old_connections_is_taken_at_once():
+    port = free_port()
+
+    async def serve(sockets):
+        (place,) = sockets
+        place.listen()
+        with place, socket.create_connection(("127.0.0.1", port)) as client:
+            served, _ = place.accept()
+            served.close()  # the side that closes first waits
+            assert client.recv(1) == b""
+
+    for _ in range(2):
+        server = http_server(None, bound("127.0.0.1", port))
+        server.serve = serve
+        server.run()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.mark.parametrize(("host", "why"), [("192.0.2.1", r"\[Errno"), ("nosuch.invalid", r"\[Errno")])
+def test_an_address_that_is_not_this_machines_is_named(host, why):
+    with pytest.raises(UserError, match=rf"--host {host} --port 8000 cannot be listened on: {why}"):
+        bound(host, 8000)
 
 
 @pytest.mark.parametrize("run", [tinker_server, annotation, jobs])

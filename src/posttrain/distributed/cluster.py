@@ -265,11 +265,14 @@ class Actors:
         Raises:
             ProcessLost: its node is gone, and no other has room.
         """
-        self._kill(place, self._handles[place])
+        if self._handles:
+            self._kill(place, self._handles[place])
         if not self._group.wait(PLACED_S):
             raise ProcessLost(
                 f"{self.kind} {place} has lost its node, and no other has room for {_amounts(self._bundle)}"
             )
+        if not self._handles:
+            raise ProcessLost(f"{self.kind} {place} has been stopped")
         self._handles[place] = self._start(place)
 
     def _kill(self, place: int, handle: Any) -> None:

@@ -60,13 +60,13 @@ def connect(address: str = "", cpus: float = 0.0) -> bool:
             with _without_proxies():
                 ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         except Exception as error:  # of no type of its own, such as where a busy machine lets Ray wait too long
-            raise UserError(f"Ray could not start on this machine: {first_line(error)}; try again") from error
+            raise UserError(f"Ray could not start on this machine: {first_line(error)}") from error
         _CONNECTED.append(address)
         return True
     try:
         _reach(address)
         ray.init(address=address, **quiet)
-    except (ConnectionError, TimeoutError) as error:
+    except OSError as error:  # nobody listens, or there is no such machine
         raise UserError(
             f"there is no Ray cluster at address '{address}'; start one with ray start, or set RAY_AUTH_MODE=token for "
             "one that asks for a token"
@@ -80,7 +80,7 @@ def _reach(address: str) -> None:
     if address == AUTO:
         # as `ray.init` finds it; one that has died is found, too
         services: Any = importlib.import_module("ray._private.services")
-        address = services.canonicalize_bootstrap_address(AUTO) or ""
+        address = os.environ.get("RAY_ADDRESS") or services.canonicalize_bootstrap_address(AUTO) or ""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()

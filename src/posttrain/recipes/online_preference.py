@@ -247,6 +247,7 @@ def _open(
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
+        counted="rounds",
         may_differ=("rounds", "iterate", "stop_after", *parts.setup.may_differ),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,

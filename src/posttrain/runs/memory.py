@@ -13,6 +13,14 @@ def peak_gb() -> float:
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9  # macOS counts bytes, Linux kilobytes
 
 
+def total_bytes() -> int:
+    """Memory of this machine, or the limit of the container."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max"
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return found
+
+
 def available_bytes() -> int:
     """Memory that a new program can have: what the kernel calls available, or less in a container with a limit."""
     try:

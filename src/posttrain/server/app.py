@@ -47,7 +47,7 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
         app.include_router(part)
     answer_errors(app)
     app.add_exception_handler(CheckpointError, answer(400))
-    app.add_exception_handler(TooMuchWaits, answer(429, "too much waits of this key; ask again later"))
+    app.add_exception_handler(TooMuchWaits, answer(429, "too many requests of this key are waiting; try again later"))
     app.add_exception_handler(NotKept, answer(410, "this result is not kept any more"))
     app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
     return app
@@ -69,6 +69,7 @@ def client_config(served: Served) -> Json:
         "create_model_via_load_weights": True,
         "sample_max_concurrent_requests": most,
         "fwdbwd_max_chunk_len": served.limits.data_per_request,
+        "parallel_fwdbwd_chunks": False,  # the first would come last, and the others wait for it
         "sample_enable_stuck_detection": False,  # a CPU may take longer than the SDK's patience
     }
 
@@ -98,8 +99,7 @@ def finish(session_id: str, owner: Owner, served: Served) -> Json:
     served.sessions.check(owner, session_id)
     for record in served.runs.records():
         if record.model_id.startswith(f"{session_id}:") and record.owner == owner and not record.ended:
-            with contextlib.suppress(UserError):  # on another base model: the server that has it ends it
-                served.runs.end(served.runs.get(owner, record.model_id))
+            served.runs.end(record)
     return {"status": "accepted"}
 
 

@@ -32,6 +32,12 @@ def write_whole(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def tidy(folder: Path) -> None:
+    """Remove what processes that were killed have left of files in a folder that only this one writes."""
+    for left in folder.rglob(".*.new"):
+        left.unlink(missing_ok=True)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a file of JSON."""
     write_whole(path, json.dumps(content).encode())

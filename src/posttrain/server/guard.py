@@ -42,7 +42,7 @@ class Guard:
         hosts: names of this machine, besides localhost and addresses; None for any, where keys are needed, which no
             page of another site has.
         limits: of bodies.
-        keys: of clients. Nothing of a body is read without one; whose it is stands in the state of the request.
+        keys: of clients. No body is parsed without one; the owner is in `request.state`.
     """
 
     def __init__(self, app: App, hosts: Collection[str] | None, limits: Limits, keys: Keys) -> None:
@@ -134,15 +134,15 @@ class Pending:
         self._most, self._lock = most, Lock()
         self._waiting: dict[str, int] = {}
 
-    def enter(self, owner: str, amount: int) -> None:
-        """Count a request. One alone may always wait.
+    def enter(self, owner: str, amount: int, share: float = 1.0) -> None:
+        """Count a request, which may fill up to this share of the limit. One alone may always wait.
 
         Raises:
             TooMuchWaits: the owner would have too much.
         """
         with self._lock:
             waiting = self._waiting.get(owner, 0)
-            if waiting and waiting + amount > self._most:
+            if waiting and waiting + amount > share * self._most:
                 raise TooMuchWaits
             self._waiting[owner] = waiting + amount
 

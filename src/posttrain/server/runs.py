@@ -22,7 +22,7 @@ from typing import Any
 from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter, Base
-from posttrain.server.files import read_json, write_json
+from posttrain.server.files import read_json, tidy, write_json
 from posttrain.server.futures import Futures
 from posttrain.server.guard import Pending
 from posttrain.server.journal import Entry, Journal
@@ -177,6 +177,7 @@ class Runs:
         record = read_json(folder / "model.json")
         if record is None or record.get("ended"):
             return None
+        tidy(folder)
         run = Run(Record(**record), folder)
         if (state := checkpoint.latest(folder / "state")) is not None:
             run.saved = int(state.state["seq"])
@@ -203,8 +204,9 @@ class Runs:
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
             if seq >= run.next and seq not in run.waiting:
-                counts = len(request.body) + OVERHEAD
-                self._backlog.enter(run.record.owner, counts)
+                # unload makes room; what waits for an earlier request leaves room for that one
+                counts = 0 if operation_of(request.kind).ends else len(request.body) + OVERHEAD
+                self._backlog.enter(run.record.owner, counts, share=1.0 if seq == run.next else 0.5)
                 try:
                     run.journal.accept(seq, request)
                 except BaseException:
@@ -253,15 +255,17 @@ class Runs:
         found = read_json(self._folder(checkpoints.checked_model(model_id)) / "model.json")
         return Record(**found) if found and found["owner"] == owner and found.get("ended") else None
 
-    def end(self, run: Run) -> None:
+    def end(self, record: Record) -> None:
         """End a model once what it was asked is done. Its named checkpoints stay."""
+        if record.base_model == self.base.name:
+            self.get(record.owner, record.model_id)  # which does what was accepted before the server ended
 
         def task() -> None:
             try:
-                self._end(run.record)
+                self._end(record)
             except OSError as error:  # such as a disk that is full
                 self._report(
-                    f"{run.record.model_id} was not ended with its session: {described(error)}; it makes room for "
+                    f"{record.model_id} was not ended with its session: {described(error)}; it makes room for "
                     "others of its key an hour after its client was last heard of"
                 )
 
@@ -277,7 +281,6 @@ class Runs:
                 for seq, counts in run.waiting.items():
                     self._futures.finish(run.request_id(seq), failure(_gone(record)))
                     self._backlog.leave(record.owner, counts)
-                run.waiting.clear()
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 

@@ -32,7 +32,8 @@ def resumed(
     found = read_run(run)
     done = found.metrics[-1]["step"] if found.metrics else 0
     if training.steps < done:
-        raise UserError(f"{run} has {done} steps, more than `steps` {training.steps}; pass `steps` {done} or more")
+        asked = f"`{training.counted}`"
+        raise UserError(f"{run} has {done} steps, more than {asked} {training.steps}; pass {asked} {done} or more")
     starts = found.environment
     before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
     now: Mapping[str, str] = environment["inputs"]
@@ -61,7 +62,7 @@ def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.C
     notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
     notes += training.rate.changed(directory.before.get("steps"), found.step)
     if found.step >= training.steps and OWED not in found.state:
-        notes.append(f"the run has all its steps, {found.step}; pass a larger `steps` to train further")
+        notes.append(f"the run has all its steps, {found.step}; pass a larger `{training.counted}` to train further")
     return found, tuple(notes)
 
 

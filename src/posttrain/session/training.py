@@ -80,6 +80,7 @@ class Training:
         keep_last: checkpoints to keep, besides the best.
         headline: metrics to show with the progress: the name there, and in a row.
         may_differ: options that may have changed since the run began.
+        counted: the option that says how many steps there shall be.
         notes: what to tell the user first.
         overlapped: whether what a step trains on is sampled while earlier steps are trained.
         spans: of a run of several processes, what the others have done since the last call.
@@ -96,6 +97,7 @@ class Training:
     keep_last: int
     headline: Mapping[str, str]
     may_differ: Sequence[str] = ("steps",)
+    counted: str = "steps"
     notes: Sequence[str] = ()
     prepare: Callable[[], None] = _nothing
     overlapped: bool = False

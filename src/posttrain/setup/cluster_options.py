@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from posttrain.errors import UserError
 from posttrain.models.precision import gpus_here
-from posttrain.runs.memory import available_bytes
+from posttrain.runs.memory import total_bytes
 from posttrain.setup.training_options import at_least
 
 
@@ -126,7 +126,7 @@ def starting(options: TrainerOptions) -> str:
         return ""
     counts = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in processes(options).items()]
     where = "in a Ray cluster on this machine" if options.address == LOCAL else f"on the Ray cluster {options.address}"
-    return f"starting {' and '.join(counts)} {where}"
+    return f"starting {', '.join(counts)} {where}"
 
 
 def reserved(options: TrainerOptions, kind: str) -> dict[str, Any]:
@@ -201,12 +201,12 @@ def _check_address(options: TrainerOptions) -> None:
         )
     if address != LOCAL:
         return
-    here = {"gpus": gpus_here(), "memory_gb": available_bytes() / 1e9}
+    here = {"gpus": gpus_here(), "memory_gb": total_bytes() / 1e9}
     for name, what in (("gpus", "GPUs"), ("memory_gb", "GB of memory")):
         if (asked := reserved_by_all(options, name)) > here[name]:
             given = next(kind for kind in processes(options) if reserved(options, kind)[name])
             raise UserError(
-                f"the processes reserve {asked:g} {what}, and this machine has {here[name]:.3g} now; pass a smaller "
+                f"the processes reserve {asked:g} {what}, and this machine has {here[name]:.3g}; pass a smaller "
                 f"--{given}-{name.replace('_', '-')}, or 0"
             )
 

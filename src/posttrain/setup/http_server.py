@@ -40,12 +40,20 @@ def bound(host: str, port: int) -> socket.socket:
     """
     if not 0 < port < 65536:
         raise UserError(f"--port must be 1 to 65535; got {port}")
-    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # at once after the last server
     try:
-        place.bind((host, port))
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        place = socket.socket(family)
+        try:
+            if family == socket.AF_INET6:
+                place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # `::` is of IPv6 alone
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # at once after the last server
+            place.bind(address)
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another could be bound to it, too
+        except OSError:
+            place.close()
+            raise
     except OSError as error:
-        place.close()
         if error.errno == errno.EADDRINUSE:
             raise UserError(f"another server listens on port {port}; end it, or pass another --port") from error
         raise UserError(f"--host {host} --port {port} cannot be listened on: {first_line(error)}") from error
@@ -61,6 +69,7 @@ class _Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until interrupted."""
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be there still
         super().run([self._place, *(sockets or ())])
 
 

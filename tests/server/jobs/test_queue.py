@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.recipes.jobs.serve import LINES
+from posttrain.server.jobs import store as module
 from posttrain.server.jobs import supervisor
 from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.processes import GONE, ORPHANED, RUNS, Processes
@@ -314,13 +315,48 @@ def test_a_job_whose_process_cannot_be_started_is_started_later(house, monkeypat
         started.append(args)
         raise OSError(12, "Cannot allocate memory")
 
+    now = [time.time() - 1000]
     with monkeypatch.context() as patch:
         patch.setattr(home.queue.processes, "start", start)
+        patch.setattr("posttrain.server.jobs.queue.time.time", lambda: now[0])
         for _ in range(7):
-            with pytest.raises(OSError, match="allocate"):
-                home.queue.tick()
+            home.queue.tick()
+            home.queue.tick()  # at once: it waits
+            now[0] += 10.0
     assert len(started) == 7 and home.now(job) == job
     assert home.ended(job).state == "succeeded" and home.now(job).attempts == 1
+
+
+def test_a_job_whose_process_can_never_be_started_fails_and_holds_up_no_other(house, monkeypatch):
+    home = house("quick")
+    job, other = home.submit(), home.submit("bob")
+    begin, now, written = home.queue.processes.start, [time.time()], []
+
+    def start(folder, *args, **more):
+        if folder == home.folder(job):
+            raise OSError(28, "No space left on device")
+        return begin(folder, *args, **more)
+
+    def write_json(path, content):
+        written.append(path)
+        if len(written) > 1:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(home.queue.processes, "start", start)
+    monkeypatch.setattr("posttrain.server.jobs.queue.time.time", lambda: now[0])
+    assert home.ended(other).state == "succeeded" and home.now(job) == job
+    now[0] += 10.0
+    with monkeypatch.context() as patch:  # the disk is full, too
+        patch.setattr(module, "write_json", write_json)
+        home.queue.tick()
+    assert len(written) == 2 and home.now(job) == job
+    for _ in range(100):
+        home.queue.tick()
+        if home.now(job).state == "failed":
+            break
+        now[0] += 10.0
+    assert home.now(job).why == "its process could not be started: OSError: [Errno 28] No space left on device"
+    assert 600 <= now[0] - home.now(job).created < 640
 
 
 def test_a_job_has_nothing_of_the_servers_environment(house, monkeypatch):

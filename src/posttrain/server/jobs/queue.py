@@ -21,6 +21,7 @@ from posttrain.server.jobs.supervisor import CANCELLED as BY_CLIENT
 from posttrain.server.jobs.supervisor import LOG_SIZE, TIME
 
 TICK_SECONDS, PAUSE_SECONDS = 0.25, 10.0  # between looks at the jobs; after one that failed
+GIVE_UP_SECONDS = 600.0  # for which a process that cannot be started is tried again
 MOST_ATTEMPTS = 5  # starts of a job whose processes end without saying how, such as for want of memory
 
 
@@ -81,6 +82,8 @@ class Queue:
     hours: float
     report: Callable[[str], None]
     _last_start: dict[str, float] = field(default_factory=dict)
+    _failing: dict[str, float] = field(default_factory=dict)  # since when the processes of a job cannot be started
+    _later: dict[str, float] = field(default_factory=dict)  # before which they are not tried again
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
     _thread: threading.Thread | None = None
@@ -139,14 +142,17 @@ class Queue:
             found = self.processes.look(self.store.folder(job))
             if found == ORPHANED:
                 self.processes.kill_orphan(self.store.folder(job))
-            elif found == GONE:
+            elif found == GONE and self._may_start(job):
                 self._settle(job)
         while len(running := self.running()) < self.at_once:
-            waiting = [job for job in self.store.all() if job.state == QUEUED]
+            waiting = [job for job in self.store.all() if job.state == QUEUED and self._may_start(job)]
             if (job := next_job(waiting, running, self._last_start)) is None:
                 return
             self._last_start[job.owner] = time.time()
             self._start(job)
+
+    def _may_start(self, job: Job) -> bool:
+        return self._later.get(job.id, 0.0) <= time.time()
 
     def _settle(self, job: Job) -> None:
         """Note how a job ended whose processes are gone; start it again if it did not say."""
@@ -172,12 +178,24 @@ class Queue:
         about = {"title": f"{job.model}-{job.command}", "hidden": self.offered.hidden}
         try:
             started = self.processes.start(self.store.folder(job), job.command, **about)
-        except BaseException:  # such as a full disk: it was no start
-            self.store.change(job, state=job.state, started=job.started, attempts=job.attempts)
-            raise
+        except Exception as error:  # such as a full disk, which may have room again later
+            self._not_started(job, error)
+            return
+        self._failing.pop(job.id, None)
         if started:
             again = ", again" if job.attempts else ""
             self.report(f"job {job.id[:8]} of {job.owner}: {job.command} of {job.model} started{again}")
+
+    def _not_started(self, job: Job, error: Exception) -> None:
+        """A process could not be started: it is tried again for a while, and counts as no attempt."""
+        first = self._failing.setdefault(job.id, time.time())
+        self._later[job.id] = time.time() + PAUSE_SECONDS
+        if time.time() - first < GIVE_UP_SECONDS:
+            self.store.take_back(job)
+            self.report(f"job {job.id[:8]} of {job.owner}: could not be started: {described(error)}")
+            return
+        why = f"its process could not be started: {described(error)}"
+        self.store.change(job, state=FAILED, why=why, ended=time.time())
 
 
 def _minutes(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Jobs on disk: a folder each, which appears and disappears whole, and whose record is replaced atomically."""
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -106,6 +107,13 @@ class Store:
         """Count a start of a job; False if it has ended by now."""
         started = job.started or self._now()
         return self._if_in(job, OPEN, state=RUNNING, started=started, attempts=job.attempts + 1)
+
+    def take_back(self, job: Job) -> None:
+        """Undo `begin`: the record is as it was, on the disk if that has room."""
+        with self._lock:
+            self._jobs[job.id] = job
+            with contextlib.suppress(OSError):
+                write_json(self.folder(job) / JOB, job.json())
 
     def _if_in(self, job: Job, states: tuple[str, ...], **changes: Any) -> bool:
         with self._lock:

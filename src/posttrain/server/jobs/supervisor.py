@@ -82,7 +82,7 @@ def _run(
     """Run a command in a process group of its own until it ends or has to."""
     began, why, kill_at = time.monotonic(), "", float("inf")
     with (folder / LOG).open("ab") as log:
-        most = log.tell() + LOG_LIMIT  # the export says its own
+        most = log.tell() + LOG_LIMIT  # the export has a limit of its own
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, pass_fds=[lock]
         )
