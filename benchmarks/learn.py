@@ -250,10 +250,10 @@ def questions(pairs: list[Preference], output: Path) -> Path:
     return file
 
 
-def reached(rewards: list[float]) -> int | None:
-    """After how many steps the mean of ten in a row was the target or more."""
-    ends = range(IN_A_ROW, len(rewards) + 1)
-    return next((end for end in ends if fmean(rewards[end - IN_A_ROW : end]) >= TARGET), None)
+def reached(rewards: list[float], target: float = TARGET, in_a_row: int = IN_A_ROW) -> int | None:
+    """After how many steps the mean of so many in a row was the target or more."""
+    ends = range(in_a_row, len(rewards) + 1)
+    return next((end for end in ends if fmean(rewards[end - in_a_row : end]) >= target), None)
 
 
 def online_table(jobs: list[Job], picture: Path) -> list[str]:

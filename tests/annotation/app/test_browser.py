@@ -323,6 +323,7 @@ def test_a_person_talks_with_a_model(office):
             page.wait_for_selector("text=there is no connection")
             page.context.set_offline(False)
         page.wait_for_selector(".completion", timeout=120_000)
+        page.wait_for_load_state()  # a key pressed before the page's scripts have run is lost
         if turn == 1:
             page.locator("[name^=broken-]").nth(1).check()
         page.locator("h1, header").first.click()
