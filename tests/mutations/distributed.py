@@ -8,6 +8,20 @@ SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py
 
 MUTATIONS = [
     *(
+        Mutation(file, old, new, "distributed/test_passing_on.py")
+        for file, old, new in [
+            ("distributed/samplers.py", "[place for place in again if place not in waiting[:FANOUT]]", "[]"),
+            ("distributed/samplers.py", "offers += [own] * FANOUT", "offers += [offer] * FANOUT"),
+            (
+                "distributed/samplers.py",
+                "answers[place.number].error, ChannelError)",
+                "answers[place.number].error, Lost)",
+            ),
+            ("distributed/sampler.py", "        self._arriving = Arriving()\n        with", "        with"),
+            ("distributed/sampler.py", "offer.key), add)", "offer.key))"),
+        ]
+    ),
+    *(
         Mutation("distributed/connection.py", old, new, CLUSTER)
         for old, new in [
             ('if address not in ("", known):', "if False:"),

@@ -13,11 +13,21 @@ MUTATIONS = [
     *(
         Mutation("rollouts/weight_channel.py", old, new, "rollouts/test_weight_channel.py")
         for old, new in [
-            (".contiguous()})", "})"),
+            ("detach().cpu().contiguous()", "detach().cpu().T"),
+            ("zlib.crc32(data, zlib.crc32(about))))", "zlib.crc32(data)))"),
             ("if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):", "if False:"),
-            ("        connection.sendall(_HEADER.pack(0, 0))\n", ""),
-            ("if zlib.crc32(document) != header[1]:", "if False:"),
-            ("    while len(parts) < length:\n", "    if len(parts) < length:\n"),
+            ("        connection.sendall(_HEADER.pack(0, 0, 0))\n", ""),
+            ("if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:", "if False:"),
+            ("if about_bytes > _MOST:", "if False:"),
+            ("except (ValueError, RuntimeError)", "except ValueError"),
+            ("    while done < len(data):\n", "    if done < len(data):\n"),
+            (
+                "            self._here.append((name, weight))\n            self._changed.notify_all()",
+                "            self._here.append((name, weight))",
+            ),
+            ("            self._over = True\n", ""),
+            ("            self._whole = True\n", ""),
+            ("        if not self._whole:\n", "        if False:\n"),
             ("        if not part:\n            raise", "        if not part:\n            break\n            raise"),
             ("except OSError as error:", "except TimeoutError as error:"),
             ("server.shutdown(socket.SHUT_RDWR)", "pass"),

@@ -6,13 +6,14 @@ import torch
 
 from posttrain.errors import EngineError
 from posttrain.rollouts import weight_channel
-from posttrain.rollouts.weight_channel import offered, received
+from posttrain.rollouts.weight_channel import Arriving, ChannelError, offered, received
 
 WEIGHTS = {
     "a.weight": torch.arange(12.0).view(3, 4).T,  # not in one piece
     "b.weight": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
     "large": torch.randn(700, 700, generator=torch.Generator().manual_seed(0)),
     "empty": torch.empty(0, 3),
+    "number": torch.tensor(0.5, dtype=torch.float64),
 }
 
 
@@ -35,7 +36,7 @@ def test_several_receivers_are_served():
             thread.start()
         for thread in threads:
             thread.join()
-    assert counts == [4, 4, 4]
+    assert counts == [len(WEIGHTS)] * 3
 
 
 def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
@@ -43,7 +44,7 @@ def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
         wrong = key[::-1] if key != key[::-1] else "00" * 32
         with pytest.raises(EngineError, match="did not arrive whole"):
             list(received("127.0.0.1", port, wrong))
-        assert len(list(received("127.0.0.1", port, key))) == 4
+        assert len(list(received("127.0.0.1", port, key))) == len(WEIGHTS)
 
 
 def test_nothing_is_offered_after_the_block():
@@ -57,19 +58,31 @@ def test_nothing_is_offered_after_the_block():
         list(received("127.0.0.1", other.getsockname()[1], key))
 
 
-def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch):
-    read = weight_channel._read
+SAID = len('{"name": "a", "shape": [300], "format": "torch.float32"}')
+CHANGED = {
+    "a number": (1200, 1199, "changed on the way: a checksum is wrong"),
+    "the name": (SAID, 10, "a checksum is wrong"),
+    "a length": (16, 4, "changed on the way"),  # of 2^56 bytes and more
+    "a length of text": (16, 0, "bytes are said of one weight"),
+}
 
-    def flipped(connection, length):
-        data = bytearray(read(connection, length))
-        if length > 100:  # a document
-            data[-1] ^= 1
-        return bytes(data)
+
+@pytest.mark.parametrize(("length", "place", "says"), CHANGED.values(), ids=CHANGED)
+def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch, length, place, says):
+    fill = weight_channel._fill
+    met = []
+
+    def flipped(connection, data):
+        fill(connection, data)
+        met.append(len(data))
+        if len(data) == length:
+            data[place] ^= 1
 
     with offered({"a": torch.ones(300)}.items, "127.0.0.1") as (port, key):
-        monkeypatch.setattr(weight_channel, "_read", flipped)
-        with pytest.raises(EngineError, match="changed on the way: a checksum is wrong"):
+        monkeypatch.setattr(weight_channel, "_fill", flipped)
+        with pytest.raises(ChannelError, match=says):
             list(received("127.0.0.1", port, key))
+    assert length in met
 
 
 @pytest.mark.parametrize("error", [MemoryError, OSError])
@@ -82,3 +95,54 @@ def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
         with offered(breaks, "127.0.0.1") as (port, key):
             with pytest.raises(weight_channel.ChannelError, match="did not arrive whole"):
                 list(received("127.0.0.1", port, key))
+
+
+def test_weights_are_passed_on_while_they_arrive():
+    arriving, first = Arriving(), threading.Event()
+    found = []
+
+    def receive(port, key):
+        for name, weight in received("127.0.0.1", port, key):
+            found.append((name, weight))
+            first.set()
+
+    with offered(arriving, "127.0.0.1") as (port, key):
+        reader = threading.Thread(target=receive, args=(port, key))
+        reader.start()
+        with arriving.adding() as add:
+            for number, (name, weight) in enumerate(WEIGHTS.items()):
+                add(name, weight)
+                if not number:
+                    assert first.wait(30), "nothing is passed on before all is here"
+                    assert len(found) == 1
+        reader.join(30)
+    assert [name for name, _ in found] == list(WEIGHTS)
+    assert all(torch.equal(weight, WEIGHTS[name]) for name, weight in found)
+    assert [name for name, _ in arriving()] == list(WEIGHTS)  # whoever comes late gets all of them
+
+
+@pytest.mark.parametrize("ended", ["by an error", "by others"])
+def test_nobody_takes_for_whole_what_has_not_arrived_whole(ended):
+    arriving = Arriving()
+    answers = []
+
+    def receive():
+        try:
+            for name, _ in received("127.0.0.1", port, key):
+                answers.append(name)
+        except ChannelError as error:
+            answers.append(error)
+
+    with pytest.raises(EngineError, match="could not be sent"):  # noqa: SIM117
+        with offered(arriving, "127.0.0.1") as (port, key):
+            reader = threading.Thread(target=receive)
+            reader.start()
+            if ended == "by an error":
+                with pytest.raises(OSError, match="the sender is gone"), arriving.adding() as add:
+                    add("a", torch.ones(3))
+                    raise OSError("the sender is gone")
+            else:
+                arriving.end()
+            reader.join(30)
+    assert [str(answer) for answer in answers[:-1]] == ["a"] * (ended == "by an error")
+    assert isinstance(answers[-1], ChannelError) and "did not arrive whole" in str(answers[-1])

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from posttrain.distributed import connection
 from posttrain.distributed.cluster import Process
 from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.weight_channel import received
+from posttrain.rollouts.weight_channel import Arriving, offered, received
 from posttrain.types import Completion, Decoding, Request
 
 SLICE_S = 0.1  # that a sampler works before it says what is done
@@ -64,7 +65,8 @@ class Sampler(Process):
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
         self._version, self._tokens = "", 0
-        self._opened = contextlib.ExitStack()
+        self._opened, self._passing = contextlib.ExitStack(), contextlib.ExitStack()
+        self._arriving = Arriving()  # what is taken next
         self._unfinished: dict[int, list[tuple[int, str]]] = {}  # and from which version each token is
 
     def build(self, make: Callable[[], Policy]) -> Facts:
@@ -72,11 +74,28 @@ class Sampler(Process):
         self._policy = make()
         return facts_of(self._policy.model)
 
+    def pass_on(self) -> tuple[str, int, str]:
+        """Offer to others what is taken next, while it arrives, until `keep`; host, port and key for them."""
+        host = connection.own_address()
+        port, key = self._passing.enter_context(offered(self._arriving, host))
+        return host, port, key
+
+    def keep(self) -> None:
+        """Pass nothing on any more."""
+        self._arriving.end()
+        self._arriving = Arriving()
+        with contextlib.suppress(EngineError):  # that nothing arrived has been said by `take`
+            self._passing.close()
+
     def take(self, offer: Offer) -> int:
         """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""
         self._opened.close()
+        return self._take(offer)
+
+    def _take(self, offer: Offer) -> int:
         self._version = ""
-        size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key))
+        with self._arriving.adding() as add:
+            size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key), add)
         self._version = offer.version
         return size
 
@@ -88,10 +107,8 @@ class Sampler(Process):
             if versions[-1][0] == tokens:
                 versions.pop()  # no token is of that version
             versions.append((tokens, offer.version))
-        self._version = ""
-        size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key))
+        size = self._take(offer)
         decoding.renew()
-        self._version = offer.version
         return size
 
     def begin(self, turns: bool) -> None:
@@ -131,8 +148,15 @@ class Sampler(Process):
 
 
 @torch.no_grad()
-def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) -> int:
+def load_weights(
+    model: LanguageModel, weights: Iterable[tuple[str, Tensor]], loaded: Callable[[str, Tensor], None] | None = None
+) -> int:
     """Put trained weights in place, one at a time; their size in bytes.
+
+    Args:
+        model: has the place.
+        weights: all that are trained.
+        loaded: is told of each weight of the model once it is in place.
 
     Raises:
         EngineError: they are not the trained weights of this model, by name, shape and format, or some are missing.
@@ -144,6 +168,8 @@ def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) ->
             here = "no such weight" if mine is None else f"{list(mine.shape)} in {mine.dtype}"
             raise EngineError(f"the trainer sent '{name}', {list(weight.shape)} in {weight.dtype}; here is {here}")
         mine.copy_(weight)
+        if loaded:
+            loaded(name, mine)
         size += weight.numel() * weight.element_size()
     if missing:
         raise EngineError(f"the trainer sent all but {len(missing)} weights, such as '{next(iter(missing))}'")

@@ -4,20 +4,22 @@
         engine.generate(requests)
 
 Before anything is sampled, samplers take the trained weights from the trainer if its version is another than theirs;
-they sample from no other version. A request goes to the sampler that has its prefix in the cache, that of an episode's
+they sample from no other version. The trainer sends to two samplers, and each of these to two more while its own
+weights arrive, and so on. A request goes to the sampler that has its prefix in the cache, that of an episode's
 earlier turn; the others are split evenly, those of one prompt together. Which one answers changes nothing but rounding,
 since a request's draws depend on its seed. A sampler that dies or hangs is replaced, and its requests are sampled
 again: in `lockstep` in the batches that they were in before, so that not even rounding changes.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from posttrain.distributed import cluster, connection
-from posttrain.distributed.cluster import Lost
+from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import Group, Ledger
 from posttrain.distributed.routing import LOSSES, Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Offer, Sampler
@@ -25,7 +27,7 @@ from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
-from posttrain.rollouts.weight_channel import ChannelError
+from posttrain.rollouts.weight_channel import FANOUT, ChannelError
 from posttrain.runs.timeline import Span, joined
 from posttrain.types import Completion, Decoding, Request
 
@@ -167,9 +169,14 @@ class SamplerGroup(Group):
     def _sent(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
         """Have samplers take the source's weights by this method; those that did not, and why."""
         began = time.monotonic()
+        answers: dict[int, Answer] = {}
+        waiting = list(places)
         with self._source.offered() as offer:
-            calls = {place.number: self.actors.call(place.number, how, offer) for place in places}
-            answers = self.actors.collect(calls, self.timeout_s)
+            while waiting:
+                answers |= self._passed_on(waiting, how, offer)
+                # where the sampler that passes them on failed, the next one is at no fault: it is asked again
+                again = [place for place in waiting if isinstance(answers[place.number].error, ChannelError)]
+                waiting = [place for place in again if place not in waiting[:FANOUT]]
         self._sent_s = time.monotonic() - began
         self._ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
         failed: list[tuple[Place, BaseException]] = []
@@ -182,6 +189,23 @@ class SamplerGroup(Group):
         if any(isinstance(why, ChannelError) for _, why in failed):
             self._source.check()  # before samplers are replaced that are not to blame
         return failed
+
+    def _passed_on(self, places: Sequence[Place], how: str, offer: Offer) -> dict[int, Answer]:
+        """What samplers answer that take the weights: the first from the source, the others from earlier ones."""
+        passing = places[: math.ceil((len(places) - FANOUT) / FANOUT)] if len(places) > FANOUT else []
+        offers = [offer] * min(FANOUT, len(places))
+        if passing:
+            relays = {place.number: self.actors.call(place.number, "pass_on") for place in passing}
+            for answer in self.actors.collect(relays, self.timeout_s).values():
+                own = offer if answer.error else Offer(offer.version, *answer.value)
+                offers += [own] * FANOUT
+        calls = {
+            place.number: self.actors.call(place.number, how, own) for place, own in zip(places, offers, strict=False)
+        }
+        answers = self.actors.collect(calls, self.timeout_s)
+        for place in passing:
+            self.actors.call(place.number, "keep")
+        return answers
 
     def metrics(self) -> dict[str, float]:
         """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.

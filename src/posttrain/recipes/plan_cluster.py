@@ -73,7 +73,7 @@ class PlanCluster:
     price_per_gpu_hour: float = 0.0
     """Price of a GPU-hour, 0: costs in GPU-hours."""
     weight_sync: str = "broadcast"
-    """Weight transfer: broadcast or channel. channel: the first trainer serves all samplers, as posttrain does."""
+    """Weight transfer: broadcast or channel. channel: samplers pass them on, as posttrain does."""
     logprob_passes: float = 0.0
     """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
     scoring_seconds: float = 0.0

@@ -1,11 +1,13 @@
 """Weight transfer between processes, local or over the network.
 
-The trainer offers them on a port; clients with the key receive all of them, one at a time, each as a safetensors
-document after its length and checksum. Received data are never executed. The connection is not encrypted: use it in a
-trusted network.
+The trainer offers them on a port; clients with the key receive all of them, one at a time: two lengths and a checksum,
+name, shape and format as JSON, and the bytes as they lie in memory (little-endian). A client can offer them to others
+while they arrive (`Arriving`). Received data are never executed. The connection is not encrypted: use it in a trusted
+network.
 """
 
 import hmac
+import json
 import secrets
 import socket
 import struct
@@ -14,15 +16,19 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from safetensors.torch import load, save
+import torch
 from torch import Tensor
 
 from posttrain.errors import EngineError, described
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
-_HEADER = struct.Struct(">QI")  # length and CRC-32 of a document
+_HEADER = struct.Struct(">IQI")  # lengths of what is said of a weight, and of its bytes; CRC-32 of both
+_FORMATS = {str(each): each for each in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
+_MOST = 2**16  # bytes said of a weight
 _KEY_BYTES = 32
 PATIENCE = 60.0  # seconds without a byte
+FANOUT = 2
+"""To how many one process sends weights, each of which passes them on: all of more halve each other's speed."""
 
 
 class ChannelError(EngineError):
@@ -63,19 +69,74 @@ def _send(connection: socket.socket, key: bytes, weights: Weights, failed: list[
         connection.settimeout(PATIENCE)
         if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):
             return
-        for document in _documents(weights, failed):
-            connection.sendall(_HEADER.pack(len(document), zlib.crc32(document)))
-            connection.sendall(document)
-        connection.sendall(_HEADER.pack(0, 0))
+        for about, data in _told(weights, failed):
+            connection.sendall(_HEADER.pack(len(about), len(data), zlib.crc32(data, zlib.crc32(about))))
+            connection.sendall(about)
+            connection.sendall(data)
+        connection.sendall(_HEADER.pack(0, 0, 0))
 
 
-def _documents(weights: Weights, failed: list[Exception]) -> Iterator[bytes]:
+def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[bytes, memoryview]]:
     try:
         for name, weight in weights():
-            yield save({name: weight.detach().cpu().contiguous()})
+            here = weight.detach().cpu().contiguous()
+            about = {"name": name, "shape": list(here.shape), "format": str(here.dtype)}
+            yield json.dumps(about).encode(), _bytes_of(here.reshape(-1).view(torch.uint8))
     except Exception as error:
         failed.append(error)
         raise OSError(str(error)) from error  # ends the connection
+
+
+class Arriving:
+    """Weights on their way to this process, for `offered`: whoever reads them waits for those that are not here yet.
+
+    with offered(arriving, host), arriving.adding() as add:
+        for name, weight in received(...):
+            add(name, weight)
+
+    Readers see tensors, not copies: a weight must not change before they are done.
+    """
+
+    def __init__(self) -> None:
+        self._here: list[tuple[str, Tensor]] = []
+        self._over = self._whole = False
+        self._changed = threading.Condition()
+
+    def __call__(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights, from the first; raises `ChannelError` after the last one if the block of `adding` failed."""
+        number = 0
+        while weight := self._arrived(number):
+            yield weight
+            number += 1
+
+    @contextmanager
+    def adding(self) -> Iterator[Callable[[str, Tensor], None]]:
+        """Add weights while the block runs; those are all, if it does not raise."""
+        try:
+            yield self._add
+            self._whole = True
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _arrived(self, number: int) -> tuple[str, Tensor] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or len(self._here) > number)
+            if len(self._here) > number:
+                return self._here[number]
+        if not self._whole:
+            raise ChannelError("they did not arrive")
+        return None
+
+    def _add(self, name: str, weight: Tensor) -> None:
+        with self._changed:
+            self._here.append((name, weight))
+            self._changed.notify_all()
 
 
 def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
@@ -88,20 +149,41 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
     try:
         with socket.create_connection((host, port), timeout=PATIENCE) as connection:
             connection.sendall(bytes.fromhex(key))
-            while (header := _HEADER.unpack(_read(connection, _HEADER.size)))[0]:
-                document = _read(connection, header[0])
-                if zlib.crc32(document) != header[1]:
-                    raise ChannelError(f"{where} were changed on the way: a checksum is wrong")
-                yield from load(document).items()
+            while (header := _HEADER.unpack(_read(connection, _HEADER.size))) != (0, 0, 0):
+                yield _weight(connection, *header)
     except OSError as error:
         raise ChannelError(f"{where} did not arrive whole: {error}") from error
+    except (ValueError, RuntimeError) as error:  # of torch, where a length that was changed is more than there is
+        raise ChannelError(f"{where} were changed on the way: {error}") from error
+
+
+def _weight(connection: socket.socket, about_bytes: int, size: int, checksum: int) -> tuple[str, Tensor]:
+    """The next weight; raises `ValueError` where it is not what was sent."""
+    if about_bytes > _MOST:
+        raise ValueError(f"{about_bytes} bytes are said of one weight")
+    about = _read(connection, about_bytes)
+    data = torch.empty(size, dtype=torch.uint8)
+    _fill(connection, _bytes_of(data))
+    if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:
+        raise ValueError("a checksum is wrong")
+    said = json.loads(about)
+    return said["name"], data.view(_FORMATS[said["format"]]).view(said["shape"])
+
+
+def _bytes_of(data: Tensor) -> memoryview:
+    return data.numpy().data
 
 
 def _read(connection: socket.socket, length: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < length:
-        part = connection.recv(min(length - len(parts), 2**20))
+    data = bytearray(length)
+    _fill(connection, memoryview(data))
+    return bytes(data)
+
+
+def _fill(connection: socket.socket, data: memoryview) -> None:
+    done = 0
+    while done < len(data):
+        part = connection.recv_into(data[done:])
         if not part:
-            raise ConnectionError(f"the other side closed after {len(parts)} of {length} bytes")
-        parts += part
-    return bytes(parts)
+            raise ConnectionError(f"the other side closed after {done} of {len(data)} bytes")
+        done += part

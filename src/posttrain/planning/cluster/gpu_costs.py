@@ -25,6 +25,7 @@ from posttrain.models.footprint import Shape, cache_bytes_per_token
 from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
 from posttrain.planning.cluster.gpu_memory import WEIGHT, Room
 from posttrain.planning.cluster.hardware import GPU, NODE, Efficiency
+from posttrain.rollouts.weight_channel import FANOUT
 
 GRADIENT = 4  # bytes of a number of a gradient
 OPTIMIZER = 30  # bytes that the optimiser moves for a parameter
@@ -39,8 +40,8 @@ class GPUCluster:
         reached: what of its figures is reached.
         room: what they hold.
         max_sequences: that a sampler decodes together.
-        channel: bytes per second at which the first trainer serves weights to all samplers together; 0: they are
-            broadcast over the network.
+        channel: bytes per second that a process sends to samplers together, each of which passes them on; 0: weights
+            are broadcast over the network.
     """
 
     gpu: GPU
@@ -99,10 +100,19 @@ class GPUCluster:
         return WEIGHT * self.shape.parameters * (trainers - 1) / trainers / self.link(trainers)
 
     def sync(self, trainers: int, samplers: int) -> float:
-        """Seconds until all samplers have the weights: gathered, and broadcast or served by the first trainer."""
-        size = WEIGHT * self.shape.parameters
-        sent = samplers * size / self.channel if self.channel else size / (self.reached.links * self.gpu.network)
-        return self.gather(trainers) + sent
+        """Seconds until all samplers have the weights: gathered, and broadcast or passed on from one to the next."""
+        broadcast = WEIGHT * self.shape.parameters / (self.reached.links * self.gpu.network)
+        return self.gather(trainers) + (self._passed_on(samplers) if self.channel else broadcast)
+
+    def _passed_on(self, samplers: int) -> float:
+        """Each process sends all weights to `FANOUT` others; one level further they are late by the largest weight."""
+        levels = reached = 0
+        while reached < samplers:
+            levels += 1
+            reached += FANOUT**levels
+        largest = self.shape.vocabulary * self.shape.hidden
+        sent = min(samplers, FANOUT) * self.shape.parameters + (levels - 1) * FANOUT * largest
+        return WEIGHT * sent / self.channel
 
     def apart(self, trainers: int, samplers: int, of_sampler: int) -> Costs:
         """Trainers and samplers on GPUs of their own."""

@@ -59,5 +59,5 @@ class Efficiency:
 
 
 CHANNEL = 0.78e9
-"""Bytes per second that a trainer serves to samplers by `rollouts/weight_channel.py`, checksums and the copy into the
+"""Bytes per second that a process sends to samplers by `rollouts/weight_channel.py`, checksums and the copy into the
 model included: to two samplers together on two CPU cores (benchmarks/cluster.py), and not measured on GPUs."""

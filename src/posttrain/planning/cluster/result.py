@@ -27,7 +27,7 @@ class ClusterPlan:
         price: of a GPU-hour; 0: costs are in GPU-hours.
         splits: the fastest first.
         now: the fastest that posttrain runs as it is: each sampler on one GPU, with weights that the first trainer
-            serves; None where a model does not fit so.
+            sends to two of them, and these to others; None where a model does not fit so.
     """
 
     gpu: str
@@ -103,7 +103,7 @@ class ClusterPlan:
             "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
             f"fastest: {self._told(best)}",
             *self._compared(),
-            f"posttrain as it is now (samplers of one GPU, weights from one trainer at {CHANNEL / GB:.2f} GB/s): "
+            f"posttrain as it is now (samplers of one GPU, weights passed on at {CHANNEL / GB:.2f} GB/s): "
             + ("does not fit" if self.now is None else self._told(self.now)),
             *(f"WARNING: {warning}" for warning in self.warnings()),
         ]

@@ -1,0 +1,61 @@
+"""Samplers pass weights on, to the same bits, and one that is lost costs the others nothing but another try."""
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.rollouts.weight_channel import offered
+from tests.tiny import STOP
+
+pytest.importorskip("ray")
+
+from posttrain.distributed.sampler import Offer
+from posttrain.distributed.samplers import SamplerGroup
+from tests.distributed.test_samplers import REQUESTS, Trainer, load, pids
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class Counted(Trainer):
+    """Counts how often its weights are read, and calls a function when the second one is."""
+
+    def __init__(self):
+        super().__init__()
+        self.reads, self.at_second = 0, lambda: None
+
+    def weights(self):
+        self.reads += 1
+        for number, named in enumerate(self.model.trainable()):
+            if number == 1:
+                self.at_second()
+            yield named
+
+    @contextlib.contextmanager
+    def offered(self):
+        with offered(self.weights, "127.0.0.1") as (port, key):
+            yield Offer(self.version, "127.0.0.1", port, key)
+
+
+def fresh(source):
+    """Other weights for a source; what they sample."""
+    other = Trainer(source.model.network.config.hidden_size + source.reads)
+    source.model, source.version = other.model, other.version
+    return [each.token_ids for each in TransformersEngine(other.model, STOP).generate(REQUESTS)]
+
+
+def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(shared_processes):
+    source = Counted()
+    with SamplerGroup(6, load, source) as engine:
+        for reads in (2, 4):  # two samplers take them from the trainer, four from these
+            expected = fresh(source)
+            assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
+            assert source.reads == reads
+        expected = fresh(source)
+        lost = iter([pids(engine)[0]])
+        source.at_second = lambda: [os.kill(pid, signal.SIGKILL) for pid in lost]
+        assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
+        # its two, and the one that takes its place, take them from the trainer
+        assert engine.replaced == 1 and source.reads == 4 + 2 + 2 + 1
