@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -24,10 +26,11 @@ class Counted(Trainer):
 
     def __init__(self):
         super().__init__()
-        self.reads, self.at_second = 0, lambda: None
+        self.reads, self.at_second, self.counting = 0, lambda: None, threading.Lock()
 
     def weights(self):
-        self.reads += 1
+        with self.counting:
+            self.reads += 1
         for number, named in enumerate(self.model.trainable()):
             if number == 1:
                 self.at_second()
@@ -55,7 +58,29 @@ def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(s
             assert source.reads == reads
         expected = fresh(source)
         lost = iter([pids(engine)[0]])
-        source.at_second = lambda: [os.kill(pid, signal.SIGKILL) for pid in lost]
+
+        def lose():
+            for pid in lost:
+                while source.reads < 6:  # both have begun
+                    time.sleep(0.01)
+                os.kill(pid, signal.SIGKILL)
+
+        source.at_second = lose
         assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
         # its two, and the one that takes its place, take them from the trainer
         assert engine.replaced == 1 and source.reads == 4 + 2 + 2 + 1
+        assert engine.metrics()["cluster/sync_retries"] == 0  # of the last transfer, to the one in its place
+        expected = fresh(source)  # what it passes on now is what is taken now
+        assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
+        assert engine.replaced == 1 and source.reads == 9 + 2
+
+
+def test_those_that_wait_for_a_sampler_that_hangs_are_not_replaced_with_it(shared_processes):
+    source = Counted()
+    with SamplerGroup(4, load, source, timeout_s=16.0) as engine:
+        engine.generate(REQUESTS)
+        expected = fresh(source)
+        hung = iter([pids(engine)[0]])
+        source.at_second = lambda: [os.kill(pid, signal.SIGSTOP) for pid in hung]
+        assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
+        assert engine.replaced == 1

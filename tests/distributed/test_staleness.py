@@ -62,6 +62,31 @@ def test_no_token_is_older_than_allowed_and_no_prompt_is_trained_on_twice(in_fli
     assert works >= {("trainers", "training"), ("sampler", "sampling"), ("sampler", "weights")}
 
 
+def test_groups_are_trained_as_they_finish_and_the_old_are_dropped(folder, tmp_path, cluster):  # noqa: F811
+    """One prompt's reward takes longer than all steps; the run is stopped and goes on."""
+    ahead = replace(AHEAD, in_flight_updates=True, evict_stale=True)
+    rows = [{"prompt": f"{i}?", "answer": "slow" if i == 3 else ""} for i in range(60)]
+    (folder / "slow.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "slow.py").write_text(
+        "import asyncio\n\nasync def score(completion: str, answer: str) -> float:\n"
+        "    await asyncio.sleep(600 if answer else 0)\n    return len(completion) / 10\n"
+    )
+    changes = {"dataset": str(folder / "slow.jsonl"), "reward": f"{folder / 'slow.py'}:score"}
+    run = grpo(folder, steps=5, **changes)(ahead, output=tmp_path / "run", quiet=True).run
+    with pytest.raises(UserError, match=r"cluster.evict_stale"):
+        grpo(folder, steps=8, **changes)(replace(ahead, evict_stale=False), resume=run, quiet=True)
+    grpo(folder, steps=8, **changes)(ahead, resume=run, quiet=True)
+    rows = read_run(run).metrics
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert all(0 <= row["staleness/mean"] <= row["staleness/max"] <= 2 for row in rows)
+    trained = [prompt for of_step in prompts_of(run) for prompt in of_step]
+    assert len(trained) == len({*map(str, trained)}) == 4 * 8
+    assert not any("'3?'" in str(prompt) for prompt in trained)
+    state = checkpoint.latest(run / "checkpoints").state
+    told = len(trained) + sum(row["groups/evicted"] for row in rows)
+    assert state["draws"] + len(state["used_ahead"]) == told > len(trained)
+
+
 def test_a_staleness_of_one_is_one_in_every_step_but_the_first(folder, tmp_path, cluster):  # noqa: F811
     run = grpo(folder, steps=5)(replace(AHEAD, max_staleness=1), output=tmp_path / "run", quiet=True).run
     assert [row["staleness/mean"] for row in read_run(run).metrics] == [0, 1, 1, 1, 1]
@@ -118,6 +143,7 @@ def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path
         ({"max_staleness": 2}, "--max-staleness needs trainer processes"),
         ({"trainers": 1, "max_staleness": -1}, "--max-staleness must be 0 or more"),
         ({"trainers": 1, "in_flight_updates": True}, "needs --max-staleness above 0"),
+        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

@@ -10,15 +10,16 @@ MUTATIONS = [
     *(
         Mutation(file, old, new, "distributed/test_passing_on.py")
         for file, old, new in [
-            ("distributed/samplers.py", "[place for place in again if place not in waiting[:FANOUT]]", "[]"),
-            ("distributed/samplers.py", "offers += [own] * FANOUT", "offers += [offer] * FANOUT"),
+            ("distributed/samplers.py", "answers |= self._answers(again", "self._answers(again"),
+            ("distributed/samplers.py", "if answer.error else answer.value", "if True else answer.value"),
             (
                 "distributed/samplers.py",
                 "answers[place.number].error, ChannelError)",
                 "answers[place.number].error, Lost)",
             ),
-            ("distributed/sampler.py", "        self._arriving = Arriving()\n        with", "        with"),
-            ("distributed/sampler.py", "offer.key), add)", "offer.key))"),
+            ("distributed/samplers.py", "min(PATIENCE, self.timeout_s / 4)", "PATIENCE"),
+            ("distributed/sampler.py", "        self._arriving = None\n        with", "        with"),
+            ("distributed/sampler.py", "weights, loaded)", "weights)"),
         ]
     ),
     *(

@@ -19,7 +19,9 @@ MUTATIONS = [
             ("        connection.sendall(_HEADER.pack(0, 0, 0))\n", ""),
             ("if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:", "if False:"),
             ("if about_bytes > _MOST:", "if False:"),
-            ("except (ValueError, RuntimeError)", "except ValueError"),
+            ("except (ValueError, TypeError, KeyError, RuntimeError)", "except ValueError"),
+            ("                if header != _WAITING:\n", "                if True:\n"),
+            ("self._over or len(self._here) > number, ALIVE_S)", "self._over or len(self._here) > number)"),
             ("    while done < len(data):\n", "    if done < len(data):\n"),
             (
                 "            self._here.append((name, weight))\n            self._changed.notify_all()",

@@ -1,5 +1,6 @@
 import socket
 import threading
+import time
 
 import pytest
 import torch
@@ -118,7 +119,7 @@ def test_weights_are_passed_on_while_they_arrive():
         reader.join(30)
     assert [name for name, _ in found] == list(WEIGHTS)
     assert all(torch.equal(weight, WEIGHTS[name]) for name, weight in found)
-    assert [name for name, _ in arriving()] == list(WEIGHTS)  # whoever comes late gets all of them
+    assert [named[0] for named in arriving()] == list(WEIGHTS)  # whoever comes late gets all of them
 
 
 @pytest.mark.parametrize("ended", ["by an error", "by others"])
@@ -146,3 +147,26 @@ def test_nobody_takes_for_whole_what_has_not_arrived_whole(ended):
             reader.join(30)
     assert [str(answer) for answer in answers[:-1]] == ["a"] * (ended == "by an error")
     assert isinstance(answers[-1], ChannelError) and "did not arrive whole" in str(answers[-1])
+
+
+def test_whoever_passes_on_says_that_it_waits(monkeypatch):
+    """The next one has less patience than the weights take to come."""
+    monkeypatch.setattr(weight_channel, "ALIVE_S", 0.05)
+    arriving = Arriving()
+    found = []
+    with offered(arriving, "127.0.0.1") as (port, key):
+        reader = threading.Thread(target=lambda: found.extend(received("127.0.0.1", port, key, patience=0.5)))
+        reader.start()
+        with arriving.adding() as add:
+            for _ in range(2):
+                time.sleep(1.0)
+                add("a", torch.ones(3))
+        reader.join(30)
+    assert [name for name, _ in found] == ["a", "a"]
+
+
+def test_a_format_that_cannot_be_sent_is_said():
+    with pytest.raises(EngineError, match=r"'a' is in torch.int64, which cannot be sent"):  # noqa: SIM117
+        with offered({"a": torch.ones(3, dtype=torch.int64)}.items, "127.0.0.1") as (port, key):
+            with pytest.raises(ChannelError, match="did not arrive whole"):
+                list(received("127.0.0.1", port, key))

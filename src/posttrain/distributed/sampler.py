@@ -15,9 +15,11 @@ from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.weight_channel import Arriving, offered, received
+from posttrain.rollouts.weight_channel import PATIENCE, Arriving, offered, received
 from posttrain.types import Completion, Decoding, Request
 
+Loaded = Callable[[str, Tensor], None]
+"""Is told of a weight that is in place."""
 SLICE_S = 0.1  # that a sampler works before it says what is done
 
 
@@ -28,6 +30,7 @@ class Offer(NamedTuple):
     host: str
     port: int
     key: str
+    patience: float = PATIENCE  # seconds without a byte after which they count as lost
 
 
 class Facts(NamedTuple):
@@ -66,7 +69,7 @@ class Sampler(Process):
         torch.set_num_threads(threads)
         self._version, self._tokens = "", 0
         self._opened, self._passing = contextlib.ExitStack(), contextlib.ExitStack()
-        self._arriving = Arriving()  # what is taken next
+        self._arriving: Arriving | None = None  # what is taken next, if it is passed on
         self._unfinished: dict[int, list[tuple[int, str]]] = {}  # and from which version each token is
 
     def build(self, make: Callable[[], Policy]) -> Facts:
@@ -76,38 +79,50 @@ class Sampler(Process):
 
     def pass_on(self) -> tuple[str, int, str]:
         """Offer to others what is taken next, while it arrives, until `keep`; host, port and key for them."""
+        self.keep()
+        self._arriving = Arriving()
         host = connection.own_address()
         port, key = self._passing.enter_context(offered(self._arriving, host))
         return host, port, key
 
     def keep(self) -> None:
         """Pass nothing on any more."""
-        self._arriving.end()
-        self._arriving = Arriving()
+        if self._arriving:
+            self._arriving.end()
+        self._arriving = None
         with contextlib.suppress(EngineError):  # that nothing arrived has been said by `take`
             self._passing.close()
 
     def take(self, offer: Offer) -> int:
         """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""
-        self._opened.close()
-        return self._take(offer)
+        with self._passed_on() as add:
+            self._opened.close()
+            return self._take(offer, add)
 
-    def _take(self, offer: Offer) -> int:
+    def _passed_on(self) -> contextlib.AbstractContextManager[Loaded | None]:
+        """What is told of each weight that is in place, while the block runs."""
+        return self._arriving.adding() if self._arriving else contextlib.nullcontext()
+
+    def _take(self, offer: Offer, loaded: Loaded | None) -> int:
         self._version = ""
-        with self._arriving.adding() as add:
-            size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key), add)
+        weights = received(offer.host, offer.port, offer.key, offer.patience)
+        size = load_weights(self._policy.model, weights, loaded)
         self._version = offer.version
         return size
 
     def renew(self, offer: Offer) -> int:
         """As `take`, with a decoding open: sequences go on with the new weights and the keys and values of the old."""
+        with self._passed_on() as add:
+            return self._renewed(offer, add)
+
+    def _renewed(self, offer: Offer, loaded: Loaded | None) -> int:
         decoding = cast(Renewable, self._decoding)
         for number, tokens in decoding.sampled().items():
             versions = self._unfinished[number]
             if versions[-1][0] == tokens:
                 versions.pop()  # no token is of that version
             versions.append((tokens, offer.version))
-        size = self._take(offer)
+        size = self._take(offer, loaded)
         decoding.renew()
         return size
 
@@ -148,9 +163,7 @@ class Sampler(Process):
 
 
 @torch.no_grad()
-def load_weights(
-    model: LanguageModel, weights: Iterable[tuple[str, Tensor]], loaded: Callable[[str, Tensor], None] | None = None
-) -> int:
+def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]], loaded: Loaded | None = None) -> int:
     """Put trained weights in place, one at a time; their size in bytes.
 
     Args:

@@ -27,7 +27,7 @@ from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
-from posttrain.rollouts.weight_channel import FANOUT, ChannelError
+from posttrain.rollouts.weight_channel import FANOUT, PATIENCE, ChannelError
 from posttrain.runs.timeline import Span, joined
 from posttrain.types import Completion, Decoding, Request
 
@@ -87,7 +87,7 @@ class SamplerGroup(Group):
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("sampler", Sampler, each, share.bundle(), environment or {})
         self._places = [Place(number) for number in range(size)]
-        self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
+        self.replaced, self._sent_bytes, self._sent_s, self._retries = 0, 0, 0.0, 0
         self._decoding: RoutedDecoding | None = None
         self._ledger = Ledger("sampler", size)
         try:
@@ -169,14 +169,12 @@ class SamplerGroup(Group):
     def _sent(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
         """Have samplers take the source's weights by this method; those that did not, and why."""
         began = time.monotonic()
-        answers: dict[int, Answer] = {}
-        waiting = list(places)
         with self._source.offered() as offer:
-            while waiting:
-                answers |= self._passed_on(waiting, how, offer)
-                # where the sampler that passes them on failed, the next one is at no fault: it is asked again
-                again = [place for place in waiting if isinstance(answers[place.number].error, ChannelError)]
-                waiting = [place for place in again if place not in waiting[:FANOUT]]
+            answers = self._passed_on(places, how, offer)
+            # the sampler that was to pass them on may be the one that failed
+            again = [place for place in places[FANOUT:] if isinstance(answers[place.number].error, ChannelError)]
+            answers |= self._answers(again, how, [offer] * len(again))
+        self._retries = len(again)
         self._sent_s = time.monotonic() - began
         self._ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
         failed: list[tuple[Place, BaseException]] = []
@@ -192,28 +190,36 @@ class SamplerGroup(Group):
 
     def _passed_on(self, places: Sequence[Place], how: str, offer: Offer) -> dict[int, Answer]:
         """What samplers answer that take the weights: the first from the source, the others from earlier ones."""
-        passing = places[: math.ceil((len(places) - FANOUT) / FANOUT)] if len(places) > FANOUT else []
-        offers = [offer] * min(FANOUT, len(places))
-        if passing:
-            relays = {place.number: self.actors.call(place.number, "pass_on") for place in passing}
-            for answer in self.actors.collect(relays, self.timeout_s).values():
-                own = offer if answer.error else Offer(offer.version, *answer.value)
-                offers += [own] * FANOUT
-        calls = {
-            place.number: self.actors.call(place.number, how, own) for place, own in zip(places, offers, strict=False)
-        }
-        answers = self.actors.collect(calls, self.timeout_s)
+        passing = places[: max(0, math.ceil(len(places) / FANOUT) - 1)]
+        patience = min(PATIENCE, self.timeout_s / 4)  # those that wait for a sampler that hangs are not lost with it
+        relays = self._answers(passing, "pass_on")
+        offers = [offer] * FANOUT
+        for answer in relays.values():
+            host, port, key = (offer.host, offer.port, offer.key) if answer.error else answer.value
+            offers += [Offer(offer.version, host, port, key, patience)] * FANOUT
+        lost = {number: answer for number, answer in relays.items() if answer.error}
+        asked = [(place, own) for place, own in zip(places, offers, strict=False) if place.number not in lost]
+        answers = self._answers([place for place, _ in asked], how, [own for _, own in asked])
         for place in passing:
             self.actors.call(place.number, "keep")
-        return answers
+        return {**answers, **lost}
+
+    def _answers(self, places: Sequence[Place], method: str, offers: Sequence[Offer] = ()) -> dict[int, Answer]:
+        """What samplers answer that are called at the same time, each with its offer if there are any."""
+        args = [(offer,) for offer in offers] or [()] * len(places)
+        calls = {p.number: self.actors.call(p.number, method, *own) for p, own in zip(places, args, strict=True)}
+        return self.actors.collect(calls, self.timeout_s) if calls else {}
 
     def metrics(self) -> dict[str, float]:
-        """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.
+        """Of the last transfer of weights, and of sampling since the last call.
 
-        Since the last call: the share of time in which each sampled, and tokens per second then, of all and of each.
+        Of the transfer: seconds until all samplers had them, bytes to each, and how many the trainer sent them since
+        another sampler had failed to. Losses so far. Of sampling: the share of time in which each sampled, and tokens
+        per second then, of all and of each.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
         shares, speeds = self._ledger.rates()
+        sent["cluster/sync_retries"] = float(self._retries)
         replaced = {"cluster/samplers_replaced": float(self.replaced)}
         return {**sent, **replaced, **shares, **speeds}
 

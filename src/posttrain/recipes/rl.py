@@ -39,7 +39,7 @@ from posttrain.rollouts.ahead import ages_of
 from posttrain.rollouts.draws import Draws
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.sampler import Rolled
+from posttrain.rollouts.sampler import Rolled, Rolling, Sampler
 from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
@@ -76,7 +76,7 @@ from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
-from posttrain.types import Engine, Group
+from posttrain.types import Group
 
 
 @dataclass(frozen=True)
@@ -168,13 +168,12 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         sampler = setup.sampler(config, tokens, algorithm.least_group)
         inputs = algorithm.inputs
 
-        def roll_out(step: int, engine: Engine) -> tuple[Rolled, Columns]:
-            mine = sampler.on(engine)
-            rolled = mine.roll_out(next(draws), accepts, shaped, max_refills=config.max_refills, further=draws)
+        def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
             values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
             return rolled, columns_of(inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
 
-        rollouts = stack.enter_context(setup.backend.rollouts(roll_out, steps=config.steps, at=session.step))
+        rolling = Rolling(sampler, draws, accepts, shaped, config.max_refills, given)
+        rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
         session.evaluate(examine)
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
@@ -362,6 +361,7 @@ def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
     found = rollout_metrics(rolled.sampled, setup.environment.outcome)
+    thrown_away |= {} if rolled.evicted is None else {"groups/evicted": rolled.evicted}
     return found | thrown_away | dict(setup.backend.metrics())
 
 

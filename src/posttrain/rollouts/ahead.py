@@ -117,10 +117,8 @@ class Ahead(Generic[T]):
             self._changed.wait_for(lambda: step in self._done or self._error is not None)
             if step in self._done:
                 return self._done.pop(step)
-        if isinstance(self._error, EngineError):
-            self._check()
         assert self._error is not None
-        raise self._error
+        raise raised(self._error, self._check)
 
     def trained(self, step: int) -> None:
         """As in `Rollouts`; the weights are published."""
@@ -154,6 +152,13 @@ class Ahead(Generic[T]):
             self._running -= 1
             self._changed.notify_all()
         self._begin()
+
+
+def raised(error: BaseException, check: Callable[[], None]) -> BaseException:
+    """An error of sampling; raises what is behind it, where `check` finds something behind one of the engine."""
+    if isinstance(error, EngineError):
+        check()
+    return error
 
 
 def ages_of(groups: Sequence[Group], step: int, staleness: int) -> dict[str, float]:

@@ -7,8 +7,9 @@ others: it is retried with the same seed if the error may be transient, and is l
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
@@ -39,11 +40,13 @@ from posttrain.types import (
     Turn,
 )
 
+T = TypeVar("T")
 OnTokens = Callable[[int], None]
 CLOSING_S = 30.0  # that an environment may take to close
 RETRIES = 2  # of an episode whose failure may pass
 _PASSES = ("TransportError", "APIConnectionError", "RateLimitError", "InternalServerError")  # of HTTP libraries
 _UNBOUNDED = 2**31
+COMPLETIONS = "the number of completions of a prompt"
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,24 @@ def play(
         EpisodeError: too many episodes failed.
     """
     given = [()] * len(tasks) if openings is None else openings
-    asks = _asks(environment, players)
+    asks = asks_of(environment, players)
     found = asks.run(_play_all(environment, tasks, asks, players, seeds, given))
     lost = [each for each in found if isinstance(each, Lost)]
-    if len(lost) > players.max_lost * len(found):
-        raise EpisodeError(_too_many(lost, len(found), players.max_lost)) from lost[0].error
+    refuse_losses(lost, len(found), players.max_lost)
     if players.on_lost is not None:
         for each in lost:
             players.on_lost(each)
     return found
 
 
-def _asks(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
+def refuse_losses(lost: Sequence[Lost], episodes: int, share: float) -> None:
+    """Raise `EpisodeError` if more than this share of the episodes failed."""
+    if len(lost) > share * episodes:
+        raise EpisodeError(_too_many(lost, episodes, share)) from lost[0].error
+
+
+def asks_of(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
+    """Where the episodes of an environment ask for their turns."""
     played = environment.environment
     schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
     return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
@@ -291,10 +300,20 @@ def score(
     environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
 ) -> list[Group]:
     """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
-    groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
-    asks = _asks(environment, players)
+    return run_with(asks_of(environment, players), players, _scored(environment, tasks, played, players))
+
+
+def run_with(asks: AsyncEngine, players: Players, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that scores episodes; the policy may be a judge in it."""
     with players.policy_chat.answered_by(asks) if players.policy_chat else contextlib.nullcontext():
-        scores = asks.run(environment.score(groups))
+        return asks.run(coroutine)
+
+
+async def _scored(
+    environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
+) -> list[Group]:
+    groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
+    scores = await environment.score(groups)
     if list(map(len, scores)) != [len(of) for of in played]:
         raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
     return [_group(environment, players.chat, *each) for each in zip(tasks, played, scores, strict=True)]
@@ -345,7 +364,7 @@ def sample_groups(
         UserError: the rewards compare more than G episodes of a task.
         EpisodeError: too many episodes failed.
     """
-    need_group(environment, completions_per_prompt, "the number of completions of a prompt")
+    need_group(environment, completions_per_prompt, COMPLETIONS)
     places = [(p, g) for p in range(len(tasks)) for g in range(completions_per_prompt)]
     seeds = [seed_for(seed, "completion", p, g) for p, g in places]
     found = play(environment, [tasks[p] for p, _ in places], players, seeds)
@@ -354,3 +373,27 @@ def sample_groups(
     least = max(min_group, environment.min_group)
     kept = [(task, of) for task, of in whole if len(of) >= least]
     return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
+
+
+async def sample_group(
+    environment: ScoredEnvironment,
+    task: Task,
+    players: Players,
+    asks: AsyncEngine,
+    *,
+    completions: int,
+    seed: int,
+    min_group: int = 1,
+) -> tuple[Group | None, list[Lost]]:
+    """G scored episodes of one task, for a coroutine of `run_with`, and those that failed; None where too few remain.
+
+    How many may fail is for the caller to say.
+    """
+    seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
+    found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
+    whole = [each for each in found if isinstance(each, Played)]
+    lost = [each for each in found if isinstance(each, Lost)]
+    if len(whole) < max(min_group, environment.min_group):
+        return None, lost
+    (group,) = await _scored(environment, [task], [whole], players)
+    return group, lost

@@ -1,14 +1,27 @@
 """Dynamic sampling: groups without signal are filtered and resampled."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.environments.scored import ScoredEnvironment
+from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import EpisodeError, RewardError
-from posttrain.rollouts.episodes import Lost, Players, none_left, sample_groups
+from posttrain.rollouts.async_engine import AsyncEngine
+from posttrain.rollouts.episodes import (
+    COMPLETIONS,
+    Lost,
+    Players,
+    asks_of,
+    none_left,
+    refuse_losses,
+    run_with,
+    sample_group,
+    sample_groups,
+)
 from posttrain.rollouts.monte_carlo_values import state_values
 from posttrain.types import Engine, Group, States, StateValues, Task
 
@@ -24,6 +37,7 @@ class Rolled:
         lost: number of groups with an episode to which no optimised reward applies.
         draws: numbers of the batches of prompts that were drawn.
         failed: number of failed episodes by error type; they are in no group.
+        evicted: number of groups that would have been too old; None where groups are taken in the order of start.
     """
 
     groups: list[Group]
@@ -32,6 +46,28 @@ class Rolled:
     lost: int
     draws: tuple[int, ...]
     failed: Mapping[str, int] = field(default_factory=dict[str, int])
+    evicted: int | None = None
+
+
+class Finished(NamedTuple):
+    """A prompt whose group is done.
+
+    Attributes:
+        draw: the number of the prompt.
+        group: its group; None where too few episodes are left.
+        accepted: the group to train on, shaped; None where it is none.
+        failed: episodes.
+    """
+
+    draw: int
+    group: Group | None
+    accepted: Group | None
+    failed: Sequence[Lost] = ()
+
+
+T = TypeVar("T")
+Accepts = Callable[[Sequence[float]], bool]
+Shaped = Callable[[Group], Group]
 
 
 @dataclass(frozen=True)
@@ -53,8 +89,8 @@ class Sampler:
     def roll_out(
         self,
         draw: int,
-        accepts: Callable[[Sequence[float]], bool] = lambda rewards: True,
-        shaped: Callable[[Group], Group] = lambda group: group,
+        accepts: Accepts = lambda rewards: True,
+        shaped: Shaped = lambda group: group,
         *,
         max_refills: int = 0,
         further: Iterator[int] | None = None,
@@ -92,15 +128,42 @@ class Sampler:
             if found and not whole and draws[-1] == 0:
                 raise RewardError(_never(found))
             lost += len(found) - len(whole)
-            groups += [
-                group
-                for group in map(shaped, whole)
-                if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
-            ]
+            groups += [group for group in map(shaped, whole) if _is_accepted(group, accepts)]
         if not sampled:
             raise EpisodeError(none_left(failed))
         kept = groups[: self.prompts]
         return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, tuple(draws), failed)
+
+    async def one(self, draw: int, asks: AsyncEngine, accepts: Accepts, shaped: Shaped) -> Finished:
+        """The group of one prompt; draws are numbers of prompts here."""
+        (index,) = batch_indices(len(self.tasks), 1, draw, self.seed)
+        group, failed = await sample_group(
+            self.environment,
+            self.tasks[index],
+            self.players,
+            asks,
+            completions=self.completions,
+            seed=seed_for(self.seed, "rollout", draw),
+            min_group=min(self.min_group, self.completions),
+        )
+        mine = shaped(group) if group and not group.lost else None
+        return Finished(draw, group, mine if mine and _is_accepted(mine, accepts) else None, failed)
+
+    def rolled(self, finished: Sequence[Finished], evicted: Sequence[int]) -> Rolled:
+        """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`."""
+        lost = [each for one in finished for each in one.failed]
+        refuse_losses(lost, self.completions * len(finished), self.players.max_lost)
+        failed = Counter(each.cause for each in lost)
+        sampled = [one.group for one in finished if one.group]
+        if not sampled:
+            raise EpisodeError(none_left(failed))
+        unscored = sum(group.lost for group in sampled)
+        draws = sorted([*(one.draw for one in finished), *evicted])
+        if unscored == len(sampled) and draws[0] == 0:
+            raise RewardError(_never(sampled))
+        kept = [one.accepted for one in finished if one.accepted]
+        thrown_away = len(sampled) - len(kept) - unscored
+        return Rolled(kept, sampled, thrown_away, unscored, tuple(draws), failed, len(evicted))
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """The reward of each seat in the greedy episode of each group's task, by seat name."""
@@ -137,6 +200,74 @@ class Sampler:
             seed=seed_for(self.seed, "rollout", draw),
             min_group=min(self.min_group, completions),
         )
+
+
+class Pool(NamedTuple):
+    """Samples groups one by one.
+
+    Attributes:
+        run: runs a coroutine that awaits them, until it is done.
+        one: the group of a prompt, by the number of its draw.
+    """
+
+    run: Callable[[Coroutine[Any, Any, None]], None]
+    one: Callable[[int], Coroutine[Any, Any, Finished]]
+
+
+@dataclass(frozen=True)
+class Rolling(Generic[T]):
+    """How the groups of a step are sampled, and which it is trained on.
+
+    Attributes:
+        sampler: with the engine of whoever calls.
+        draws: numbers of draws: of batches of prompts, or with `one` by one of prompts.
+        accepts: as in `Sampler.roll_out`.
+        shaped: as there.
+        max_refills: as there.
+        given: from the rollouts and a sampler to what the step is given.
+    """
+
+    sampler: Sampler
+    draws: Iterator[int]
+    accepts: Accepts
+    shaped: Shaped
+    max_refills: int
+    given: Callable[[Rolled, Sampler], T]
+
+    def __call__(self, step: int, engine: Engine) -> T:
+        """Sample a step."""
+        mine = self.sampler.on(engine)
+        rolled = mine.roll_out(
+            next(self.draws), self.accepts, self.shaped, max_refills=self.max_refills, further=self.draws
+        )
+        return self.given(rolled, mine)
+
+    @property
+    def groups(self) -> int:
+        """That a step is trained on."""
+        return self.sampler.prompts
+
+    @property
+    def most(self) -> int:
+        """Groups that are sampled for a step if not enough are accepted."""
+        return self.groups * (1 + self.max_refills)
+
+    def pool(self, engine: Engine) -> Pool:
+        """Sample groups one by one, each answered as soon as it is done. Raises `UserError` as `sample_groups`."""
+        mine = self.sampler.on(engine)
+        need_group(mine.environment, mine.completions, COMPLETIONS)
+        players = replace(mine.players, schedule="continuous")
+        asks = asks_of(mine.environment, players)
+        return Pool(partial(run_with, asks, players), lambda draw: mine.one(draw, asks, self.accepts, self.shaped))
+
+    def step(self, finished: Sequence[Finished], evicted: Sequence[int], engine: Engine) -> T:
+        """What a step of such groups is given; `evicted` are the draws of those that were dropped before it."""
+        mine = self.sampler.on(engine)
+        return self.given(mine.rolled(finished, evicted), mine)
+
+
+def _is_accepted(group: Group, accepts: Accepts) -> bool:
+    return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
 
 
 def _never(groups: Sequence[Group]) -> str:

@@ -21,12 +21,16 @@ from torch import Tensor
 
 from posttrain.errors import EngineError, described
 
-Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+Weights = Callable[[], Iterable[tuple[str, Tensor] | None]]
+"""All weights by name; None where the next one is not here yet."""
 _HEADER = struct.Struct(">IQI")  # lengths of what is said of a weight, and of its bytes; CRC-32 of both
 _FORMATS = {str(each): each for each in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 _MOST = 2**16  # bytes said of a weight
 _KEY_BYTES = 32
+_WAITING = (0, 0, 1)  # a header that says that the next weight is not here yet
+_SLICE = 2**22  # bytes that are sent at a time: the time limit of a socket is for all of one call
 PATIENCE = 60.0  # seconds without a byte
+ALIVE_S = 5.0  # after which a process that waits for the next weight says so to those that wait for it
 FANOUT = 2
 """To how many one process sends weights, each of which passes them on: all of more halve each other's speed."""
 
@@ -69,19 +73,26 @@ def _send(connection: socket.socket, key: bytes, weights: Weights, failed: list[
         connection.settimeout(PATIENCE)
         if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):
             return
-        for about, data in _told(weights, failed):
-            connection.sendall(_HEADER.pack(len(about), len(data), zlib.crc32(data, zlib.crc32(about))))
-            connection.sendall(about)
-            connection.sendall(data)
+        for header, about, data in _told(weights, failed):
+            connection.sendall(_HEADER.pack(*header) + about)
+            for at in range(0, len(data), _SLICE):
+                connection.sendall(data[at : at + _SLICE])
         connection.sendall(_HEADER.pack(0, 0, 0))
 
 
-def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[bytes, memoryview]]:
+def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[tuple[int, int, int], bytes, memoryview]]:
+    """What is sent of each weight: the header, what is said of it, and its bytes."""
     try:
-        for name, weight in weights():
-            here = weight.detach().cpu().contiguous()
-            about = {"name": name, "shape": list(here.shape), "format": str(here.dtype)}
-            yield json.dumps(about).encode(), _bytes_of(here.reshape(-1).view(torch.uint8))
+        for named in weights():
+            if named is None:
+                yield _WAITING, b"", memoryview(b"")
+                continue
+            name, here = named[0], named[1].detach().cpu().contiguous()
+            if str(here.dtype) not in _FORMATS:
+                raise TypeError(f"'{name}' is in {here.dtype}, which cannot be sent")
+            about = json.dumps({"name": name, "shape": list(here.shape), "format": str(here.dtype)}).encode()
+            data = _bytes_of(here.reshape(-1).view(torch.uint8))
+            yield (len(about), len(data), zlib.crc32(data, zlib.crc32(about))), about, data
     except Exception as error:
         failed.append(error)
         raise OSError(str(error)) from error  # ends the connection
@@ -102,12 +113,17 @@ class Arriving:
         self._over = self._whole = False
         self._changed = threading.Condition()
 
-    def __call__(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights, from the first; raises `ChannelError` after the last one if the block of `adding` failed."""
+    def __call__(self) -> Iterator[tuple[str, Tensor] | None]:
+        """All weights, from the first, and None after each `ALIVE_S` in which none comes.
+
+        Raises:
+            ChannelError: after the last one, the block of `adding` failed.
+        """
         number = 0
-        while weight := self._arrived(number):
-            yield weight
-            number += 1
+        while not self._is_last(number):
+            here = self._here[number : number + 1]
+            yield here[0] if here else None
+            number += len(here)
 
     @contextmanager
     def adding(self) -> Iterator[Callable[[str, Tensor], None]]:
@@ -124,14 +140,15 @@ class Arriving:
             self._over = True
             self._changed.notify_all()
 
-    def _arrived(self, number: int) -> tuple[str, Tensor] | None:
+    def _is_last(self, number: int) -> bool:
+        """Wait a while for a weight; whether there are no more than that."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over or len(self._here) > number)
-            if len(self._here) > number:
-                return self._here[number]
+            self._changed.wait_for(lambda: self._over or len(self._here) > number, ALIVE_S)
+            if not self._over or len(self._here) > number:
+                return False
         if not self._whole:
             raise ChannelError("they did not arrive")
-        return None
+        return True
 
     def _add(self, name: str, weight: Tensor) -> None:
         with self._changed:
@@ -139,21 +156,22 @@ class Arriving:
             self._changed.notify_all()
 
 
-def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
-    """The weights that are offered there.
+def received(host: str, port: int, key: str, patience: float = PATIENCE) -> Iterator[tuple[str, Tensor]]:
+    """The weights that are offered there; `patience` is for how many seconds no byte may come.
 
     Raises:
         ChannelError: no trainer offers them, the key is wrong, or they did not arrive whole and unchanged.
     """
     where = f"the weights offered at {host}:{port}"
     try:
-        with socket.create_connection((host, port), timeout=PATIENCE) as connection:
+        with socket.create_connection((host, port), timeout=patience) as connection:
             connection.sendall(bytes.fromhex(key))
             while (header := _HEADER.unpack(_read(connection, _HEADER.size))) != (0, 0, 0):
-                yield _weight(connection, *header)
+                if header != _WAITING:
+                    yield _weight(connection, *header)
     except OSError as error:
         raise ChannelError(f"{where} did not arrive whole: {error}") from error
-    except (ValueError, RuntimeError) as error:  # of torch, where a length that was changed is more than there is
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:  # of torch, of a length that cannot be
         raise ChannelError(f"{where} were changed on the way: {error}") from error
 
 

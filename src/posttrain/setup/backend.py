@@ -14,8 +14,10 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
-from posttrain.rollouts.ahead import Ahead, InTurn, RollOut, Rollouts
+from posttrain.rollouts.ahead import Ahead, InTurn, Rollouts
+from posttrain.rollouts.as_finished import AsFinished
 from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.sampler import Rolling
 from posttrain.rollouts.shared_engine import SharedEngine
 from posttrain.runs.timeline import Span
 from posttrain.setup.cluster_options import (
@@ -101,7 +103,7 @@ class Backend:
     logged: Sequence[Callable[[Path], None]] = ()
     spans: Callable[[], Sequence[Span]] | None = None
     staleness: int = 0
-    ahead: "Callable[..., Ahead[Any]] | None" = None
+    ahead: "Callable[..., Ahead[Any] | AsFinished[Any]] | None" = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextmanager
@@ -122,11 +124,11 @@ class Backend:
         for log_in in self.logged:
             log_in(run / "logs")
 
-    def rollouts(self, roll_out: RollOut[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T]]:
-        """The rollouts of the steps from `at` to `steps`; `roll_out` may be called in threads."""
+    def rollouts(self, rolling: Rolling[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T]]:
+        """The rollouts of the steps from `at` to `steps`; `rolling` may be called in threads."""
         if self.ahead is not None:
-            return self.ahead(roll_out, steps=steps, at=at)
-        return nullcontext(InTurn(roll_out, self.engine))
+            return self.ahead(rolling, steps=steps, at=at)
+        return nullcontext(InTurn(rolling, self.engine))
 
     @property
     def learner(self) -> Learner:
@@ -174,7 +176,8 @@ def online_backend(
         if ahead:
             shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
             check: Callable[[], None] = cast(Any, found.learner).check
-            made = partial(Ahead, shared=shared, publish=source.publish, check=check, staleness=ahead.max_staleness)
+            order = AsFinished if ahead.evict_stale else Ahead
+            made = partial(order, shared=shared, publish=source.publish, check=check, staleness=ahead.max_staleness)
             found = replace(found, sampled=shared.newest, staleness=ahead.max_staleness, ahead=made)
         return replace(found, stack=stack.pop_all())
 

@@ -87,12 +87,17 @@ class AsyncOptions(ScorerOptions):
     in_flight_updates: bool = False
     """With --max-staleness: samplers take new weights in the middle of completions, which go on with the keys and
     values of the old ones. Otherwise they finish what they have first."""
+    evict_stale: bool = False
+    """With --in-flight-updates: steps train on the groups that finish first, and a group that would be older than
+    --max-staleness is dropped (groups/evicted). Faster where few completions are long; those are the ones dropped.
+    Otherwise steps train in the order in which they began, and nothing is dropped."""
 
 
 ONE_PROCESS = AsyncOptions()
 CLUSTER, LOCAL = "cluster", "local"
-MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions))
-"""Options that may change when a run is resumed, as they are in its configuration."""
+MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions) if field.name != "evict_stale")
+"""Options that may change when a run is resumed, as they are in its configuration. With eviction the numbers of draws
+in its checkpoints are of prompts, otherwise of batches."""
 
 
 def shards_of(options: TrainerOptions) -> int:
@@ -141,7 +146,10 @@ def reserved_by_all(options: TrainerOptions, name: str) -> float:
 
 def settings_of(options: TrainerOptions) -> dict[str, Any]:
     """What a run's configuration says of them: nothing for one process."""
-    return {CLUSTER: asdict(options)} if options.trainers else {}
+    if not options.trainers:
+        return {}
+    # what is off is left out: a run that began in one process says nothing of it, and may go on here
+    return {CLUSTER: {name: value for name, value in asdict(options).items() if name != "evict_stale" or value}}
 
 
 def refuse_idle_scorers(models: bool) -> None:
@@ -188,19 +196,23 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
             raise UserError("--in-flight-updates needs --max-staleness above 0: otherwise no weights change meanwhile")
         if engine != "embedded":
             raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
+    if given.get("evict_stale") and not given["in_flight_updates"]:
+        raise UserError("--evict-stale needs --in-flight-updates: otherwise new weights wait for the oldest group")
     _check_replicas(options)
-    _check_address(options)
+    _check_address(options.address)
+    if options.address == LOCAL:
+        _check_machine(options)
 
 
-def _check_address(options: TrainerOptions) -> None:
-    address = options.address
+def _check_address(address: str) -> None:
     if address not in (LOCAL, "auto") and not re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}", address):
         raise UserError(
             f"--address is local, auto, HOST:PORT or ray://HOST:PORT; got '{address}'. The port of ray start is 6379, "
             "that of ray:// 10001"
         )
-    if address != LOCAL:
-        return
+
+
+def _check_machine(options: TrainerOptions) -> None:
     here = {"gpus": gpus_here(), "memory_gb": total_bytes() / 1e9}
     for name, what in (("gpus", "GPUs"), ("memory_gb", "GB of memory")):
         if (asked := reserved_by_all(options, name)) > here[name]:

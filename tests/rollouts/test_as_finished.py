@@ -1,0 +1,165 @@
+"""Groups in the order in which they finish, on a simulated clock: ages, what is dropped, draws, and failures."""
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posttrain.errors import EngineError
+from posttrain.rollouts.as_finished import AsFinished
+from posttrain.rollouts.sampler import Finished, Pool
+
+
+@dataclass
+class World:
+    """Samples groups whose work takes as many training steps as a test says; nothing passes but those steps."""
+
+    lengths: list[int]  # of the groups, by draw, again and again
+    groups: int = 2
+    refills: int = 0
+    refused: frozenset[int] = frozenset()  # draws that are not accepted
+    draws: "count[int]" = field(default_factory=count)
+    published: int = -1
+    began: dict[int, int] = field(default_factory=dict)
+    due: dict[int, tuple[int, asyncio.Future]] = field(default_factory=dict)
+    cancelled: list[int] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop | None = None
+    newest: str = "an engine of the newest weights"
+
+    @property
+    def most(self):
+        return self.groups * (1 + self.refills)
+
+    def at_least(self, step):
+        return step
+
+    def close(self):
+        pass
+
+    def check(self):
+        raise ConnectionError("the trainers are gone")
+
+    def publish(self, step):
+        self.published = step
+
+    def pool(self, engine):
+        return Pool(self.run, self.one)
+
+    def run(self, coroutine):
+        self.loop = asyncio.new_event_loop()
+        self.loop.run_until_complete(coroutine)
+
+    async def one(self, draw):
+        self.began[draw] = self.published
+        future = asyncio.get_running_loop().create_future()
+        length = self.lengths[draw % len(self.lengths)]
+        if length > 0:
+            self.due[draw] = self.published + length, future
+            try:
+                await future
+            except asyncio.CancelledError:
+                self.cancelled.append(draw)
+                raise
+            finally:
+                del self.due[draw]
+        return Finished(draw, f"group {draw}", None if draw in self.refused else f"group {draw}")
+
+    def step(self, finished, evicted, engine):
+        assert engine == self.newest
+        return [each.draw for each in finished], evicted
+
+    def finish(self, step):
+        """Let all finish that are due at a step, one after another, and wait until the pool has heard of them."""
+
+        async def let():
+            for _, future in [each for _, each in sorted(self.due.items()) if each[0] <= step and not each[1].done()]:
+                future.set_result(None)
+            for _ in range(20):  # rounds of the event loop: whoever was woken has begun what may begin
+                await asyncio.sleep(0)
+
+        asyncio.run_coroutine_threadsafe(let(), self.loop).result(10)
+
+
+def played(world, steps, staleness):
+    """Of each step the draws that it trained on, and those that were dropped before it."""
+    found = []
+    with AsFinished(world, world, world.publish, world.check, staleness=staleness, steps=steps, at=0) as rollouts:
+        while world.loop is None or not world.loop.is_running():
+            threading.Event().wait(0.001)
+        for step in range(steps):
+            at = step
+            world.finish(at)
+            while not rollouts._enough():  # the trainer waits: time passes
+                at += 1
+                world.finish(at)
+            found.append(rollouts.take(step))
+            rollouts.trained(step + 1)
+    assert not rollouts._thread.is_alive()
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(1, 4), st.integers(1, 3))
+def test_no_group_is_older_than_allowed_and_each_is_trained_or_dropped_once(lengths, staleness, groups):
+    world = World(lengths, groups)
+    found = played(world, 8, staleness)
+    for step, (trained, _) in enumerate(found):
+        assert len(trained) == groups
+        assert all(0 <= step - world.began[draw] <= staleness for draw in trained)
+    told = Counter(draw for trained, evicted in found for draw in (*trained, *evicted))
+    assert set(told.values()) == {1}
+    # nothing but what is trained, dropped or under way was begun, and never more than the steps ahead need
+    assert len(world.began) - len(told) <= (staleness + 1) * groups
+    assert {*world.cancelled} <= {*world.began}
+
+
+def test_a_long_group_is_passed_by_and_dropped_when_it_would_be_too_old():
+    """K = 1, two groups a step: 0 takes for ever. By hand: four may be under way, and three of them finish at once."""
+    world = World([100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    found = played(world, 3, 1)
+    assert found[0] == ([1, 2], [])
+    assert found[1] == ([3, 4], [])
+    # in step 2 draw 0, of step 0, would be two steps old
+    assert found[2] == ([5, 6], [0]) and world.cancelled[0] == 0
+
+
+def test_what_has_finished_and_waits_is_dropped_as_well():
+    """A group that finishes when others of its age are all trained on, and is not needed until it is too old."""
+    world = World([3, 0, 0, 0], groups=1)
+    found = played(world, 5, 1)
+    ages = {draw: step - world.began[draw] for step, (trained, _) in enumerate(found) for draw in trained}
+    assert all(age <= 1 for age in ages.values()) and 0 not in ages
+    assert 0 in [draw for _, evicted in found for draw in evicted]
+
+
+def test_groups_that_are_not_accepted_are_sampled_again_up_to_a_number():
+    world = World([0], groups=2, refills=1, refused=frozenset({0, 1, 3, 4, 5, 6, 7}))
+    found = played(world, 2, 1)
+    assert found[0] == ([0, 1, 2, 3], [])  # four at most, of which one is accepted
+    assert found[1] == ([4, 5, 6, 7], [])
+
+
+def test_nothing_is_begun_that_no_step_needs():
+    world = World([0], groups=3)
+    played(world, 4, 4)
+    assert sorted(world.began) == list(range(12))
+
+
+@pytest.mark.parametrize(("error", "says"), [(ValueError("of a reward"), "of a reward"), (EngineError("x"), "gone")])
+def test_a_failure_is_raised_where_a_step_is_taken(error, says):
+    world = World([0])
+
+    async def broken(draw):
+        raise error
+
+    world.one = broken
+    with (
+        AsFinished(world, world, world.publish, world.check, staleness=1, steps=3, at=0) as rollouts,
+        pytest.raises((ValueError, ConnectionError), match=says),
+    ):
+        rollouts.take(0)
