@@ -44,6 +44,7 @@ WAYS = {
     "ahead, K = 1": replace(ONE, max_staleness=1),
     "ahead, K = 2": replace(ONE, max_staleness=2),
     "ahead, K = 2, in flight": replace(ONE, max_staleness=2, in_flight_updates=True),
+    "as they finish, K = 2": replace(ONE, max_staleness=2, in_flight_updates=True, evict_stale=True),
 }
 
 
@@ -102,22 +103,26 @@ def measured(way: AsyncOptions, folder: Path, steps: int) -> dict[str, float]:
         "sampler": shares["sampler 0"],
         "waits": fmean(row["seconds/rollout"] for row in rows),
         "age": fmean(row.get("staleness/mean", 0.0) for row in rows),
+        "length": fmean(row["length/mean"] for row in rows),
+        "evicted": sum(row.get("groups/evicted", 0.0) for row in rows) / (PROMPTS * len(rows)),
         "sync": fmean(row["cluster/sync_seconds"] for row in rows),
     }
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> list[str]:
     """In Markdown; medians over the rounds."""
-    lines = ["| way | seconds a step, by round | tokens/s | against in turn | trainer works | sampler works | age |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    base = median(each["seconds"] for each in found["in turn, two threads each"])
+    head = ("way", "seconds a step, by round", "tokens/s", "against the first", "trainer works", "sampler works", "age")
+    head = (*head, "mean length", "evicted groups")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    base = median(each["seconds"] for each in next(iter(found.values())))
     for name, rounds in found.items():
         seconds = median(each["seconds"] for each in rounds)
         middle = {key: median(each[key] for each in rounds) for key in rounds[0]}
         said = ", ".join(f"{each['seconds']:.1f}" for each in rounds)
         lines.append(
             f"| {name} | {said} | {middle['tokens'] / seconds:.0f} | {base / seconds:.2f} times | "
-            f"{middle['trainer']:.0%} | {middle['sampler']:.0%} | {middle['age']:.2f} |"
+            f"{middle['trainer']:.0%} | {middle['sampler']:.0%} | {middle['age']:.2f} | "
+            f"{middle['length']:.0f} | {middle['evicted']:.0%} of those trained |"
         )
     return lines
 
@@ -127,12 +132,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=Path, help="write all numbers there")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="which; the first is the base")
     options = parser.parse_args(argv)
     os.environ.setdefault("GOMP_SPINCOUNT", SPINCOUNT)  # as `posttrain` does; processes of the cluster inherit it
     samplers.SamplerGroup = VariedGroup
     found: dict[str, list[dict[str, float]]] = {}
     for _ in range(options.rounds):
-        for name, way in WAYS.items():
+        for name, way in [(name, WAYS[name]) for name in options.ways]:
             folder = Path(tempfile.mkdtemp())
             found.setdefault(name, []).append(measured(way, folder / "run", options.steps))
             shutil.rmtree(folder)

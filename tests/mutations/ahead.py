@@ -3,6 +3,7 @@
 from tests.mutations import Mutation
 
 AHEAD, SHARED, DRAWS = "rollouts/test_ahead.py", "rollouts/test_shared_engine.py", "rollouts/test_draws.py"
+FINISHED = "rollouts/test_as_finished.py"
 
 _FAULTS = {
     ("rollouts/ahead.py", AHEAD): [
@@ -14,12 +15,36 @@ _FAULTS = {
         ("        self._publish(step)\n", ""),
         ("self._error, self._next = self._error or error, self._steps", "self._error = self._error or error"),
         ("        self._shared.close()\n", ""),
-        ("            self._check()\n", "            pass\n"),
+        ("        check()\n", "        pass\n"),
         ("return self._done.pop(step)", "return self._done.pop(min(self._done))"),
         ("(step - step_of(version), tokens)", "(step - step_of(version), 1)"),
         ("oldest = max(", "oldest = min("),
         ("if oldest > staleness:", "if False:"),
         ("yield end - first, version", "yield end, version"),
+    ],
+    ("rollouts/as_finished.py", FINISHED): [
+        ("self._published + self.staleness + 1, self._steps", "self._published + self.staleness + 2, self._steps"),
+        ("min(self._published + self.staleness + 1, self._steps) -", "self._published + self.staleness + 1 -"),
+        ("- under_way - waiting)", "- under_way)"),
+        ("sum(each.accepted is not None for", "sum(True for"),
+        (
+            "            elif began < self._next - self.staleness:",
+            "            elif began < self._next - self.staleness - 1:",
+        ),
+        (
+            "for each, began in self._finished if began < self._next - self.staleness]",
+            "for each, began in self._finished if False]",
+        ),
+        ("                self._evicted.append(draw)\n", ""),
+        ("        self._evicted += old\n", ""),
+        ("                task.cancel()\n                self._evicted", "                self._evicted"),
+        ("accepted += each.accepted is not None", "accepted += 1"),
+        ("or count == self._rolling.most", "or False"),
+        ("evicted, self._evicted = self._evicted, []", "evicted = self._evicted"),
+        ("            self._next = step + 1\n", ""),
+        ("        self._publish(step)\n", ""),
+        ("raise raised(self._error, self._check)", "raise self._error"),
+        ("                    if self._closed:\n", "                    if False:\n"),
     ],
     ("rollouts/shared_engine.py", SHARED): [
         ("self._has(max(self._needed))", "self._has(min(self._needed))"),

@@ -159,7 +159,7 @@ _FAULTS = {
     ],
     ("rollouts/episodes.py", LOST): [
         ("            players.on_lost(each)\n", "            pass\n"),
-        ("len(lost) > players.max_lost * len(found)", "len(lost) >= players.max_lost * len(found)"),
+        ("if len(lost) > share * episodes:", "if len(lost) >= share * episodes:"),
         ("                except PosttrainError:\n                    raise\n", ""),
         (".result(CLOSING_S)", ""),
         (
@@ -181,7 +181,10 @@ _FAULTS = {
     ("rollouts/sampler.py", LOST): [
         ("            failed[episode.cause] += 1\n", "            pass\n"),
         ("            if found and not whole", "            if not whole"),
-        ("        if not sampled:\n", "        if False:\n"),
+        (
+            "        if not sampled:\n            raise EpisodeError(none_left(failed))\n        kept = groups",
+            "        kept = groups",
+        ),
         ("        if len(found) < len(groups):\n", "        if False:\n"),
         ("lost, tuple(draws), failed)", "lost, tuple(draws))"),
     ],

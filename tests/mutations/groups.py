@@ -76,9 +76,7 @@ _FAULTS = {
     ],
     ("rewards/check.py", GROUPS): [('!= "verifier" or min_group_of(reward) > 1:', '!= "verifier":')],
     ("rollouts/episodes.py", "rollouts/test_episodes.py"): [("!= [len(of) for of in played]:", "== []:")],
-    ("rollouts/episodes.py", GROUPS): [
-        ('    need_group(environment, completions_per_prompt, "the number of completions of a prompt")\n', "")
-    ],
+    ("rollouts/episodes.py", GROUPS): [("    need_group(environment, completions_per_prompt, COMPLETIONS)\n", "")],
     ("rollouts/monte_carlo_values.py", GROUPS): [
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],

@@ -14,7 +14,7 @@ MUTATIONS = [
         Mutation("rollouts/weight_channel.py", old, new, "rollouts/test_weight_channel.py")
         for old, new in [
             ("detach().cpu().contiguous()", "detach().cpu().T"),
-            ("zlib.crc32(data, zlib.crc32(about))))", "zlib.crc32(data)))"),
+            ("zlib.crc32(data, zlib.crc32(about))), about", "zlib.crc32(data)), about"),
             ("if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):", "if False:"),
             ("        connection.sendall(_HEADER.pack(0, 0, 0))\n", ""),
             ("if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:", "if False:"),

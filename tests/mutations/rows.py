@@ -63,10 +63,10 @@ _FAULTS = {
     ],
     ("rollouts/sampler.py", DYNAMIC): [
         (
-            "if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",
-            "if accepts(group.rewards)",
+            "return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",
+            "return accepts(group.rewards)",
         ),
-        ("if any(accepts(", "if all(accepts("),
+        ("return any(accepts(", "return all(accepts("),
         (
             "zip(group.seat_names, group.rewards, strict=True)",
             "zip(group.seat_names, group.rewards[::-1], strict=True)",
