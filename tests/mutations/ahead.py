@@ -16,7 +16,7 @@ _FAULTS = {
         ("self._error, self._next = self._error or error, self._steps", "self._error = self._error or error"),
         ("        self._shared.close()\n", ""),
         ("        check()\n", "        pass\n"),
-        ("return self._done.pop(step)", "return self._done.pop(min(self._done))"),
+        ("return self._done.pop(step)", "return self._done.pop(max(self._done))"),
         ("(step - step_of(version), tokens)", "(step - step_of(version), 1)"),
         ("oldest = max(", "oldest = min("),
         ("if oldest > staleness:", "if False:"),

@@ -98,7 +98,8 @@ def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
                 list(received("127.0.0.1", port, key))
 
 
-def test_weights_are_passed_on_while_they_arrive():
+def test_weights_are_passed_on_while_they_arrive(monkeypatch):
+    monkeypatch.setattr(weight_channel, "ALIVE_S", 1000.0)  # whoever waits is woken
     arriving, first = Arriving(), threading.Event()
     found = []
 
