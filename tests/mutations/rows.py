@@ -61,6 +61,16 @@ _FAULTS = {
     ("objectives/values.py", BRANCHES): [
         ("if rows[n] == rows[n + 1]:", "if False:"),
     ],
+    ("rollouts/sampler.py", "rollouts/test_sampler.py"): [
+        ("refuse_losses(lost, self.completions * len(finished), self.players.max_lost)", "pass"),
+        ("self.completions * len(finished)", "len(finished)"),
+        ("min(drawn) == 0", "max(drawn) == 0"),
+        ("shaped(group) if group and not group.lost else None", "shaped(group) if group else None"),
+        ("mine if mine and _is_accepted(mine, accepts) else None", "mine"),
+        ("group, mine if", "mine, mine if"),
+        ("tuple(sorted([*drawn, *evicted]))", "tuple(drawn)"),
+        ("len(sampled) - len(kept) - unscored", "len(sampled) - len(kept)"),
+    ],
     ("rollouts/sampler.py", DYNAMIC): [
         (
             "return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",

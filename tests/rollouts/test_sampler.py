@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import RewardError
+from posttrain.errors import EpisodeError, RewardError
 from posttrain.rewards import Weighted, from_function
+from posttrain.rollouts.episodes import Lost
 from posttrain.rollouts.monte_carlo_values import state_values
-from posttrain.rollouts.sampler import Sampler
+from posttrain.rollouts.sampler import Rolling, Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, States, Task
 from tests.rollouts.conversations import CHAT, players
@@ -103,3 +105,55 @@ def test_a_state_is_worth_what_the_continuations_that_are_judged_earn():
     halves = sampler(lambda completions: [None if i % 2 else 3.0 for i in range(len(completions))])
     found = state_values(groups, States(2, 0, 1), halves.environment, halves.players, seed=0)
     assert {value for one in found for value in one.values} == {3.0}
+
+
+def one_by_one(of, draws, accepts=lambda rewards: True, shaped=lambda group: group):
+    """The groups of these draws, sampled in a pool."""
+    pool = Rolling(of, count(), accepts, shaped, 0, lambda rolled, mine: rolled).pool(of.players.engine)
+    found = []
+
+    async def sample():
+        found.extend([await pool.one(draw) for draw in draws])
+
+    pool.run(sample())
+    return found
+
+
+def test_a_group_sampled_by_itself_is_that_of_a_batch_of_one():
+    alone = sampler(lambda completions: list(map(len, completions)), prompts=1)
+    found = one_by_one(alone, range(4), shaped=lambda group: replace(group, metrics=({"shaped": 1.0},)))
+    for draw, each in enumerate(found):
+        (expected,) = alone.roll_out(draw).groups
+        assert each[:2] == (draw, expected) and each.failed == []
+        assert each.accepted == replace(expected, metrics=({"shaped": 1.0},))
+    refused = one_by_one(alone, range(1), accepts=lambda rewards: False)
+    assert refused[0].group == found[0].group and refused[0].accepted is None
+
+
+def test_a_step_of_single_groups_counts_what_each_of_them_was():
+    of = sampler(only_math)
+    found = one_by_one(of, range(6))
+    math_groups = [each.group for each in found if each.accepted]
+    assert 0 < len(math_groups) < 6
+    rolled = of.rolled([*found[3:], *found[:3]], evicted=[9, 7])
+    assert rolled.draws == (0, 1, 2, 3, 4, 5, 7, 9) and rolled.evicted == 2
+    assert sorted(map(id, rolled.groups)) == sorted(map(id, math_groups)) and len(rolled.sampled) == 6
+    assert (rolled.lost, rolled.thrown_away) == (6 - len(math_groups), 0)
+    one = found[0]._replace(accepted=None)
+    assert of.rolled([one, *found[1:]], []).thrown_away == (found[0].accepted is not None)
+
+
+def test_a_step_of_single_groups_fails_as_one_of_a_batch_does():
+    of = sampler(lambda completions: [None] * len(completions))
+    found = one_by_one(of, range(2))
+    with pytest.raises(RewardError, match="of the first 2 prompts"):
+        of.rolled(found, [])
+    assert of.rolled(found[1:], [0]).lost == 1  # not of the first ones
+    failed = [each._replace(group=None, failed=[Lost(KeyError("gone"))] * 4) for each in found]
+    with pytest.raises(EpisodeError, match=r"8 of 8 episodes failed \(8 KeyError\)"):
+        of.rolled(failed, [])
+    lenient = replace(of, players=replace(of.players, max_lost=1.0))
+    with pytest.raises(EpisodeError, match=r"8 episodes failed \(8 KeyError\), so that no task"):
+        lenient.rolled(failed, [])
+    half = replace(of, players=replace(of.players, max_lost=0.5))
+    assert half.rolled([found[0]._replace(draw=5), failed[1]], []).failed == {"KeyError": 4}

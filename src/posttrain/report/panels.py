@@ -118,7 +118,7 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Loss on what earned something", ("imitation",), "nats per token", zero=False),
             Panel("Gradient norm", ("grad_norm",)),
             Panel("Learning rate", ("lr",)),
-            Panel("Groups kept and thrown away", ("groups/kept", "groups/thrown_away")),
+            Panel("Groups kept and thrown away", ("groups/kept", "groups/thrown_away", "groups/evicted")),
         ),
     ),
     (

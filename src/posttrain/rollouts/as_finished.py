@@ -78,8 +78,9 @@ class AsFinished(Generic[T]):
                 raise raised(self._error, self._check)
             count = self._enough()
             taken, self._finished = self._finished[:count], self._finished[count:]
-            evicted, self._evicted = self._evicted, []
+            evicted, self._evicted = self._evicted, []  # since the step before
             self._next = step + 1
+            self._drop_old()
             self._wake()
         return self._rolling.step([each for each, _ in taken], evicted, self._shared.newest)
 
@@ -143,6 +144,10 @@ class AsFinished(Generic[T]):
             else:
                 continue
             del under_way[task]
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Evict what has finished, and is too old for the next step."""
         old = [each.draw for each, began in self._finished if began < self._next - self.staleness]
         self._evicted += old
         self._finished = [(each, began) for each, began in self._finished if each.draw not in old]

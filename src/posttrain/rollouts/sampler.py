@@ -158,12 +158,12 @@ class Sampler:
         if not sampled:
             raise EpisodeError(none_left(failed))
         unscored = sum(group.lost for group in sampled)
-        draws = sorted([*(one.draw for one in finished), *evicted])
-        if unscored == len(sampled) and draws[0] == 0:
+        drawn = [one.draw for one in finished]
+        if unscored == len(sampled) and min(drawn) == 0:
             raise RewardError(_never(sampled))
         kept = [one.accepted for one in finished if one.accepted]
         thrown_away = len(sampled) - len(kept) - unscored
-        return Rolled(kept, sampled, thrown_away, unscored, tuple(draws), failed, len(evicted))
+        return Rolled(kept, sampled, thrown_away, unscored, tuple(sorted([*drawn, *evicted])), failed, len(evicted))
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """The reward of each seat in the greedy episode of each group's task, by seat name."""
