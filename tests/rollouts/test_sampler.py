@@ -157,3 +157,11 @@ def test_a_step_of_single_groups_fails_as_one_of_a_batch_does():
         lenient.rolled(failed, [])
     half = replace(of, players=replace(of.players, max_lost=0.5))
     assert half.rolled([found[0]._replace(draw=5), failed[1]], []).failed == {"KeyError": 4}
+
+
+def test_accepted_groups_beyond_those_of_a_step_are_thrown_away():
+    verdicts = iter([False, True, True, True])
+    rolled = sampler(lambda completions: [1.0] * len(completions)).roll_out(
+        0, lambda rewards: next(verdicts), max_refills=3
+    )
+    assert (len(rolled.groups), len(rolled.sampled), rolled.thrown_away, rolled.draws) == (2, 4, 2, (0, 1))
