@@ -58,6 +58,6 @@ class Efficiency:
     memory: float = 0.9
 
 
-CHANNEL = 0.78e9
+CHANNEL = 1.15e9
 """Bytes per second that a process sends to samplers by `rollouts/weight_channel.py`, checksums and the copy into the
 model included: to two samplers together on two CPU cores (benchmarks/cluster.py), and not measured on GPUs."""
