@@ -213,7 +213,9 @@ def report(jobs: list[Job], rates: list[float], study: Study, picture: Path) -> 
             f"| {rate:g} | {age} | {weights} | {steps} | {last} | {right} | {collapsed} of {len(curves)} | {far} |"
         )
         mean = [fmean(values) for values in zip(*curves, strict=True)]
-        axes[row][column].plot(range(1, len(mean) + 1), mean, label=f"{age} steps old", linewidth=1)
+        axes[row][column].plot(
+            range(1, len(mean) + 1), mean, f"C{study.ages.index(age)}", label=f"{age} steps old", linewidth=1
+        )
         axes[row][column].set(title=f"learning rate {rate:g}, importance weights {weights}", ylim=(0, 1.02))
     for axis in axes.flat:
         axis.axhline(study.target, color="grey", linestyle=":", linewidth=1)
