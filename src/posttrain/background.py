@@ -70,7 +70,8 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return await asyncio.gather(*running)
     except BaseException:
         for other in running:
-            other.cancel()
+            if not other.cancelling():  # a second time would end what it cleans up
+                other.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
 

@@ -25,8 +25,10 @@ _FAULTS = {
     ("rollouts/as_finished.py", FINISHED): [
         ("self._published + self.staleness + 1, self._steps", "self._published + self.staleness + 2, self._steps"),
         ("min(self._published + self.staleness + 1, self._steps) -", "self._published + self.staleness + 1 -"),
-        ("- under_way - waiting)", "- under_way)"),
+        ("- under_way - waiting\n", "- under_way\n"),
         ("sum(each.accepted is not None for", "sum(True for"),
+        ("- under_way - len(self._finished)", "- under_way"),
+        ("begun = count + len(self._finished) + self._under_way", "begun = count"),
         (
             "            elif began < self._next - self.staleness:",
             "            elif began < self._next - self.staleness - 1:",
@@ -37,7 +39,7 @@ _FAULTS = {
         ),
         ("                self._evicted.append(draw)\n", ""),
         ("        self._evicted += old\n", ""),
-        ("                task.cancel()\n                self._evicted", "                self._evicted"),
+        ("                task.cancel()\n                cancelled", "                cancelled"),
         ("accepted += each.accepted is not None", "accepted += 1"),
         ("or count == self._rolling.most", "or False"),
         ("evicted, self._evicted = self._evicted, []", "evicted = self._evicted"),

@@ -17,7 +17,7 @@ MUTATIONS = [
                 "answers[place.number].error, ChannelError)",
                 "answers[place.number].error, Lost)",
             ),
-            ("distributed/samplers.py", "min(PATIENCE, self.timeout_s / 4)", "PATIENCE"),
+            ("distributed/samplers.py", "min(PATIENCE, max(2 * ALIVE_S, self.timeout_s / 4))", "PATIENCE"),
             ("distributed/sampler.py", "        self._arriving = None\n        with", "        with"),
             ("distributed/sampler.py", "weights, loaded)", "weights)"),
         ]

@@ -62,9 +62,10 @@ _FAULTS = {
         ("if rows[n] == rows[n + 1]:", "if False:"),
     ],
     ("rollouts/sampler.py", "rollouts/test_sampler.py"): [
-        ("refuse_losses(lost, self.completions * len(finished), self.players.max_lost)", "pass"),
-        ("self.completions * len(finished)", "len(finished)"),
-        ("min(drawn) == 0", "max(drawn) == 0"),
+        ("refuse_losses(lost, self.completions * begun, self.players.max_lost)", "pass"),
+        ("self.completions * begun", "begun"),
+        ("min(*drawn, *evicted) == 0", "max(*drawn, *evicted) == 0"),
+        ("min(*drawn, *evicted) == 0", "min(drawn) == 0"),
         ("shaped(group) if group and not group.lost else None", "shaped(group) if group else None"),
         ("mine if mine and _is_accepted(mine, accepts) else None", "mine"),
         ("group, mine if", "mine, mine if"),

@@ -125,3 +125,25 @@ def test_a_coroutine_that_exits_is_an_error_and_the_next_call_is_served():
         return await run_apart("exiting", fine(), 5)
 
     assert asyncio.run(main()) == 7
+
+
+def test_what_was_cancelled_cleans_up_undisturbed():
+    """A second cancellation would end the first one's cleaning."""
+    cleaned = []
+
+    async def works(number):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(number)
+
+    async def whole():
+        task = asyncio.ensure_future(all_of(works(number) for number in range(3)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(whole())
+    assert sorted(cleaned) == [0, 1, 2]

@@ -28,6 +28,7 @@ class World:
     began: dict[int, int] = field(default_factory=dict)
     due: dict[int, tuple[int, asyncio.Future]] = field(default_factory=dict)
     cancelled: list[int] = field(default_factory=list)
+    told: list[tuple[int, int]] = field(default_factory=list)  # groups of a step, and those that had begun
     loop: asyncio.AbstractEventLoop | None = None
     newest: str = "an engine of the newest weights"
 
@@ -69,8 +70,9 @@ class World:
                 del self.due[draw]
         return Finished(draw, f"group {draw}", None if draw in self.refused else f"group {draw}")
 
-    def step(self, finished, evicted, engine):
+    def step(self, finished, evicted, begun, engine):
         assert engine == self.newest
+        self.told.append((len(finished), begun))
         return [each.draw for each in finished], evicted
 
     def finish(self, step):
@@ -141,6 +143,28 @@ def test_groups_that_are_not_accepted_are_sampled_again_up_to_a_number():
     found = played(world, 2, 1)
     assert found[0] == ([0, 1, 2, 3], [])  # four at most, of which one is accepted
     assert found[1] == ([4, 5, 6, 7], [])
+
+
+def test_what_is_not_accepted_is_not_sampled_without_bound():
+    """Nothing is accepted, and all finishes at once: two steps may have four groups each."""
+    world = World([0], groups=2, refills=1, refused=frozenset(range(100)))
+    with AsFinished(world, world, world.publish, world.check, staleness=1, steps=9, at=0) as rollouts:
+        while world.loop is None or not world.loop.is_running():
+            threading.Event().wait(0.001)
+        for _ in range(5):
+            world.finish(-1)
+        assert len(world.began) == 8
+        assert rollouts.take(0)[0] == [0, 1, 2, 3]
+    assert world.told == [(4, 8)]
+
+
+def test_groups_that_are_under_way_have_begun():
+    world = World([0, 0, 9, 9], groups=2)
+    played(world, 1, 1)
+    assert world.told == [(2, 2)]  # the only step has no others
+    world = World([0, 0, 9, 9], groups=2)
+    played(world, 2, 1)
+    assert world.told[0] == (2, 4)
 
 
 def test_nothing_is_begun_that_no_step_needs():

@@ -135,28 +135,32 @@ def test_a_step_of_single_groups_counts_what_each_of_them_was():
     found = one_by_one(of, range(6))
     math_groups = [each.group for each in found if each.accepted]
     assert 0 < len(math_groups) < 6
-    rolled = of.rolled([*found[3:], *found[:3]], evicted=[9, 7])
+    rolled = of.rolled([*found[3:], *found[:3]], evicted=[9, 7], begun=6)
     assert rolled.draws == (0, 1, 2, 3, 4, 5, 7, 9) and rolled.evicted == 2
     assert sorted(map(id, rolled.groups)) == sorted(map(id, math_groups)) and len(rolled.sampled) == 6
     assert (rolled.lost, rolled.thrown_away) == (6 - len(math_groups), 0)
     one = found[0]._replace(accepted=None)
-    assert of.rolled([one, *found[1:]], []).thrown_away == (found[0].accepted is not None)
+    assert of.rolled([one, *found[1:]], [], 6).thrown_away == (found[0].accepted is not None)
 
 
 def test_a_step_of_single_groups_fails_as_one_of_a_batch_does():
     of = sampler(lambda completions: [None] * len(completions))
     found = one_by_one(of, range(2))
     with pytest.raises(RewardError, match="of the first 2 prompts"):
-        of.rolled(found, [])
-    assert of.rolled(found[1:], [0]).lost == 1  # not of the first ones
+        of.rolled(found, [], 2)
+    with pytest.raises(RewardError, match="of the first 1 prompts"):
+        of.rolled(found[1:], [0], 1)
+    assert of.rolled(found[1:], [3], 1).lost == 1  # not of the first ones
     failed = [each._replace(group=None, failed=[Lost(KeyError("gone"))] * 4) for each in found]
     with pytest.raises(EpisodeError, match=r"8 of 8 episodes failed \(8 KeyError\)"):
-        of.rolled(failed, [])
+        of.rolled(failed, [], 2)
     lenient = replace(of, players=replace(of.players, max_lost=1.0))
     with pytest.raises(EpisodeError, match=r"8 episodes failed \(8 KeyError\), so that no task"):
-        lenient.rolled(failed, [])
+        lenient.rolled(failed, [], 2)
     half = replace(of, players=replace(of.players, max_lost=0.5))
-    assert half.rolled([found[0]._replace(draw=5), failed[1]], []).failed == {"KeyError": 4}
+    assert half.rolled([found[0]._replace(draw=5), failed[1]], [], 2).failed == {"KeyError": 4}
+    quarter = replace(of, players=replace(of.players, max_lost=0.25))
+    assert quarter.rolled([found[0]._replace(draw=5), failed[1]], [], 4).failed == {"KeyError": 4}
 
 
 def test_accepted_groups_beyond_those_of_a_step_are_thrown_away():

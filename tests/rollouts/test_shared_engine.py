@@ -192,3 +192,22 @@ def test_an_engine_that_does_not_open_lets_the_next_one_try(engine):
 
 def test_the_step_of_a_version_is_its_last_part():
     assert step_of("c0ffee.12") == 12 and step_of("") == -1
+
+
+def test_a_request_that_was_cancelled_does_not_come_back(engine, monkeypatch):
+    """Another lane's step finishes it while the cancellation waits for the engine."""
+    shared = SharedEngine(engine)
+    alone = shared._alone
+    with shared.at_least(0).open() as lane:
+        lane.add(0, REQUESTS[0])
+
+        @contextlib.contextmanager
+        def later(*args):
+            with alone(*args):
+                lane.done[0] = "finished meanwhile"
+                yield
+
+        with monkeypatch.context() as patched:
+            patched.setattr(shared, "_alone", later)
+            lane.cancel(0)
+        assert lane.done == {} and lane.step() == {}

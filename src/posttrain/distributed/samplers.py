@@ -27,7 +27,7 @@ from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
-from posttrain.rollouts.weight_channel import FANOUT, PATIENCE, ChannelError
+from posttrain.rollouts.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
 from posttrain.runs.timeline import Span, joined
 from posttrain.types import Completion, Decoding, Request
 
@@ -191,7 +191,8 @@ class SamplerGroup(Group):
     def _passed_on(self, places: Sequence[Place], how: str, offer: Offer) -> dict[int, Answer]:
         """What samplers answer that take the weights: the first from the source, the others from earlier ones."""
         passing = places[: max(0, math.ceil(len(places) / FANOUT) - 1)]
-        patience = min(PATIENCE, self.timeout_s / 4)  # those that wait for a sampler that hangs are not lost with it
+        # those that wait for a sampler that hangs are not lost with it
+        patience = min(PATIENCE, max(2 * ALIVE_S, self.timeout_s / 4))
         relays = self._answers(passing, "pass_on")
         offers = [offer] * FANOUT
         for answer in relays.values():

@@ -45,6 +45,7 @@ class AsFinished(Generic[T]):
         self._next, self._published = at, at
         self._finished: list[tuple[Finished, int]] = []  # and the step with whose weights each began
         self._evicted: list[int] = []
+        self._under_way = 0
         self._error: BaseException | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -65,7 +66,8 @@ class AsFinished(Generic[T]):
         with self._changed:
             self._closed = True
             self._wake()
-        self._shared.close()
+        self._thread.join(ENDING_S)
+        self._shared.close()  # for one that did not hear of it
         self._thread.join(ENDING_S)
         if self._thread.is_alive():
             forget(LOOP)
@@ -74,15 +76,17 @@ class AsFinished(Generic[T]):
         """As in `Rollouts`; raises what sampling any group raised."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._enough())
-            if self._error is not None:
-                raise raised(self._error, self._check)
             count = self._enough()
+            if not count:
+                assert self._error is not None
+                raise raised(self._error, self._check)
             taken, self._finished = self._finished[:count], self._finished[count:]
             evicted, self._evicted = self._evicted, []  # since the step before
+            begun = count + len(self._finished) + self._under_way
             self._next = step + 1
             self._drop_old()
             self._wake()
-        return self._rolling.step([each for each, _ in taken], evicted, self._shared.newest)
+        return self._rolling.step([each for each, _ in taken], evicted, begun, self._shared.newest)
 
     def trained(self, step: int) -> None:
         """As in `Rollouts`; the weights are published."""
@@ -101,8 +105,8 @@ class AsFinished(Generic[T]):
         return 0
 
     def _run(self) -> None:
-        pool = self._rolling.pool(self._shared.at_least(self._next))
         try:
+            pool = self._rolling.pool(self._shared.at_least(self._next))
             pool.run(self._keep_sampling(pool))
         except BaseException as error:
             with self._changed:
@@ -113,38 +117,43 @@ class AsFinished(Generic[T]):
         """Begin and evict groups whenever something has changed."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         under_way: dict[asyncio.Task[Finished], tuple[int, int]] = {}  # its draw, and the step that was published
+        ending: set[asyncio.Task[Finished]] = set()
         try:
             while True:
                 with self._changed:
                     self._wake = lambda: _tell(loop, changed)
                     if self._closed:
                         return
-                    self._settle(under_way)
+                    ending = {task for task in ending | self._settle(under_way) if not task.done()}
                     for _ in range(self._room(len(under_way))):
                         draw = next(self._rolling.draws)
                         task = loop.create_task(pool.one(draw))
                         task.add_done_callback(lambda _: changed.set())
                         under_way[task] = draw, self._published
+                    self._under_way = len(under_way)
                     self._changed.notify_all()
                 await changed.wait()
                 changed.clear()
         finally:
             for task in under_way:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*under_way, *ending, return_exceptions=True)
 
-    def _settle(self, under_way: "dict[asyncio.Task[Finished], tuple[int, int]]") -> None:
-        """Take what has finished, and evict what is too old for the next step."""
+    def _settle(self, under_way: "dict[asyncio.Task[Finished], tuple[int, int]]") -> "set[asyncio.Task[Finished]]":
+        """Take what has finished, and evict what is too old for the next step; what was cancelled for that."""
+        cancelled: set[asyncio.Task[Finished]] = set()
         for task, (draw, began) in list(under_way.items()):
             if task.done():
                 self._finished.append((task.result(), began))
             elif began < self._next - self.staleness:
                 task.cancel()
+                cancelled.add(task)
                 self._evicted.append(draw)
             else:
                 continue
             del under_way[task]
         self._drop_old()
+        return cancelled
 
     def _drop_old(self) -> None:
         """Evict what has finished, and is too old for the next step."""
@@ -153,10 +162,14 @@ class AsFinished(Generic[T]):
         self._finished = [(each, began) for each, began in self._finished if each.draw not in old]
 
     def _room(self, under_way: int) -> int:
-        """How many groups may begin: those of steps that are not further ahead than the age allows."""
+        """How many groups may begin: those of steps that are not further ahead than the age allows.
+
+        Those that are not accepted make room for others, up to the number that may be sampled for these steps.
+        """
         steps = min(self._published + self.staleness + 1, self._steps) - self._next
         waiting = sum(each.accepted is not None for each, _ in self._finished)
-        return max(0, steps * self._rolling.groups - under_way - waiting)
+        needed = steps * self._rolling.groups - under_way - waiting
+        return max(0, min(needed, steps * self._rolling.most - under_way - len(self._finished)))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:

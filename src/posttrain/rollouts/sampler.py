@@ -149,17 +149,23 @@ class Sampler:
         mine = shaped(group) if group and not group.lost else None
         return Finished(draw, group, mine if mine and _is_accepted(mine, accepts) else None, failed)
 
-    def rolled(self, finished: Sequence[Finished], evicted: Sequence[int]) -> Rolled:
-        """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`."""
+    def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:
+        """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`.
+
+        Args:
+            finished: the groups of the step.
+            evicted: the draws of those that were dropped before it.
+            begun: groups of which these finished first: those that fail do so sooner than others.
+        """
         lost = [each for one in finished for each in one.failed]
-        refuse_losses(lost, self.completions * len(finished), self.players.max_lost)
+        refuse_losses(lost, self.completions * begun, self.players.max_lost)
         failed = Counter(each.cause for each in lost)
         sampled = [one.group for one in finished if one.group]
         if not sampled:
             raise EpisodeError(none_left(failed))
         unscored = sum(group.lost for group in sampled)
         drawn = [one.draw for one in finished]
-        if unscored == len(sampled) and min(drawn) == 0:
+        if unscored == len(sampled) and min(*drawn, *evicted) == 0:
             raise RewardError(_never(sampled))
         kept = [one.accepted for one in finished if one.accepted]
         thrown_away = len(sampled) - len(kept) - unscored
@@ -260,10 +266,10 @@ class Rolling(Generic[T]):
         asks = asks_of(mine.environment, players)
         return Pool(partial(run_with, asks, players), lambda draw: mine.one(draw, asks, self.accepts, self.shaped))
 
-    def step(self, finished: Sequence[Finished], evicted: Sequence[int], engine: Engine) -> T:
-        """What a step of such groups is given; `evicted` are the draws of those that were dropped before it."""
+    def step(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int, engine: Engine) -> T:
+        """What a step of such groups is given; see `Sampler.rolled`."""
         mine = self.sampler.on(engine)
-        return self.given(mine.rolled(finished, evicted), mine)
+        return self.given(mine.rolled(finished, evicted, begun), mine)
 
 
 def _is_accepted(group: Group, accepts: Accepts) -> bool:

@@ -161,6 +161,7 @@ class SharedEngine:
             for shared in [each for each, owner in self._owners.items() if owner == (lane, number)]:
                 self._decoding.cancel(shared)
                 del self._owners[shared]
+            lane.done.pop(number, None)  # which another lane's step may just have brought
 
     def step(self, lane: "_Lane") -> dict[int, Completion]:
         """What of a lane is done: since its last step, or after the next step of all."""
@@ -201,7 +202,6 @@ class _Lane:
         self.shared.add(self, number, request)
 
     def cancel(self, number: int) -> None:
-        self.done.pop(number, None)
         self.shared.cancel(self, number)
 
     def step(self) -> dict[int, Completion]:
