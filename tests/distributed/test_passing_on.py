@@ -14,11 +14,14 @@ from tests.tiny import STOP
 
 pytest.importorskip("ray")
 
+from posttrain.distributed.cluster import Share
 from posttrain.distributed.sampler import Offer
 from posttrain.distributed.samplers import SamplerGroup
 from tests.distributed.test_samplers import REQUESTS, Trainer, load, pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SMALL = Share(cpus=0.25, threads=1)  # beside the processes that other tests keep
 
 
 class Counted(Trainer):
@@ -49,9 +52,9 @@ def fresh(source):
     return [each.token_ids for each in TransformersEngine(other.model, STOP).generate(REQUESTS)]
 
 
-def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(shared_processes):
+def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(cluster):
     source = Counted()
-    with SamplerGroup(6, load, source) as engine:
+    with SamplerGroup(6, load, source, share=SMALL) as engine:
         for reads in (2, 4):  # two samplers take them from the trainer, four from these
             expected = fresh(source)
             assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
@@ -75,9 +78,9 @@ def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(s
         assert engine.replaced == 1 and source.reads == 9 + 2
 
 
-def test_those_that_wait_for_a_sampler_that_hangs_are_not_replaced_with_it(shared_processes):
+def test_those_that_wait_for_a_sampler_that_hangs_are_not_replaced_with_it(cluster):
     source = Counted()
-    with SamplerGroup(4, load, source, timeout_s=16.0) as engine:
+    with SamplerGroup(4, load, source, share=SMALL, timeout_s=16.0) as engine:
         engine.generate(REQUESTS)
         expected = fresh(source)
         hung = iter([pids(engine)[0]])
