@@ -225,7 +225,7 @@ class Rolling(Generic[T]):
     """How the groups of a step are sampled, and which it is trained on.
 
     Attributes:
-        sampler: with the engine of whoever calls.
+        sampler: its engine is replaced by that of the call.
         draws: numbers of draws: of batches of prompts, or with `one` by one of prompts.
         accepts: as in `Sampler.roll_out`.
         shaped: as there.

@@ -99,7 +99,7 @@ def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[tuple[int
 
 
 class Arriving:
-    """Weights on their way to this process, for `offered`: whoever reads them waits for those that are not here yet.
+    """Weights that are still being received, as a source for `offered`: readers wait for those that are missing.
 
     with offered(arriving, host), arriving.adding() as add:
         for name, weight in received(...):
