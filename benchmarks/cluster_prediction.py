@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import lengths
 import overlap
 
 from posttrain.errors import UserError
@@ -109,7 +110,7 @@ def here(lines: Sequence[Line]) -> None:
 def ahead(lines: Sequence[Line], found: Mapping[str, Sequence[Line]]) -> None:
     """Print predicted and measured seconds of a step of each way."""
     of = {(line["processes"], line["threads"]): line for line in lines if line["line"] == "parts"}
-    work = Workload(overlap.PROMPTS, overlap.COMPLETIONS, PROMPT, overlap.MEAN, overlap.SPREAD, overlap.LONGEST, 1024)
+    work = Workload(overlap.PROMPTS, overlap.COMPLETIONS, PROMPT, lengths.MEAN, lengths.SPREAD, lengths.LONGEST, 1024)
     for name, rounds in found.items():
         way = overlap.WAYS[name]
         parts = of[1, way.sampler_threads]

@@ -3,32 +3,43 @@
     python benchmarks/episodes.py            # the packaged model
     python benchmarks/episodes.py --rounds 5 --json
 
-Three questions, each in turns of the two ways in one process, medians over the rounds:
+Four questions, each in turns of the two ways in one process, medians over the rounds:
 
 - 16 episodes of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum of
   what sampling and tools take one after the other.
 - Tokens of prompts that go through the model in a fourth turn, with and without the prefix cache.
 - 16 episodes of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
+- 8 groups of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 at once: scored when all
+  are sampled, and `pipelined`.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from lengths import LONGEST, Varied
+
+from posttrain.environments import ScoredEnvironment
 from posttrain.fast_paths import without
+from posttrain.rewards import Weighted
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.async_engine import AsyncEngine, Schedule
-from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.episodes import Players, sample_groups
+from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.types import Request, Sampling
+from posttrain.types import Episode, Message, Request, Sampling, Score, Task
 
 EPISODES, TURNS = 16, 4
 SHOWN = 24  # tokens that are shown before each later turn
+GROUPS, COMPLETIONS = 8, 4  # that a judge reads
+VERDICT_S, AT_ONCE = 2.0, 4
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,43 @@ def computed(engine: TransformersEngine, prompt: Sequence[int], length: int) -> 
         return decoding.computed - before, history
 
 
+class VariedEngine(TransformersEngine):
+    """Ends each reply at its own length."""
+
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Any]:
+        with super().open(on_tokens, turns=turns) as decoding:
+            yield Varied(decoding)
+
+
+@dataclass(frozen=True)
+class SlowJudge(EpisodeReward):
+    """Waits for each verdict, as for an API or a sandbox."""
+
+    name: str = "slow"
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def verdict() -> Score:
+            async with free:
+                await asyncio.sleep(VERDICT_S)
+            return Score(1.0)
+
+        return await asyncio.gather(*(verdict() for _ in episodes))
+
+
+def judged(policy: Policy, *, slow: bool = True, pipelined: bool = False) -> float:
+    """Seconds until all groups are sampled and scored, or sampled alone."""
+    environment = ScoredEnvironment(Weighted(((SlowJudge(), 1.0),))) if slow else ScoredEnvironment.of("length=1")
+    tasks = [Task((Message("user", f"Tell me about the number {number}."),)) for number in range(GROUPS)]
+    engine = VariedEngine(policy.model, frozenset())
+    players = Players(engine, policy.chat, Sampling(LONGEST), schedule="continuous", pipelined=pipelined)
+    began = time.perf_counter()
+    sample_groups(environment, tasks, players, completions_per_prompt=COMPLETIONS, seed=0)
+    return time.perf_counter() - began
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure episodes of several turns.")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="hub id, folder or packaged model")
@@ -100,12 +148,16 @@ def main() -> None:
             ("lengths, lockstep", Game(uneven), "lockstep"),
         ):
             rows.setdefault(name, []).append(play(engine, prompt, game, schedule))
+        rows.setdefault("groups, sampling alone", []).append(judged(policy, slow=False))
+        rows.setdefault("groups, scored at the end", []).append(judged(policy))
+        rows.setdefault("groups, pipelined", []).append(judged(policy, pipelined=True))
     seconds = {name: median(found) for name, found in rows.items()}
     with_cache, history = computed(engine, prompt, args.tokens)
     with without("prefix cache"):
         without_cache, _ = computed(engine, prompt, args.tokens)
     tools = float(EPISODES * TURNS)  # what tools add one after the other
     hidden = 1 - (seconds["tools, continuous"] - seconds["sampling alone"]) / tools
+    verdicts = GROUPS * COMPLETIONS * VERDICT_S / AT_ONCE
     found = {
         "seconds": seconds,
         "one after the other": seconds["sampling alone"] + tools,
@@ -115,6 +167,7 @@ def main() -> None:
         "lengths: lockstep over continuous": median(
             a / b for a, b in zip(rows["lengths, lockstep"], rows["lengths, continuous"], strict=True)
         ),
+        "judge hidden": 1 - (seconds["groups, pipelined"] - seconds["groups, sampling alone"]) / verdicts,
     }
     if args.json:
         print(json.dumps(found))

@@ -12,16 +12,16 @@ count, so that samplers are as many steps ahead when the count begins and when i
 import argparse
 import contextlib
 import json
-import math
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from lengths import LONGEST, Varied
 
 from posttrain import algorithms
 from posttrain.cli import SPINCOUNT
@@ -30,9 +30,7 @@ from posttrain.recipes import rl
 from posttrain.report.timeline import busy
 from posttrain.runs import read_run
 from posttrain.setup.cluster_options import AsyncOptions
-from posttrain.types import Completion, Decoding, Request
 
-MEAN, SPREAD, LONGEST = 40.0, 1.0, 256  # of lengths in tokens: mean, standard deviation of the logarithm, the largest
 PROMPTS, COMPLETIONS = 8, 4  # of a step
 SKIPPED = 2  # steps, in which processes warm up
 LEFT = 2  # steps at the end, for which samplers of the largest K have nothing more to do
@@ -46,29 +44,6 @@ WAYS = {
     "ahead, K = 2, in flight": replace(ONE, max_staleness=2, in_flight_updates=True),
     "as they finish, K = 2": replace(ONE, max_staleness=2, in_flight_updates=True, evict_stale=True),
 }
-
-
-def length(seed: int) -> int:
-    """The maximum length of a reply: log-normal."""
-    drawn = random.Random(seed).lognormvariate(math.log(MEAN) - SPREAD**2 / 2, SPREAD)
-    return max(1, min(LONGEST, round(drawn)))
-
-
-@dataclass
-class Varied:
-    """A decoding that ends each reply at its own length."""
-
-    decoding: Decoding
-
-    def add(self, number: int, request: Request) -> None:
-        sampling = replace(request.sampling, max_new_tokens=length(request.seed))
-        self.decoding.add(number, replace(request, sampling=sampling))
-
-    def cancel(self, number: int) -> None:
-        self.decoding.cancel(number)
-
-    def step(self) -> dict[int, Completion]:
-        return self.decoding.step()
 
 
 class VariedGroup(samplers.SamplerGroup):

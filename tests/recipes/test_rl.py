@@ -15,6 +15,7 @@ from posttrain.recipes import online_preference, rl
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
+from posttrain.rollouts import episodes
 from posttrain.rollouts.sampler import Sampler
 from posttrain.runs import read_run
 from posttrain.setup.cluster_options import ONE_PROCESS
@@ -61,6 +62,17 @@ def test_every_algorithm_learns_to_please(name, folder, tmp_path):
     result = train(small(folder, name, steps=15), KNOBS.get(name), output=tmp_path / "run")
     rewards = [row["reward/mean"] for row in rows(result.run)]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.1  # 0.26 to 0.91 over three seeds
+
+
+def test_groups_that_are_scored_while_others_are_sampled_train_the_same_policy(folder, tmp_path, monkeypatch):
+    original, batches = episodes._pipelined, []
+    monkeypatch.setattr(episodes, "_pipelined", lambda *given: batches.append(len(given[1])) or original(*given))
+    found = [
+        [row["reward/mean"] for row in rows(train(config(folder, schedule=name), output=tmp_path / name).run)]
+        for name in ("auto", "pipelined")
+    ]
+    assert found[0] == found[1] and len(set(found[0])) > 6
+    assert batches == [4] * 12
 
 
 @pytest.mark.parametrize(

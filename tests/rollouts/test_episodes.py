@@ -56,7 +56,7 @@ def test_all_live_episodes_are_answered_in_one_call():
 def test_an_episode_that_lags_behind_is_waited_for():
     answers = engine()
     tasks = [question("a", turns=2), question("slow", turns=2)]
-    played(Quiz(pauses={"slow": 5}), tasks, answers)
+    played(Quiz(pauses={"slow": 2000}), tasks, answers)
     assert [len(batch) for batch in answers.asked] == [2, 2]
 
 

@@ -59,6 +59,7 @@ def test_an_episode_goes_on_from_its_opening():
     assert asked[1].sampling.max_new_tokens == 8
     assert [m.content for m in found.episode.messages] == ["2+2?", "abyz", "More 0", "yz"]
     assert sum(found.trajectories["policy"].sampled) == 6  # what was given was not sampled
+    assert found.episode.completion_ids == (*asked[1].token_ids[len(prompt) :], *letters("yz"), STOP)  # but said
 
 
 def test_a_state_is_worth_what_its_continuations_earn_on_average():

@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from posttrain.background import all_of, loop_of
@@ -60,6 +61,7 @@ class Players:
         others: by seat name, factories of other players, called for each episode with its seed; not trained.
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
         schedule: as in `AsyncEngine`; None: what the environment asks for.
+        pipelined: `sample_groups` scores groups whose episodes have ended while others are sampled; not in `lockstep`.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: called with the number of newly sampled tokens.
         on_lost: called with each episode that failed permanently.
@@ -72,6 +74,7 @@ class Players:
     others: Mapping[str, Callable[[int], Seat]] = field(default_factory=dict[str, Callable[[int], Seat]])
     max_tokens: int | None = None
     schedule: Schedule | None = None
+    pipelined: bool = False
     max_lost: float = 0.1
     on_tokens: OnTokens | None = None
     on_lost: "Callable[[Lost], None] | None" = None
@@ -129,12 +132,16 @@ def play(
     given = [()] * len(tasks) if openings is None else openings
     asks = asks_of(environment, players)
     found = asks.run(_play_all(environment, tasks, asks, players, seeds, given))
+    _count_losses(found, players)
+    return found
+
+
+def _count_losses(found: Sequence[Played | Lost], players: Players) -> None:
     lost = [each for each in found if isinstance(each, Lost)]
     refuse_losses(lost, len(found), players.max_lost)
     if players.on_lost is not None:
         for each in lost:
             players.on_lost(each)
-    return found
 
 
 def refuse_losses(lost: Sequence[Lost], episodes: int, share: float) -> None:
@@ -365,14 +372,58 @@ def sample_groups(
         EpisodeError: too many episodes failed.
     """
     need_group(environment, completions_per_prompt, COMPLETIONS)
-    places = [(p, g) for p in range(len(tasks)) for g in range(completions_per_prompt)]
-    seeds = [seed_for(seed, "completion", p, g) for p, g in places]
-    found = play(environment, [tasks[p] for p, _ in places], players, seeds)
-    by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
-    whole = [(task, [each for each in of if isinstance(each, Played)]) for task, of in zip(tasks, by_task, strict=True)]
+    seeds = [[seed_for(seed, "completion", p, g) for g in range(completions_per_prompt)] for p in range(len(tasks))]
     least = max(min_group, environment.min_group)
-    kept = [(task, of) for task, of in whole if len(of) >= least]
+    if players.pipelined:
+        return _pipelined(environment, tasks, players, seeds, least)
+    each = [task for task in tasks for _ in range(completions_per_prompt)]
+    found = play(environment, each, players, [*chain(*seeds)])
+    by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
+    kept = [(task, of) for task, of in zip(tasks, map(_whole, by_task), strict=True) if len(of) >= least]
     return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
+
+
+def _whole(found: Sequence[Played | Lost]) -> list[Played]:
+    return [each for each in found if isinstance(each, Played)]
+
+
+def _pipelined(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    seeds: Sequence[Sequence[int]],
+    least: int,
+) -> list[Group]:
+    """As `sample_groups`; groups whose episodes have ended are scored while others are sampled.
+
+    One call of the rewards at a time, as without: the next one has all groups that have ended since.
+    """
+    asks = asks_of(environment, players)
+    found: dict[int, list[Played | Lost]] = {}
+    groups: dict[int, Group] = {}
+    ended: asyncio.Queue[int] = asyncio.Queue()
+
+    async def play_task(number: int) -> None:
+        mine = seeds[number]
+        found[number] = await _play_all(environment, [tasks[number]] * len(mine), asks, players, mine, [()] * len(mine))
+        ended.put_nowait(number)
+
+    async def score_ended() -> None:
+        left = len(tasks)
+        while left:
+            next_ones = [await ended.get(), *(ended.get_nowait() for _ in range(ended.qsize()))]
+            left -= len(next_ones)
+            kept = {p: whole for p in sorted(next_ones) if len(whole := _whole(found[p])) >= least}
+            if kept:
+                scored = await _scored(environment, [tasks[p] for p in kept], list(kept.values()), players)
+                groups.update(zip(kept, scored, strict=True))
+
+    async def play_and_score() -> None:
+        await all_of([score_ended(), *map(play_task, range(len(tasks)))])
+
+    run_with(asks, players, play_and_score())
+    _count_losses([each for _, of in sorted(found.items()) for each in of], players)
+    return [group for _, group in sorted(groups.items())]
 
 
 async def sample_group(
@@ -391,7 +442,7 @@ async def sample_group(
     """
     seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
     found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
-    whole = [each for each in found if isinstance(each, Played)]
+    whole = _whole(found)
     lost = [each for each in found if isinstance(each, Lost)]
     if len(whole) < max(min_group, environment.min_group):
         return None, lost

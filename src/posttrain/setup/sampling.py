@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
@@ -19,7 +19,6 @@ from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
-from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
@@ -29,7 +28,7 @@ from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.episode_length import EpisodeLength, episode_length
 from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.reward_models import Placed, refuse_other_zeros
-from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.setup.sampling_options import PIPELINED, SCHEDULES, OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
 
@@ -162,7 +161,8 @@ def _set_up(
         sampling,
         others,
         max_tokens=room,
-        schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
+        schedule=SCHEDULES[options.schedule],
+        pipelined=options.schedule == PIPELINED,
         max_lost=options.max_lost,
         policy_chat=judging.policy,
     )

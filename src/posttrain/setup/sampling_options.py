@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError, unknown
+from posttrain.rollouts.async_engine import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +83,10 @@ class SampledOptions(JudgeOptions):
     max_lost: float = 0.1
     """Maximum fraction of failed episodes per batch; above it the run stops. It saves a checkpoint."""
     schedule: str = "auto"
-    """Turn scheduling: lockstep, continuous, or auto (the environment's choice). lockstep samples a turn of all
-    episodes together (reproducible); continuous samples each turn when it is requested, so that a slow tool delays only
-    its own episode."""
+    """Turn scheduling: lockstep, continuous, pipelined, or auto (the environment's choice). lockstep samples a turn of
+    all episodes together (reproducible); continuous samples each turn when it is requested, so that a slow tool delays
+    only its own episode. pipelined is continuous, and scores groups whose episodes have ended while others are
+    sampled, for slow judges and sandboxes; batch rewards then get part of a batch in each call."""
     completions_per_prompt: int = 8
     """Completions per prompt (group size). The batch is prompts x completions."""
     max_new_tokens: int = 256
@@ -175,7 +177,13 @@ class OnlineOptions(SampledOptions):
     """Number of checkpoints to keep, in addition to the best."""
 
 
-SCHEDULES = ("auto", "lockstep", "continuous")
+PIPELINED = "pipelined"
+SCHEDULES: Mapping[str, Schedule | None] = {
+    "auto": None,
+    "lockstep": "lockstep",
+    "continuous": "continuous",
+    PIPELINED: "continuous",
+}
 
 COUNTS = (
     "prompts_per_step",
