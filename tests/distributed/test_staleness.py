@@ -161,6 +161,13 @@ def test_a_run_without_importance_weights_is_refused(folder):  # noqa: F811
         grpo(folder, tis_cap=0.0)(AHEAD)
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", "pipelined"])
+def test_groups_that_are_trained_as_they_finish_have_no_other_schedule(schedule, folder):  # noqa: F811
+    evicting = replace(AHEAD, in_flight_updates=True, evict_stale=True)
+    with pytest.raises(UserError, match=f"--evict-stale .* leave out --schedule {schedule}"):
+        grpo(folder, schedule=schedule)(evicting)
+
+
 def test_a_signal_ends_a_run_that_samples_ahead_within_seconds(tmp_path):
     """A reward hangs in a thread of a coming step."""
     model_folder(tmp_path / "model")

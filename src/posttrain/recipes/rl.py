@@ -46,7 +46,7 @@ from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, staleness_of, starting
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, evicts, staleness_of, starting
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -215,7 +215,7 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
-    _check(config, algorithm, staleness_of(cluster))
+    _check(config, algorithm, cluster)
     enough(algorithm, config.completions_per_prompt)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
@@ -266,7 +266,7 @@ def dry_run(
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config, algorithm, staleness_of(cluster))
+    _check(config, algorithm, cluster)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
     where = began_from(config.model, resume).where
@@ -372,7 +372,7 @@ def _state(draws: Draws, adapted: Mapping[str, Any], setup: Setup, context: Cont
     return {**numbers, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
 
 
-def _check(config: RL, algorithm: OnlineAlgorithm, staleness: int) -> None:
+def _check(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:
     check_settings(
         config,
         counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
@@ -380,8 +380,10 @@ def _check(config: RL, algorithm: OnlineAlgorithm, staleness: int) -> None:
     )
     if not 0 <= (config.tis_cap or 0.0) < math.inf:
         raise UserError(f"--tis-cap must be 0 or more; got {config.tis_cap}")
-    if staleness and config.tis_cap == 0:
+    if staleness_of(cluster) and config.tis_cap == 0:
         raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
+    if evicts(cluster) and config.schedule not in ("auto", "continuous"):
+        raise UserError(f"--evict-stale samples and scores group by group; leave out --schedule {config.schedule}")
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):

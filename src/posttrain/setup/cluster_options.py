@@ -110,6 +110,11 @@ def staleness_of(options: TrainerOptions) -> int:
     return options.max_staleness if isinstance(options, AsyncOptions) else 0
 
 
+def evicts(options: TrainerOptions) -> bool:
+    """Whether steps train on the groups that finish first."""
+    return isinstance(options, AsyncOptions) and options.evict_stale
+
+
 def scorers_of(options: TrainerOptions) -> int:
     """How many processes have the reward models; 0: this one has them."""
     return options.scorers if isinstance(options, ScorerOptions) else 0
