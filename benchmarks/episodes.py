@@ -9,8 +9,8 @@ Four questions, each in turns of the two ways in one process, medians over the r
   what sampling and tools take one after the other.
 - Tokens of prompts that go through the model in a fourth turn, with and without the prefix cache.
 - 16 episodes of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
-- 8 groups of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 at once: scored when all
-  are sampled, and `pipelined`.
+- 8 groups of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 or 16 at once: scored
+  when all are sampled, and `pipelined`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from posttrain.types import Episode, Message, Request, Sampling, Score, Task
 EPISODES, TURNS = 16, 4
 SHOWN = 24  # tokens that are shown before each later turn
 GROUPS, COMPLETIONS = 8, 4  # that a judge reads
-VERDICT_S, AT_ONCE = 2.0, 4
+VERDICT_S, AT_ONCE = 2.0, (4, 16)
 
 
 @dataclass(frozen=True)
@@ -99,22 +99,22 @@ class VariedEngine(TransformersEngine):
 class SlowJudge(EpisodeReward):
     """Waits for each verdict, as for an API or a sandbox."""
 
+    free: asyncio.Semaphore
     name: str = "slow"
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        free = asyncio.Semaphore(AT_ONCE)
-
         async def verdict() -> Score:
-            async with free:
+            async with self.free:
                 await asyncio.sleep(VERDICT_S)
             return Score(1.0)
 
         return await asyncio.gather(*(verdict() for _ in episodes))
 
 
-def judged(policy: Policy, *, slow: bool = True, pipelined: bool = False) -> float:
-    """Seconds until all groups are sampled and scored, or sampled alone."""
-    environment = ScoredEnvironment(Weighted(((SlowJudge(), 1.0),))) if slow else ScoredEnvironment.of("length=1")
+def judged(policy: Policy, at_once: int = 0, *, pipelined: bool = False) -> float:
+    """Seconds until all groups are sampled and scored; without a judge, sampled."""
+    judge = SlowJudge(asyncio.Semaphore(at_once))
+    environment = ScoredEnvironment(Weighted(((judge, 1.0),))) if at_once else ScoredEnvironment.of("length=1")
     tasks = [Task((Message("user", f"Tell me about the number {number}."),)) for number in range(GROUPS)]
     engine = VariedEngine(policy.model, frozenset())
     players = Players(engine, policy.chat, Sampling(LONGEST), schedule="continuous", pipelined=pipelined)
@@ -148,16 +148,16 @@ def main() -> None:
             ("lengths, lockstep", Game(uneven), "lockstep"),
         ):
             rows.setdefault(name, []).append(play(engine, prompt, game, schedule))
-        rows.setdefault("groups, sampling alone", []).append(judged(policy, slow=False))
-        rows.setdefault("groups, scored at the end", []).append(judged(policy))
-        rows.setdefault("groups, pipelined", []).append(judged(policy, pipelined=True))
+        rows.setdefault("groups alone", []).append(judged(policy))
+        for n in AT_ONCE:
+            rows.setdefault(f"judge of {n}, at the end", []).append(judged(policy, n))
+            rows.setdefault(f"judge of {n}, pipelined", []).append(judged(policy, n, pipelined=True))
     seconds = {name: median(found) for name, found in rows.items()}
     with_cache, history = computed(engine, prompt, args.tokens)
     with without("prefix cache"):
         without_cache, _ = computed(engine, prompt, args.tokens)
     tools = float(EPISODES * TURNS)  # what tools add one after the other
     hidden = 1 - (seconds["tools, continuous"] - seconds["sampling alone"]) / tools
-    verdicts = GROUPS * COMPLETIONS * VERDICT_S / AT_ONCE
     found = {
         "seconds": seconds,
         "one after the other": seconds["sampling alone"] + tools,
@@ -167,7 +167,12 @@ def main() -> None:
         "lengths: lockstep over continuous": median(
             a / b for a, b in zip(rows["lengths, lockstep"], rows["lengths, continuous"], strict=True)
         ),
-        "judge hidden": 1 - (seconds["groups, pipelined"] - seconds["groups, sampling alone"]) / verdicts,
+        **{
+            f"judge of {n}: at the end over pipelined": median(
+                a / b for a, b in zip(rows[f"judge of {n}, at the end"], rows[f"judge of {n}, pipelined"], strict=True)
+            )
+            for n in AT_ONCE
+        },
     }
     if args.json:
         print(json.dumps(found))

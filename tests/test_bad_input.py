@@ -173,6 +173,9 @@ def test_unknown_knob_in_the_configuration(fails, here):
 def test_configuration_that_is_not_toml(fails, here):
     (here / "my.toml").write_text("dataset: x\n")
     assert fails(words("sft", "--config my.toml")).startswith("my.toml is not TOML: ")
+    (here / "my.toml").write_text('epochs = "2"\n')
+    said = fails(words("sft", "--config my.toml"))
+    assert said == "my.toml: 'epochs' must be a number; got '2', which is text; leave out the quotes"
 
 
 @pytest.fixture

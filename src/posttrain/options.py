@@ -147,7 +147,8 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             with contextlib.suppress(TypeError):
                 values[key] = _loaded(value, kinds[key])
                 continue
-            raise UserError(f"{origin}: '{key}' must be {_expected(kinds[key])}; got {value!r}")
+            quoted = ", which is text; leave out the quotes" if isinstance(value, str) else ""
+            raise UserError(f"{origin}: '{key}' must be {_expected(kinds[key])}; got {value!r}{quoted}")
         found.append(values)
     return found
 

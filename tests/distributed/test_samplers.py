@@ -92,7 +92,11 @@ def test_new_weights_are_sent_once_and_sampled_from(shared_processes):
             expected = TransformersEngine(fresh.model, STOP).generate(REQUESTS)
             assert [c.token_ids for c in found] == [c.token_ids for c in expected]
         assert source.offers == 2
-        assert engine.metrics()["cluster/sync_bytes"] == sum(p.numel() * 4 for _, p in source.model.trainable())
+        found = engine.metrics()
+        assert found["cluster/sync_bytes"] == sum(p.numel() * 4 for _, p in source.model.trainable())
+        assert found["cluster/sync_seconds"] > 0
+        nothing = engine.metrics()
+        assert (nothing["cluster/sync_bytes"], nothing["cluster/sync_seconds"]) == (0, 0)
 
 
 def pids(engine):

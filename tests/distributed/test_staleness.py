@@ -143,7 +143,8 @@ def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path
         ({"max_staleness": 2}, "--max-staleness needs trainer processes"),
         ({"trainers": 1, "max_staleness": -1}, "--max-staleness must be 0 or more"),
         ({"trainers": 1, "in_flight_updates": True}, "needs --max-staleness above 0"),
-        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates"),
+        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates:"),
+        ({"trainers": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates and --max-staleness above 0:"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):
@@ -161,11 +162,11 @@ def test_a_run_without_importance_weights_is_refused(folder):  # noqa: F811
         grpo(folder, tis_cap=0.0)(AHEAD)
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "pipelined"])
-def test_groups_that_are_trained_as_they_finish_have_no_other_schedule(schedule, folder):  # noqa: F811
-    evicting = replace(AHEAD, in_flight_updates=True, evict_stale=True)
-    with pytest.raises(UserError, match=f"--evict-stale .* leave out --schedule {schedule}"):
-        grpo(folder, schedule=schedule)(evicting)
+def test_schedules_that_mean_nothing_ahead_are_refused(folder):  # noqa: F811
+    with pytest.raises(UserError, match=r"--max-staleness samples the next step .* leave out --schedule pipelined"):
+        grpo(folder, schedule="pipelined")(AHEAD)
+    with pytest.raises(UserError, match="--evict-stale samples continuously; leave out --schedule lockstep"):
+        grpo(folder, schedule="lockstep")(replace(AHEAD, in_flight_updates=True, evict_stale=True))
 
 
 def test_a_signal_ends_a_run_that_samples_ahead_within_seconds(tmp_path):

@@ -47,7 +47,10 @@ def test_other_modes_are_compared_with_the_fastest_one():
         assert line.endswith(f": {fastest.step / best.step:.2f} times as long a step")
     # a colocated split that is faster than all others is not the best: posttrain has none
     first = replace(splits[0], mode="colocated", step=best.step / 2)
-    assert replace(plan, splits=[first, *splits]).best == best
+    also = replace(plan, splits=[first, *splits])
+    assert also.best == best
+    assert [line for line in also.lines() if line.startswith("fastest on GPUs of their own: ")]
+    assert not [line for line in also.lines() if line.startswith("fastest: ")]
 
 
 def test_the_same_as_json(capsys):
@@ -82,7 +85,8 @@ def test_a_plot_is_svg_with_a_line_for_each_mode(capsys, tmp_path):
         ("--weight-sync nccl", "unknown weight sync 'nccl'"),
         ("--length-spread 20", "--length-spread is of the logarithm, and at most 3; got 20.0"),
         ("--mfu 40", "--mfu must be above 0 and at most 1; got 40.0"),
-        ("--model-parameters 1e15", "--model-parameters must be below 1e13; got 1e+15"),
+        ("--model-parameters 1e15", "--model-parameters is a number such as 7e9, from 1e6 to 1e13; got 1e+15"),
+        ("--model-parameters 7", "--model-parameters is a number such as 7e9, from 1e6 to 1e13; got 7"),
         ("--model-parameters nan", "--model-parameters must be 1 or more; got nan"),
         ("--max-new-tokens 16000", "prompt and completion may have 16512 tokens, which must fit in a pass; pass --m"),
         ("--plot plan.png", "--plot must name a .svg file in a folder that exists; got 'plan.png'"),
@@ -114,8 +118,14 @@ def test_what_is_not_built_is_said(capsys):
     assert (
         "WARNING: each trainer loads the whole model before it keeps its shard: 142 GB do not fit in the 72 GB" in out
     )
-    assert "posttrain as it is now (samplers of one GPU, weights passed on at 1.15 GB/s): does not fit" in out
+    assert "weights passed on at 1.15 GB/s): does not fit, a sampler needs 2 GPUs" in out
     assert "loads the whole model" not in typed(capsys, *large.replace("70e9", "30e9").split())[1]
+
+
+def test_completions_that_are_mostly_cut_are_said():
+    cut = "completions have 300 tokens on average (`mean_tokens`) before most are cut at 299 (`max_new_tokens`)"
+    assert cut in run(replace(SMALL_PLAN, max_new_tokens=299)).plan.warnings()
+    assert cut not in run(replace(SMALL_PLAN, max_new_tokens=300)).plan.warnings()
 
 
 def test_the_speed_of_posttrain_as_it_is_now_is_said():

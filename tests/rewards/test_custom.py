@@ -2,6 +2,7 @@ import asyncio
 import doctest
 import math
 import threading
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -116,6 +117,25 @@ def test_a_plain_function_does_not_block_the_event_loop_of_who_asks():
         return await asyncio.gather(from_function(lambda completion: release.wait(5)).score(apart(EPISODES)), let_go())
 
     assert [s.value for s in flat(asyncio.run(main())[0])] == [1, 1]
+
+
+def test_a_plain_function_is_called_by_one_thread_at_a_time():
+    inside, most = [0], []
+
+    def counts(completion):
+        inside[0] += 1
+        most.append(inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return 1.0
+
+    reward = from_function(counts)
+
+    async def together():
+        await asyncio.gather(*(reward.score(apart(EPISODES)) for _ in range(3)))
+
+    asyncio.run(together())
+    assert most == [1] * 3 * len(EPISODES)
 
 
 def test_the_prompt_is_the_last_thing_that_the_user_said():

@@ -1,8 +1,8 @@
-"""Groups that are scored while others are sampled: the same groups, and no episode waits for a reward."""
+"""Groups that are scored while others are sampled: the same groups, and none waits for the episodes of others."""
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,8 @@ from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.setup.sampling import set_up
+from posttrain.setup.sampling_options import SampledOptions, check_sampling
 from posttrain.types import Outcome, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 
@@ -23,15 +25,13 @@ G = 2
 
 
 def says(request):
-    """A letter that depends on the seed; to a judge, a score that depends on the answer."""
-    text = CHAT.tokenizer.decode(request.token_ids)
-    said = "abcd"[request.seed % 4] if "Score:" not in text else f"Score: {text.count('a') % 10}"
-    return (*CHAT.tokenizer.encode(said, add_special_tokens=False), STOP)
+    """A letter that depends on the seed."""
+    return (*CHAT.tokenizer.encode("abcd"[request.seed % 4], add_special_tokens=False), STOP)
 
 
 def sampled(environment, tasks, *, pipelined=True, min_group=1, **more):
     engine = ScriptedEngine(says, CHAT.stop_ids)
-    asked = players(engine, Sampling(16), schedule="continuous", pipelined=pipelined, **more)
+    asked = players(engine, Sampling(16), pipelined=pipelined, **more)
     return sample_groups(environment, tasks, asked, completions_per_prompt=G, seed=3, min_group=min_group)
 
 
@@ -78,7 +78,6 @@ class Held(Environment):
     """Each task but the first ends when a test says so."""
 
     go: bool = False
-    ended: list[str] = field(default_factory=list)
 
     async def play(self, task, seats, seed):
         await seats["policy"].turn(task.prompt)
@@ -86,41 +85,34 @@ class Held(Environment):
         while task.id != "a" and not self.go:  # rewards have event loops of their own
             assert time.monotonic() < until
             await asyncio.sleep(0.001)
-        if task.id == "c":  # it ends after the others
-            await asyncio.sleep(0.05)
-        self.ended.append(task.id)
         return Outcome()
 
 
 @dataclass
 class Opens(EpisodeReward):
-    """Scores the first group, and only then lets the others end; holds the calls that it got."""
+    """Scores the first group, and only then lets the others end; each call waits until all are under way."""
 
     held: Held
     calls: list[list[str]] = field(default_factory=list)
-    under_way: int = 0
     name: str = "opens"
 
     async def score_episodes(self, episodes):
         self.calls.append([episode.task.id for episode in episodes])
-        self.under_way += 1
-        assert self.under_way == 1, "two calls at once"
         self.held.go = True
-        while len(self.held.ended) < 3 * G:  # all end while this call is under way
+        until = time.monotonic() + 20
+        while len(self.calls) < 3:
+            assert time.monotonic() < until
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
-        self.under_way -= 1
         return [Score(1.0) for _ in episodes]
 
 
-def test_an_episode_that_waits_for_a_reward_of_another_task_ends_and_calls_do_not_overlap():
+def test_a_group_is_scored_while_others_are_sampled_and_scored():
     held = Held()
     reward = Opens(held)
     environment = ScoredEnvironment(Weighted(((reward, 1.0),)), held)
     groups = sampled(environment, [question(name) for name in ("c", "b", "a")])
     assert [group.task.id for group in groups] == ["c", "b", "a"]
-    # the first that ended alone, and then in their order all that ended during that call
-    assert reward.calls == [["a"] * G, ["c"] * G + ["b"] * G]
+    assert reward.calls[0] == ["a"] * G and sorted(reward.calls[1:]) == [["b"] * G, ["c"] * G]
 
 
 def test_a_reward_that_fails_ends_the_episodes_that_are_under_way():
@@ -147,23 +139,31 @@ def test_a_reward_that_fails_ends_the_episodes_that_are_under_way():
     assert cancelled == ["b"] * G
 
 
-def test_too_many_failed_episodes_are_an_error_of_all():
-    environment = Uneven()
+def test_too_many_failed_episodes_are_an_error_before_others_are_scored():
+    environment, calls = Uneven(pauses={"a?": 200}), []
     environment.failing = frozenset(("b?", seed) for seed in range(3))
+    judged = scored(environment, lambda episode: calls.append(episode) or 1.0)
+    tasks = [question("a?"), question("b?")]
     with pytest.raises(EpisodeError, match=r"2 of 4 episodes failed \(2 KeyError\), more than `max_lost` 0.4"):
-        sampled(scored(environment), [question("a?"), question("b?")], max_lost=0.4)
-    assert len(sampled(scored(environment), [question("a?"), question("b?")], max_lost=0.5)) == 1
-    assert sampled(scored(), []) == []
+        sampled(judged, tasks, max_lost=0.4)
+    assert calls == []
+    assert len(sampled(judged, tasks, max_lost=0.5)) == 1 and len(calls) == G
+    assert sampled(judged, []) == []
 
 
-def test_the_policy_judges_the_groups_that_have_ended():
-    def of(pipelined):
-        policy = PolicyChat()
-        policy.bind(CHAT, 4000)
-        environment = ScoredEnvironment(Weighted(((Judge(policy), 1.0),)), Quiz(pauses={"2?": 50}))
-        found = sampled(environment, [question("1?"), question("2?")], pipelined=pipelined, policy_chat=policy)
-        with pytest.raises(UserError, match="can only be asked by a reward"):
-            asyncio.run(policy.chat(question().prompt, sampling=Sampling(4)))
-        return found
+def test_the_policy_which_is_sampling_is_no_judge():
+    policy = PolicyChat()
+    policy.bind(CHAT, 4000)
+    environment = ScoredEnvironment(Weighted(((Judge(policy), 1.0),)), Quiz())
+    with pytest.raises(UserError, match=r"can only be asked .* and no others are sampled"):
+        sampled(environment, [question("1?"), question("2?")], policy_chat=policy)
+    options = SampledOptions(dataset="gym:chain_sum", judge="mine=policy", schedule="pipelined")
+    with pytest.raises(UserError, match="a judge that is the policy cannot answer while it samples"):
+        set_up(options, "", lambda: None)
 
-    assert of(True) == of(False)
+
+def test_an_engine_of_whole_batches_is_refused():
+    options = SampledOptions(dataset="gym:chain_sum", engine="http://localhost:8000", schedule="pipelined")
+    with pytest.raises(UserError, match="--engine http://localhost:8000 samples a whole batch at a time"):
+        check_sampling(options)
+    check_sampling(replace(options, schedule="continuous"))

@@ -190,11 +190,20 @@ def test_keys_that_are_removed_while_the_model_is_loaded_leave_the_server_closed
 def test_every_route_needs_a_key(server):
     for key in ("", "wrong"):
         client = http(server[0], key)
-        assert client.get("get_server_capabilities").status_code == 401
+        refused = client.get("get_server_capabilities")
+        what = "this server does not know the key in X-API-Key" if key else "a request needs a key, in X-API-Key"
+        assert (refused.status_code, refused.json()) == (401, {"error": f"{what}; keys begin with tml-"})
         for route in ("client/config", "create_session", "asample", "retrieve_future", "optim_step", "telemetry"):
             assert post(client, route).status_code == 401
             assert client.post(route, content=b"{").status_code == 401  # it is not read
         assert client.post("forward_backward", content=b"", headers=PROTOBUF).status_code == 401
+
+
+@pytest.mark.parametrize("content", [b'{"base_model": "x"}', b"[1]"])
+def test_a_body_that_is_not_read_as_json_says_what_to_send(server, content):
+    answer = http(server[0]).post("create_model", content=content, headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 422
+    assert answer.json() == {"error": "the body is not a JSON object; send one, with Content-Type: application/json"}
 
 
 def test_a_key_reads_nothing_of_anothers(server):

@@ -311,9 +311,12 @@ def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
     assert "tokens_per_second" in (row := read_run(tmp_path / "run").metrics[-1]) and "seconds/rollout" not in row
 
 
-def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tmp_path, whole):
+def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tmp_path, whole, said):
     longer, _ = train(resume=tmp_path / "whole", steps=8)
-    assert longer.step == 8
+    assert longer.step == 8 and "other options than before: steps was 6, now 8" in said
+    said.clear()
+    train(resume=tmp_path / "whole", steps=8)
+    assert not [line for line in said if "other options" in line]
     training = Training(8, Number(), LearningRate(1.0, 0, "linear", 8), Evaluations(0, False, False), {}, 100, 2, {})
     with (
         pytest.raises(UserError, match="other"),

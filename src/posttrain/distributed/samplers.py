@@ -212,15 +212,16 @@ class SamplerGroup(Group):
         return self.actors.collect(calls, self.timeout_s) if calls else {}
 
     def metrics(self) -> dict[str, float]:
-        """Of the last transfer of weights, and of sampling since the last call.
+        """Of the last transfer of weights since the last call, 0 without one, and of sampling since then.
 
         Of the transfer: seconds until all samplers had them, bytes to each, and how many the trainer sent them since
         another sampler had failed to. Losses so far. Of sampling: the share of time in which each sampled, and tokens
         per second then, of all and of each.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
-        shares, speeds = self._ledger.rates()
         sent["cluster/sync_retries"] = float(self._retries)
+        self._sent_bytes, self._sent_s, self._retries = 0, 0.0, 0
+        shares, speeds = self._ledger.rates()
         replaced = {"cluster/samplers_replaced": float(self.replaced)}
         return {**sent, **replaced, **shares, **speeds}
 

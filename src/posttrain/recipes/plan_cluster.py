@@ -8,7 +8,6 @@ discrete-event simulation on it (docs/scaling.md). Nothing is loaded or run. Lef
 environments of several turns, evaluations, failures.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -207,8 +206,10 @@ def _check(config: PlanCluster) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be above 0 and at most 1; got {getattr(config, name)}")
     if config.length_spread > 3:
         raise UserError(f"--length-spread is of the logarithm, and at most 3; got {config.length_spread}")
-    if not math.log(config.model_parameters) < 30:
-        raise UserError(f"--model-parameters must be below 1e13; got {config.model_parameters:g}")
+    if not 1e6 <= config.model_parameters < 1e13:
+        raise UserError(
+            f"--model-parameters is a number such as 7e9, from 1e6 to 1e13; got {config.model_parameters:g}"
+        )
     longest = config.prompt_tokens + config.max_new_tokens
     if longest > config.microbatch_tokens:
         raise UserError(

@@ -61,7 +61,7 @@ from posttrain.setup.heldout import (
 )
 from posttrain.setup.reward_models import names_in
 from posttrain.setup.sampling import Setup, read_prompts, set_up
-from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
+from posttrain.setup.sampling_options import COUNTS, PIPELINED, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
@@ -382,8 +382,10 @@ def _check(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> N
         raise UserError(f"--tis-cap must be 0 or more; got {config.tis_cap}")
     if staleness_of(cluster) and config.tis_cap == 0:
         raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
-    if evicts(cluster) and config.schedule not in ("auto", "continuous"):
-        raise UserError(f"--evict-stale samples and scores group by group; leave out --schedule {config.schedule}")
+    if staleness_of(cluster) and config.schedule == PIPELINED:
+        raise UserError("--max-staleness samples the next step while one is scored; leave out --schedule pipelined")
+    if evicts(cluster) and config.schedule == "lockstep":
+        raise UserError("--evict-stale samples continuously; leave out --schedule lockstep")
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):

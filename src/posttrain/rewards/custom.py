@@ -42,9 +42,11 @@ TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_s
 import inspect
 import json
 import math
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any, Literal, TypeVar, cast
 
 from posttrain import user_code
@@ -135,6 +137,7 @@ class CustomReward:
     rest: bool  # whether it takes **metadata
     declared: Declared = Declared()
     beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
+    alone: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)  # see `_call`
     context: list[RewardContext] = field(default_factory=list[RewardContext], compare=False, repr=False)  # once known
 
     @property
@@ -211,7 +214,13 @@ class CustomReward:
             arguments[_CONTEXT] = self.context[0] if self.context else RewardContext()
         if inspect.iscoroutinefunction(self.function):
             return await without_exit(self.function(**arguments))
-        returned = await in_thread(self.function, **arguments)
+
+        @wraps(self.function)
+        def one_at_a_time(**given: Any) -> object:
+            with self.alone:  # groups may be scored at the same time, and a function may have a state
+                return self.function(**given)
+
+        returned = await in_thread(one_at_a_time, **arguments)
         return await without_exit(cast("Awaitable[object]", returned)) if inspect.isawaitable(returned) else returned
 
     def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:

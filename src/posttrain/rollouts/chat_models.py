@@ -115,12 +115,14 @@ class PolicyChat:
         """As in `ChatModel`.
 
         Raises:
-            UserError: no episodes of the policy are being scored.
+            UserError: no episodes of the policy are being scored, or others are sampled.
         """
         engine = self._engine.get()
         if engine not in self._open:  # asked from a thread of the reward's own, which has no context or an old one
             engine = self._open[0] if len(self._open) == 1 else None
         if self._chat_format is None or engine is None:
-            raise UserError("the policy can only be asked by a reward, while its own episodes are scored")
+            raise UserError(
+                "the policy can only be asked by a reward, while its own episodes are scored and no others are sampled"
+            )
         model = EngineChat(engine, self._chat_format, self._context)
         return await model.chat(messages, sampling=sampling, tools=tools, seed=seed)

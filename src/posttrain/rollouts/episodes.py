@@ -7,7 +7,7 @@ others: it is retried with the same seed if the error may be transient, and is l
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -61,7 +61,8 @@ class Players:
         others: by seat name, factories of other players, called for each episode with its seed; not trained.
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
         schedule: as in `AsyncEngine`; None: what the environment asks for.
-        pipelined: `sample_groups` scores groups whose episodes have ended while others are sampled; not in `lockstep`.
+        pipelined: `sample_groups` plays continuously, and scores each group while others are sampled; rewards cannot
+            ask the policy then.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: called with the number of newly sampled tokens.
         on_lost: called with each episode that failed permanently.
@@ -137,7 +138,7 @@ def play(
 
 
 def _count_losses(found: Sequence[Played | Lost], players: Players) -> None:
-    lost = [each for each in found if isinstance(each, Lost)]
+    lost = _lost(found)
     refuse_losses(lost, len(found), players.max_lost)
     if players.on_lost is not None:
         for each in lost:
@@ -154,6 +155,8 @@ def asks_of(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
     """Where the episodes of an environment ask for their turns."""
     played = environment.environment
     schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
+    if players.pipelined:  # in lockstep, episodes that have ended would wait for all others
+        schedule = "continuous"
     return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
 
 
@@ -383,8 +386,12 @@ def sample_groups(
     return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
 
 
-def _whole(found: Sequence[Played | Lost]) -> list[Played]:
+def _whole(found: Iterable[Played | Lost]) -> list[Played]:
     return [each for each in found if isinstance(each, Played)]
+
+
+def _lost(found: Iterable[Played | Lost]) -> list[Lost]:
+    return [each for each in found if isinstance(each, Lost)]
 
 
 def _pipelined(
@@ -394,34 +401,20 @@ def _pipelined(
     seeds: Sequence[Sequence[int]],
     least: int,
 ) -> list[Group]:
-    """As `sample_groups`; groups whose episodes have ended are scored while others are sampled.
-
-    One call of the rewards at a time, as without: the next one has all groups that have ended since.
-    """
+    """As `sample_groups`; each group is scored as soon as its episodes have ended, several at once."""
     asks = asks_of(environment, players)
     found: dict[int, list[Played | Lost]] = {}
     groups: dict[int, Group] = {}
-    ended: asyncio.Queue[int] = asyncio.Queue()
 
-    async def play_task(number: int) -> None:
+    async def play_and_score(number: int) -> None:
         mine = seeds[number]
         found[number] = await _play_all(environment, [tasks[number]] * len(mine), asks, players, mine, [()] * len(mine))
-        ended.put_nowait(number)
+        refuse_losses(_lost(chain(*found.values())), sum(map(len, seeds)), players.max_lost)  # verdicts may be paid for
+        whole = _whole(found[number])
+        if len(whole) >= least:
+            (groups[number],) = await _scored(environment, [tasks[number]], [whole], players)
 
-    async def score_ended() -> None:
-        left = len(tasks)
-        while left:
-            next_ones = [await ended.get(), *(ended.get_nowait() for _ in range(ended.qsize()))]
-            left -= len(next_ones)
-            kept = {p: whole for p in sorted(next_ones) if len(whole := _whole(found[p])) >= least}
-            if kept:
-                scored = await _scored(environment, [tasks[p] for p in kept], list(kept.values()), players)
-                groups.update(zip(kept, scored, strict=True))
-
-    async def play_and_score() -> None:
-        await all_of([score_ended(), *map(play_task, range(len(tasks)))])
-
-    run_with(asks, players, play_and_score())
+    asks.run(all_of(map(play_and_score, range(len(tasks)))))
     _count_losses([each for _, of in sorted(found.items()) for each in of], players)
     return [group for _, group in sorted(groups.items())]
 
@@ -442,8 +435,7 @@ async def sample_group(
     """
     seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
     found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
-    whole = _whole(found)
-    lost = [each for each in found if isinstance(each, Lost)]
+    whole, lost = _whole(found), _lost(found)
     if len(whole) < max(min_group, environment.min_group):
         return None, lost
     (group,) = await _scored(environment, [task], [whole], players)

@@ -56,6 +56,7 @@ class RunDirectory:
         """
         self.path = path
         self.environment, self.before = environment, before or {}
+        self.changes: list[str] = []  # options of a resumed run that are others than before
         self._lock = _lock(path)
         self._open(sys.maxsize)  # all rows, but not a torn last line, which must not be written on to
         self._events = EventFile(path)
@@ -125,8 +126,9 @@ class RunDirectory:
         starts = run.environment.get("resumed", [])
         about = describe_environment(config) | dict(environment or {})
         directory = cls(path, about, before=(starts or [run.environment])[-1])
+        directory.changes = config_file.differences(run.config, config)
         command = command or run.command
-        if command != run.command or config_file.differences(run.config, config):
+        if command != run.command or directory.changes:
             _replace(path / CONFIG, _toml(command, config))
         _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory

@@ -40,7 +40,9 @@ def first_mistake(error: Any) -> str:
     found = error.errors()
     first = next((each for each in found if each["type"] not in OTHER_KIND), found[0])
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    return f"{where}: {first['msg']}"
+    if not where and first["type"] == "model_attributes_type":  # also what a body of another Content-Type is
+        return "the body is not a JSON object; send one, with Content-Type: application/json"
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 def _http(request: Request, error: Any) -> Response:

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from posttrain.server.keys import Keys
+from posttrain.server.keys import PREFIX, Keys
 from posttrain.server.limits import Limits
 
 Message = MutableMapping[str, Any]
@@ -70,9 +70,11 @@ class Guard:
             raise _Refused(421, "this server has another name; start it with its own as the host")
         if b"origin" in headers:
             raise _Refused(403, "the API is not for pages in a browser")
-        owner = self._keys.owner(headers.get(b"x-api-key", b"").decode("latin-1"))
+        key = headers.get(b"x-api-key", b"").decode("latin-1")
+        owner = self._keys.owner(key)
         if owner is None:
-            raise _Refused(401, "this server does not know the key in X-API-Key")
+            what = "this server does not know the key in X-API-Key" if key else "a request needs a key, in X-API-Key"
+            raise _Refused(401, f"{what}; keys begin with {PREFIX}")
         scope.setdefault("state", {})["owner"] = owner
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > self._limits.body_bytes:

@@ -59,7 +59,8 @@ def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.C
         return None, ("the run has no checkpoint yet, and starts again from its first step",)
     training.trained.restore(found.path)
     directory.rewind(found.step - (OWED in found.state))
-    notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
+    notes = [f"other options than before: {'; '.join(directory.changes)}"] if directory.changes else []
+    notes += [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
     notes += training.rate.changed(directory.before.get("steps"), found.step)
     if found.step >= training.steps and OWED not in found.state:
         notes.append(f"the run has all its steps, {found.step}; pass a larger `{training.counted}` to train further")

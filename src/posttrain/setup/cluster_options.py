@@ -202,7 +202,8 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
         if engine != "embedded":
             raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
     if given.get("evict_stale") and not given["in_flight_updates"]:
-        raise UserError("--evict-stale needs --in-flight-updates: otherwise new weights wait for the oldest group")
+        ahead = "" if given["max_staleness"] else " and --max-staleness above 0"
+        raise UserError(f"--evict-stale needs --in-flight-updates{ahead}: otherwise new weights wait for all groups")
     _check_replicas(options)
     _check_address(options.address)
     if options.address == LOCAL:

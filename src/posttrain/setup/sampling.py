@@ -130,6 +130,8 @@ def _set_up(
     groups: Sequence[tuple[int, str]],
 ) -> Setup:
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
+    if options.schedule == PIPELINED and judging.policy in judging.models.values():
+        raise UserError("a judge that is the policy cannot answer while it samples; leave out --schedule pipelined")
     rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)

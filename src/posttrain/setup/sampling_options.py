@@ -85,8 +85,9 @@ class SampledOptions(JudgeOptions):
     schedule: str = "auto"
     """Turn scheduling: lockstep, continuous, pipelined, or auto (the environment's choice). lockstep samples a turn of
     all episodes together (reproducible); continuous samples each turn when it is requested, so that a slow tool delays
-    only its own episode. pipelined is continuous, and scores groups whose episodes have ended while others are
-    sampled, for slow judges and sandboxes; batch rewards then get part of a batch in each call."""
+    only its own episode. pipelined is continuous, and scores each group as soon as its episodes have ended,
+    while others are sampled: for slow judges and sandboxes. Not with --max-staleness, where the next step is sampled
+    meanwhile."""
     completions_per_prompt: int = 8
     """Completions per prompt (group size). The batch is prompts x completions."""
     max_new_tokens: int = 256
@@ -217,6 +218,8 @@ def check_sampling(config: SampledOptions) -> None:
         raise UserError("--seats needs an --environment with several seats; pass it too")
     if config.schedule not in SCHEDULES:
         raise unknown("schedule", config.schedule, SCHEDULES)
+    if config.schedule == PIPELINED and "://" in config.engine:
+        raise UserError(f"--engine {config.engine} samples a whole batch at a time; leave out --schedule pipelined")
     if config.max_episode_tokens < 0 or not 0 <= config.max_lost <= 1:
         raise UserError("--max-episode-tokens must be 0 or more, and --max-lost a fraction from 0 to 1")
 

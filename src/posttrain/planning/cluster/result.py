@@ -101,10 +101,10 @@ class ClusterPlan:
             *table,
             "",
             "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
-            f"fastest: {self._told(best)}",
+            f"fastest{' on GPUs of their own' * (best is not self.splits[0])}: {self._told(best)}",
             *self._compared(),
             f"posttrain as it is now (samplers of one GPU, weights passed on at {CHANNEL / GB:.2f} GB/s): "
-            + ("does not fit" if self.now is None else self._told(self.now)),
+            + (self._told(self.now) if self.now else f"does not fit, a sampler needs {_gpus(self.of_sampler)}"),
             *(f"WARNING: {warning}" for warning in self.warnings()),
         ]
 
@@ -126,7 +126,12 @@ class ClusterPlan:
     def warnings(self) -> list[str]:
         """What does not fit, or is not built."""
         found: list[str] = []
-        weights, usable = WEIGHT * self.room.shape.parameters, self.room.usable
+        work, weights, usable = self.room.work, WEIGHT * self.room.shape.parameters, self.room.usable
+        if work.mean_tokens > work.max_tokens:
+            found.append(
+                f"completions have {work.mean_tokens:g} tokens on average (`mean_tokens`) before most are cut at "
+                f"{work.max_tokens} (`max_new_tokens`)"
+            )
         if (loaded := weights + weights / self.best.trainers) > usable:
             found.append(
                 "each trainer loads the whole model before it keeps its shard: "
