@@ -183,7 +183,7 @@ SCHEDULES: Mapping[str, Schedule | None] = {
     "auto": None,
     "lockstep": "lockstep",
     "continuous": "continuous",
-    PIPELINED: "continuous",
+    PIPELINED: None,  # `Players.pipelined` decides
 }
 
 COUNTS = (

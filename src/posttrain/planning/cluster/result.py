@@ -104,7 +104,7 @@ class ClusterPlan:
             f"fastest{' on GPUs of their own' * (best is not self.splits[0])}: {self._told(best)}",
             *self._compared(),
             f"posttrain as it is now (samplers of one GPU, weights passed on at {CHANNEL / GB:.2f} GB/s): "
-            + (self._told(self.now) if self.now else f"does not fit, a sampler needs {_gpus(self.of_sampler)}"),
+            + (self._told(self.now) if self.now else "does not fit" + self._of_one_gpu()),
             *(f"WARNING: {warning}" for warning in self.warnings()),
         ]
 
@@ -112,6 +112,9 @@ class ClusterPlan:
         unit = "per million" if self.price else "GPU-hours per million"
         speed = f"{_seconds(split.step)} s a step, {split.tokens_per_second:,.0f} trained tokens/s"
         return f"{described(split)}, {speed}, {self.cost(split):.3g} {unit}"
+
+    def _of_one_gpu(self) -> str:
+        return f", a sampler needs {_gpus(self.of_sampler)}" if self.of_sampler > 1 else ""
 
     def _compared(self) -> list[str]:
         """How much slower the fastest split of each other mode is."""
