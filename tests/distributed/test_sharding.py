@@ -16,9 +16,10 @@ import torch
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
-from posttrain.errors import TrainingError, UserError
+from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.rollouts.weight_channel import received
+from posttrain.training import sharded_files
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
@@ -273,6 +274,89 @@ def test_a_checkpoint_is_that_of_one_process(actors, dtype, adapter, tmp_path):
     assert {"reference.safetensors", "critic-masters.safetensors", "optimizer.json"} < set(names)
     for folder in folders[1:]:
         assert filecmp.cmpfiles(folders[0], folder, names, shallow=False) == (names, [], [])
+    assert trained(learner) == trained(other)
+
+
+class Apart(Shown):
+    """A learner whose ranks write their shards themselves, in many files."""
+
+    def save(self, folder):
+        """See `Learner`."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharding, "APART_BYTES", 0)
+            patch.setattr(sharded_files, "FILE_BYTES", 512)
+            super().save(folder)
+
+
+SHARDED = ("masters", "optimizer", "critic-masters", "critic-optimizer", "reference")
+
+
+@pytest.mark.parametrize(("actors", "dtype"), [(2, torch.float32), (3, torch.bfloat16)], indirect=["actors"])
+def test_shards_that_each_rank_writes_are_those_files(actors, shared, dtype, tmp_path):
+    """Read by one process, by as many ranks, by another number and by replicas: all save what the ranks would."""
+    more = {"dtype": dtype, "critic": "own"}
+    for name in ("whole", "apart", "replicas", "by_all"):
+        (tmp_path / name).mkdir()
+    learner = group(actors, kind=Apart, **more)
+    trained(learner)
+    learner.copy(POLICY, REFERENCE)
+    learner.save(tmp_path / "apart")
+    whole = group(actors, **more)
+    whole.restore(tmp_path / "apart")
+    whole.save(tmp_path / "whole")
+    assert trained(whole) == trained(learner)
+    assert {path.name for path in (tmp_path / "apart").iterdir() if path.is_dir()} == set(SHARDED)
+    files = sorted(path.name for path in (tmp_path / "apart").glob("critic-masters/*"))
+    assert len(files) > 2 * actors.size and len({name[:11] for name in files}) == actors.size
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    replicas = group(shared.ranks(4), shards=2, kind=Apart, **more)
+    replicas.restore(tmp_path / "apart")
+    replicas.save(tmp_path / "replicas")
+    others = group(actors, **more), group(shared.ranks(5 - actors.size), **more), built(ALONE, **more)
+    for other, folder in zip(others, ("apart", "apart", "replicas"), strict=True):
+        other.restore(tmp_path / folder)
+        other.save(tmp_path / "by_all")
+        assert filecmp.cmpfiles(tmp_path / "whole", tmp_path / "by_all", names, shallow=False) == (names, [], [])
+
+
+@on(2)
+def test_rows_that_are_missing_are_not_made_up(actors, tmp_path):
+    learner, alone = group(actors, kind=Apart), built(ALONE)
+    trained(learner)
+    learner.save(tmp_path)
+    middle = sorted(tmp_path.glob("masters/shard-00001-*"))[1]
+    middle.unlink()
+    for each in (alone, learner):
+        with pytest.raises(CheckpointError, match=r"rows of 'model\..*' are missing"):
+            each.restore(tmp_path)
+    middle.write_bytes(b"torn")
+    for each in (alone, learner):
+        with pytest.raises(CheckpointError, match=r"cannot read shards from .*masters"):
+            each.restore(tmp_path)
+
+
+class SecondIsFull(Apart):
+    """The disk of the second rank is full."""
+
+    def save(self, folder):
+        """See `Learner`."""
+        with pytest.MonkeyPatch.context() as patch:
+            if self._ranks.rank == 1:
+                patch.setattr(sharded_files.HuggingFaceStorageWriter, "write_data", _no_space)
+            super().save(folder)
+
+
+def _no_space(*given):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@on(2)
+def test_a_full_disk_of_one_rank_is_an_error_of_no_later_call(actors, tmp_path):
+    learner, other = group(actors, kind=SecondIsFull), group(actors)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            learner.save(tmp_path)
+        assert raised.value.errno == errno.ENOSPC
     assert trained(learner) == trained(other)
 
 

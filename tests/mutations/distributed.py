@@ -140,6 +140,30 @@ MUTATIONS = [
         f"{SHARDING}::test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
     ),
     *(
+        Mutation(f"{file}.py", old, new, f"{SHARDING}::test_{test}")
+        for file, old, new, test in [
+            (
+                "distributed/sharding",
+                "if sum(sharded) > APART_BYTES:",
+                "if False:",
+                "rows_that_are_missing_are_not_made_up",
+            ),
+            (
+                "training/sharded_files",
+                "saved.size.numel() != sum(",
+                "0 * sum(",
+                "rows_that_are_missing_are_not_made_up",
+            ),
+            ("training/sharded_files", "1 + end // FILE_BYTES", "1", "rows_that_are_missing_are_not_made_up"),
+            (
+                "training/sharded_files",
+                "(error, OSError)",
+                "(error, ())",
+                "a_full_disk_of_one_rank_is_an_error_of_no_later_call",
+            ),
+        ]
+    ),
+    *(
         Mutation(f"distributed/{file}.py", old, new, "distributed/test_replicas.py")
         for file, old, new in [
             ("sharding", "ranks.rank % ranks.shards", "ranks.rank"),

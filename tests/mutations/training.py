@@ -231,11 +231,11 @@ MUTATIONS = [
         Mutation("training/state.py", old, new, "training/test_state.py")
         for old, new in [
             ("        self.save_model(folder)\n", ""),
-            ("        part.load_masters(load_tensors(folder / (name + MASTERS)))\n", ""),
+            ("            part.load_masters(self.shards.load(folder / (name + MASTERS), masters))\n", ""),
             ("        restore_optimizer(part.adam", "        print(part.adam"),
             (
-                "self._write(folder / (name + MASTERS), masters, writes)",
-                "self._write(folder / (name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes)",
+                "(name + MASTERS), masters, writes=",
+                "(name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes=",
             ),
         ]
     ),

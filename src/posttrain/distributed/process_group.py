@@ -58,6 +58,7 @@ class ProcessGroup:
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
         self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
         self._grids: dict[int, DeviceMesh] = {}
+        self._on_cpus: Any = None
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=self._timeout)
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
@@ -121,6 +122,12 @@ class ProcessGroup:
                 names = ("replicate", "shard")
                 self._grids[columns] = DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
         return self._grids[columns]
+
+    def on_cpus(self) -> Any:
+        """A group of all ranks for checkpoints, over gloo, so that no other call is in its way. All ranks call it."""
+        if self._on_cpus is None:
+            self._on_cpus = dist.new_group(backend="gloo", timeout=self._timeout)
+        return self._on_cpus
 
     def leave(self) -> None:
         """Leave the group; all ranks do so together."""

@@ -33,6 +33,8 @@ from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
+from posttrain.training.checkpoint import load_tensors, save_tensors
+from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
 from posttrain.training.shards import Named, Shards
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ class ShardedRanks:
     def __init__(self, group: ProcessGroup, shards: int) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
         self.shards, self.mesh = shards, group.grid(shards)
-        self.device = self.mesh.device_type
+        self.device, self.on_cpus = self.mesh.device_type, group.on_cpus
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
@@ -233,10 +235,35 @@ class FSDPShards:
                 state = adam.state.pop(mine)
                 adam.state[p] = {key: _shard(value, p) if value.dim() else value for key, value in state.items()}
 
-    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
+    def shard_like(self, found: Tensor, like: Tensor) -> Tensor:
         """See `Shards`; in the memory of the full tensor."""
+        if isinstance(found, DTensor) or not isinstance(like, DTensor):
+            return found
         rows = self._rows(like)
-        return _shard(full[self._shard * rows :][:rows], like) if isinstance(like, DTensor) else full
+        return _shard(found[self._shard * rows :][:rows], like)
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
+        """See `Shards`."""
+        sharded = [tensor.nbytes for tensor in tensors.values() if isinstance(tensor, DTensor)]
+        if sum(sharded) > APART_BYTES:
+            self._ranks.meet(len(tensors))
+            with peers():
+                write_shards(folder_of(path), tensors, self._ranks.on_cpus())
+            return
+        whole = dict(self.full_tensors(tensors.items(), path.parent))
+        if writes:
+            save_tensors(path, whole)
+
+    def load(self, path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Shards`."""
+        apart = folder_of(path)
+        if not apart.is_dir():
+            return load_tensors(path)
+        room = room_for_shards(apart, like)
+        self._ranks.meet(len(room))
+        with peers():
+            read_shards(apart, room, self._ranks.on_cpus())
+        return room
 
     @torch.no_grad()
     def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:

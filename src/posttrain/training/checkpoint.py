@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from posttrain.errors import CheckpointError, ProcessLost, first_line
 
 Json = bool | int | float | str | list[Any] | dict[str, Any] | None
 
+AT_ONCE = 8  # files that are read for their checksums
 _STATE, _SUMS, _BEST = "state.json", "checksums.json", "best.json"
 _SAVING = ".saving-"
 _NAME = re.compile(r"step-(\d+)(\.old)?")  # .old: was being replaced by a save of the same step when the process died
@@ -172,9 +174,13 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
         if (folder / reserved).exists():
             raise ValueError(f"{reserved} is written by save itself; give the file another name")
     (folder / _STATE).write_text(json.dumps(about, indent=1), encoding="utf-8")
-    sums = {}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        sums[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        digests = list(pool.map(_sha256, paths))
+    sums = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": digest}
+        for path, digest in zip(paths, digests, strict=True)
+    }
     (folder / _SUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
     for path in folder.rglob("*"):
         _sync(path)
@@ -262,14 +268,17 @@ def _checked(folder: Path) -> Checkpoint:
         raise _Damaged(f"{_SUMS} cannot be read") from None
     if _STATE not in expected:
         raise _Damaged(f"{_SUMS} does not name {_STATE}")
-    for name, (size, sha256) in expected.items():
+    for name, (size, _) in expected.items():
         path = folder / name
         if not path.is_file():
             raise _Damaged(f"{name} is missing")
         if (found := path.stat().st_size) != size:
             raise _Damaged(f"{name} has {found} bytes, not {size}")
-        if _sha256(path) != sha256:
-            raise _Damaged(f"{name} has another checksum than when it was saved")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        digests = pool.map(_sha256, (folder / name for name in expected))
+        for (name, (_, sha256)), digest in zip(expected.items(), digests, strict=True):
+            if digest != sha256:
+                raise _Damaged(f"{name} has another checksum than when it was saved")
     about = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return Checkpoint(folder, about["step"], about["state"], about["score"])
 

@@ -5,12 +5,15 @@ not know of it. Rounding by flat position and norms over all shards need this in
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from posttrain.training.checkpoint import load_tensors, save_tensors
+from posttrain.training.sharded_files import folder_of, read_shards, room_for_shards
 
 Named = Iterable[tuple[str, Tensor]]
 
@@ -46,8 +49,26 @@ class Shards(Protocol):
         """Around a step of `adam`: while the block runs, it holds the local shards, as plain tensors."""
         ...
 
-    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
-        """A full tensor, which all ranks have, sharded as `like` is."""
+    def shard_like(self, found: Tensor, like: Tensor) -> Tensor:
+        """A full tensor, which all ranks have, sharded as `like` is; what is sharded already is left as it is."""
+        ...
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
+        """Write tensors to a safetensors file, which rank 0 `writes`; all ranks take part.
+
+        What is sharded and has more than `sharded_files.APART_BYTES` is written by each rank, its shards, to a folder
+        beside it: `folder_of(path)`.
+        """
+        ...
+
+    def load(self, path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Read what `save` has written there on any number of ranks.
+
+        In full, or sharded as that of `like` is whose name a tensor's begins with: NAME, or NAME/KEY.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
         ...
 
     def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
@@ -94,9 +115,21 @@ class Replicated:
         """See `Shards`."""
         return contextlib.nullcontext()
 
-    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
+    def shard_like(self, found: Tensor, like: Tensor) -> Tensor:
         """See `Shards`."""
-        return full
+        return found
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
+        """See `Shards`."""
+        if writes:
+            save_tensors(path, tensors)
+
+    def load(self, path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See `Shards`."""
+        if not (apart := folder_of(path)).is_dir():
+            return load_tensors(path)
+        read_shards(apart, room := room_for_shards(apart, like))
+        return room
 
     def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
         """See `Shards`; the tensors themselves, on every rank."""

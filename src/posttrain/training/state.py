@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from posttrain.training.checkpoint import Json, load_tensors, save_tensors
+from posttrain.training.checkpoint import Json
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
 from posttrain.training.shards import REPLICATED, Shards
@@ -62,19 +62,14 @@ class Trained:
             if writes:
                 self.save_model(folder)
         if self.reference is not None and (weights := self.reference.kept()):
-            self._write(folder / REFERENCE, weights, writes)
+            self.shards.save(folder / REFERENCE, weights, writes=writes)
         for name, part in self._parts():
             masters = part.named_masters()
-            self._write(folder / (name + MASTERS), masters, writes)
+            self.shards.save(folder / (name + MASTERS), masters, writes=writes)
             tensors, about = optimizer_state(part.adam, masters)
-            self._write(folder / (name + OPTIMIZER), tensors, writes)
+            self.shards.save(folder / (name + OPTIMIZER), tensors, writes=writes)
             if writes:
                 (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
-
-    def _write(self, path: Path, tensors: Mapping[str, Tensor], writes: bool) -> None:
-        whole = dict(self.shards.full_tensors(tensors.items(), path.parent))
-        if writes:
-            save_tensors(path, whole)
 
     def restore(self, folder: Path) -> None:
         """Restore weights and optimisers from a checkpoint.
@@ -83,12 +78,14 @@ class Trained:
             CheckpointError: the checkpoint belongs to another model or optimiser.
         """
         for name, part in self._parts():
-            part.load_masters(load_tensors(folder / (name + MASTERS)))
+            masters = part.named_masters()
+            part.load_masters(self.shards.load(folder / (name + MASTERS), masters))
             about: dict[str, Json] = json.loads((folder / (name + ABOUT)).read_text(encoding="utf-8"))
-            tensors = load_tensors(folder / (name + OPTIMIZER))
-            restore_optimizer(part.adam, part.named_masters(), tensors, about, self.shards)
+            tensors = self.shards.load(folder / (name + OPTIMIZER), masters)
+            restore_optimizer(part.adam, masters, tensors, about, self.shards)
         if self.reference is not None:
-            saved, own = load_tensors(folder / REFERENCE), self.reference.kept()
+            own = self.reference.kept()
+            saved = self.shards.load(folder / REFERENCE, own)
             self.reference.renew({name: self.shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _parts(self) -> list[tuple[str, MasterAdamW]]:

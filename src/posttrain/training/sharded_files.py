@@ -1,0 +1,101 @@
+"""Tensors of sharded ranks, in files that each rank writes: those of `torch.distributed.checkpoint`, as safetensors.
+
+Its own format keeps the shapes in a pickle; with safetensors each file's header says which rows it has. They are read
+by any number of ranks, each its own rows, and by one process.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from posttrain.errors import CheckpointError, first_line
+
+APART_BYTES = 2**31  # from which on tensors are written by each rank
+FILE_BYTES = 2**30  # of a file of one rank, about: torch holds a file twice in memory while it writes it
+
+
+def folder_of(path: Path) -> Path:
+    """Where shards are written of what would be in this file."""
+    return path.with_suffix("")
+
+
+def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any) -> None:
+    """Write DTensors, of each rank its shards, and what all ranks have in full once. All ranks call it.
+
+    Args:
+        folder: all ranks see it.
+        tensors: by name, in the same order on all ranks.
+        group: the process group of the ranks, on CPUs.
+
+    Raises:
+        OSError: a rank could not write. The same error is raised on all ranks, as are others that one rank meets.
+    """
+    ends = accumulate(-(-tensor.nbytes // group.size()) for tensor in tensors.values())
+    files = {name: 1 + end // FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
+    with _errors():
+        save({name: t.detach() for name, t in tensors.items()}, storage_writer=writer, process_group=group)
+
+
+def room_for_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Memory for all tensors of a folder, to be read by `read_shards`.
+
+    Args:
+        folder: what `write_shards` has filled, with any number of ranks.
+        like: what is named NAME, or NAME/KEY, is sharded as the DTensor NAME is, if it has its shape. All else is full.
+
+    Raises:
+        CheckpointError: a file cannot be read, or rows are missing.
+    """
+    try:
+        saved = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read shards from {folder}: {first_line(error)}") from error
+    return {name: _empty(name, known, like.get(name.split("/")[0])) for name, known in saved.items()}
+
+
+def read_shards(folder: Path, room: dict[str, Tensor], group: Any = None) -> None:
+    """Read tensors, or this rank's shards of them, into the memory that `room_for_shards` made.
+
+    Args:
+        folder: where they are.
+        room: by name.
+        group: the process group of the ranks, which all call it; None: this process reads alone.
+
+    Raises:
+        OSError, CheckpointError: a rank cannot read its part; on all ranks.
+    """
+    with _errors(), warnings.catch_warnings(action="ignore", category=UserWarning):  # that one process reads
+        load(room, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=group, no_dist=group is None)
+
+
+def _empty(name: str, saved: Any, like: Tensor | None) -> Tensor:
+    if saved.size.numel() != sum(chunk.sizes.numel() for chunk in saved.chunks):
+        raise CheckpointError(f"rows of '{name}' are missing in the shards of a checkpoint")
+    if isinstance(like, DTensor) and like.shape == saved.size:
+        return torch.empty_like(like, dtype=saved.properties.dtype, requires_grad=False)
+    return torch.empty(saved.size, dtype=saved.properties.dtype)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise what a rank has met, and not torch's `CheckpointException`, which is no `Exception`."""
+    try:
+        yield
+    except CheckpointException as failed:
+        error, _ = next(iter(failed.failures.values()))
+        if isinstance(error, OSError):
+            raise error from None
+        raise CheckpointError(f"shards of a checkpoint: {first_line(error)}") from error
