@@ -6,7 +6,8 @@ import pytest
 
 from posttrain.errors import UserError
 from posttrain.planning.costs import Phase
-from posttrain.planning.placement import placed, weights_bytes
+from posttrain.planning.placement import placed
+from posttrain.planning.step_time import StepTime, weights_bytes
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
@@ -80,8 +81,14 @@ def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # no
     assert f"1 trainer of {one:.1f} GB" in placed(large, replace(TWO, trainers=1, fsdp=True)).notes[-1]
 
 
-def test_memory_and_time_of_one_process_are_called_so(folder):  # noqa: F811
-    assert "above are those of one process" in placed(rl(folder), TWO).notes[-2]
+def test_memory_of_one_process_is_called_so_and_time_what_it_is(folder):  # noqa: F811
+    assert placed(rl(folder), TWO).notes[-2] == "memory above is that of one process that does everything"
+    timed = replace(rl(folder), time=StepTime(60.0, 30.0, 0.5))
+    assert "; time is of processes that each compute as this one does" in placed(timed, TWO).notes[-2]
+    assert any("at most 90 s a step (sampling 30 s, update 60 s, weights 0.5 s), " in line for line in timed.lines())
+    ahead = replace(timed, time=StepTime(60.0, 30.0, 0.5, overlapped=True))
+    expected = "at most 60 s a step (sampling 30 s and update 60 s at the same time, weights 0.5 s), "
+    assert any(expected in line for line in ahead.lines())
 
 
 def test_more_cpus_than_this_machine_has_are_named(folder, monkeypatch):  # noqa: F811

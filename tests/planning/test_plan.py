@@ -178,13 +178,11 @@ def test_demonstrations_are_measured(folder):
 def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(1e-3, 0.0, 0.5, 0.0))
     found = rl(folder, measure=True, max_new_tokens=30, steps=10)
-    assert found.update_seconds == pytest.approx(16e-3 * (P + 240)) and found.sampling_seconds == pytest.approx(15.0)
+    assert found.time.update == pytest.approx(16e-3 * (P + 240)) and found.time.sampling == pytest.approx(15.0)
     assert found.summary()["seconds"] == pytest.approx(150 + 0.16 * (P + 240))
     assert any("at most 21 s a step (sampling 15 s, update 5.7 s), 3 min in all" in line for line in found.lines())
     again = rl(folder, measure=True, max_new_tokens=30, steps=10, updates_per_step=3)
-    assert again.update_seconds == pytest.approx(3 * 16e-3 * (P + 240)) and again.sampling_seconds == pytest.approx(
-        15.0
-    )
+    assert again.time.update == pytest.approx(3 * 16e-3 * (P + 240)) and again.time.sampling == pytest.approx(15.0)
 
 
 def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch):
@@ -194,7 +192,7 @@ def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch
     two = {"completions_per_prompt": 2}
 
     def seconds(algorithm):
-        return rl(folder, algorithm=algorithm, **words, **two).sampling_seconds
+        return rl(folder, algorithm=algorithm, **words, **two).time.sampling
 
     plain = 2 * P * 1e-3 + 30 * 0.5
     assert seconds("rloo") == pytest.approx(plain)
@@ -221,7 +219,7 @@ def test_each_load_is_decoded_at_the_speed_of_its_own_batch(folder, monkeypatch)
     words = {"measure": True, "max_new_tokens": 30, "prompts_per_step": 2, "completions_per_prompt": 2}
     # 4 completions, 18 continuations of prompts, 864 of later states in rounds of 128
     expected = 30 * 0.04 + 30 * 0.18 + 7 * 15 * 1.28
-    assert rl(folder, algorithm="vineppo", **words).sampling_seconds == pytest.approx(expected)
+    assert rl(folder, algorithm="vineppo", **words).time.sampling == pytest.approx(expected)
     assert sorted(asked) == [4, 18, 128]  # each once
 
 
@@ -264,7 +262,7 @@ def test_a_critic_of_its_own_is_a_second_network(folder, monkeypatch):
     assert [parts["Adam state"] for parts in held] == [8 * p, 16 * p]
     assert [parts["gradients"] for parts in held] == [4 * p, 8 * p]
     assert held[1]["activations"] == 2 * held[0]["activations"] and held[1]["reference"] == held[0]["reference"]
-    assert own.update_seconds == pytest.approx(2 * trunk.update_seconds)
+    assert own.time.update == pytest.approx(2 * trunk.time.update)
     assert own.disk - trunk.disk == 4 * 12 * p
 
 
@@ -272,10 +270,10 @@ def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatc
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(1e-3, 0.0, 0.0, 0.0))
     words = {"measure": True, "updates_per_step": 3, "max_prompt_tokens": 100, "pretraining_per_step": 4}
     words |= {"letters": (1,), "max_new_tokens": 16}
-    plain = rl(folder, algorithm="ppo", **words).update_seconds
+    plain = rl(folder, algorithm="ppo", **words).time.update
     words["pretraining_dataset"] = write(tmp_path / "t.jsonl", [{"text": f"{'x' * (n - 2)} y"} for n in (30, 50, 250)])
     found = rl(folder, algorithm="ppo-ptx", **words)
-    assert found.update_seconds == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
+    assert found.time.update == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
     assert found.batch.endswith("a step, and 4 texts of 60 tokens in an update")
     cut = rl(folder, algorithm="ppo-ptx", **words | {"microbatch_tokens": 150, "max_prompt_tokens": 300})
     assert cut.batch.endswith("4 texts of 77 tokens in an update")  # 30, 50 and 150
@@ -290,8 +288,8 @@ def test_the_measurement_itself(folder, monkeypatch):
     found = rl(folder, measure=True, max_new_tokens=30, prompts_per_step=2, steps=1)
     # every work takes one second, whatever it is, so more layers cost nothing: two families of 8 branches
     tokens = 2 * (P + 8 * 30)
-    assert found.update_seconds == pytest.approx(2 * (P + 8 * 30) * 2 / tokens + 1.0)
-    assert found.sampling_seconds == pytest.approx(2 * P / tokens)  # a longer and a shorter decoding took the same
+    assert found.time.update == pytest.approx(2 * (P + 8 * 30) * 2 / tokens + 1.0)
+    assert found.time.sampling == pytest.approx(2 * P / tokens)  # a longer and a shorter decoding took the same
 
 
 def test_a_deep_model_s_speed_is_extended_from_two_cut_copies_and_a_shallow_one_s_is_its_own(folder, monkeypatch):
@@ -318,7 +316,7 @@ def test_a_large_model_is_estimated_from_products(folder, monkeypatch):
     shape = found.training.shape
     forward = 2 * (shape.active + shape.vocabulary * shape.hidden) / 0.5e9
     expected = 2 * found.expected.completion_tokens * 3 * forward + shape.parameters * 30 / 1e10
-    assert found.update_seconds == pytest.approx(expected)
+    assert found.time.update == pytest.approx(expected)
 
 
 def test_what_does_not_fit_is_said_with_what_to_change(folder, monkeypatch):
@@ -397,7 +395,7 @@ def test_examples_that_are_all_too_long(folder, tmp_path):
 def test_no_weights_are_read(folder, tmp_path):
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / name).write_bytes((model_folder(tmp_path / "whole") / name).read_bytes())
-    assert rl(folder, model=str(tmp_path), measure=True, max_new_tokens=8, steps=1).update_seconds is not None
+    assert rl(folder, model=str(tmp_path), measure=True, max_new_tokens=8, steps=1).time is not None
 
 
 @pytest.mark.parametrize("kind", [Preferences, Scoring])
@@ -451,13 +449,13 @@ def test_a_ranking_is_a_prompt_with_all_its_responses(folder, tmp_path):
 
 def test_length_debias_scores_every_batch_once_more(folder, monkeypatch):
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(3e-3, 1e-3, 0.0, 0.0))
-    plain, apart = (pairs(Scoring, folder, measure=True, length_debias=d).update_seconds for d in (0.0, 1.0))
+    plain, apart = (pairs(Scoring, folder, measure=True, length_debias=d).time.update for d in (0.0, 1.0))
     assert apart == pytest.approx(plain * 4 / 3)
 
 
 def test_a_reference_is_read_once_a_step_and_of_single_responses_three_times(folder, monkeypatch):
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(3e-3, 1e-3, 0.0, 0.0))
-    seconds = {n: pairs(Preferences, folder, measure=True, algorithm=n).update_seconds for n in ("simpo", "dpo", "kto")}
+    seconds = {n: pairs(Preferences, folder, measure=True, algorithm=n).time.update for n in ("simpo", "dpo", "kto")}
     assert seconds["dpo"] == pytest.approx(seconds["simpo"] * 4 / 3)
     assert seconds["kto"] == pytest.approx(seconds["simpo"] * 2)
 
@@ -475,12 +473,12 @@ def test_online_preference_samples_groups_and_learns_pairs(folder, monkeypatch):
     mean = P + 5
     assert plan.batch == "2 prompts x 4 completions = 8 completions a step, 4 pairs of them an update"
     assert (plan.steps, plan.summary()["updates"], plan.summary()["epochs"]) == (5, 15, 5.0)
-    assert plan.sampling_seconds == pytest.approx(2 * mean * 1e-3 + 15)
-    assert plan.update_seconds == pytest.approx(3 * 4 * (mean + 60) * 3e-3)
+    assert plan.time.sampling == pytest.approx(2 * mean * 1e-3 + 15)
+    assert plan.time.update == pytest.approx(3 * 4 * (mean + 60) * 3e-3)
     few = online(folder, measure=True, algorithm="simpo", pairs_per_step=1)
-    assert few.update_seconds == pytest.approx((mean + 60) * 3e-3)
+    assert few.time.update == pytest.approx((mean + 60) * 3e-3)
     compared = online(folder, measure=True, algorithm="dpo", updates_per_round=3)
-    assert compared.update_seconds == pytest.approx(plan.update_seconds * 4 / 3)
+    assert compared.time.update == pytest.approx(plan.time.update * 4 / 3)
     held = [found.summary()["memory"]["update"] for found in (plan, compared)]
     assert "reference" not in held[0] and held[1]["reference"] == held[1]["weights"]
     update = plan.summary()["memory"]["update"]["activations"]

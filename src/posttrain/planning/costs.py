@@ -187,10 +187,13 @@ class Speed:
     parameter: float  # the optimiser's work on one trainable parameter
 
 
-def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
-    """Seconds of all updates of a step and of the forward passes before them."""
-    read = training.passes * load.tokens * speed.read_token
-    each = load.tokens * speed.trained_token + training.trainable * speed.parameter
+def update_seconds(
+    training: Training, load: Load, speed: Speed, *, updates: int = 1, trainers: int = 1, shards: int = 1
+) -> float:
+    """Seconds of all updates of a step and of the forward passes before them, without what trainers tell each other."""
+    tokens = load.tokens * load.share(trainers)
+    read = training.passes * tokens * speed.read_token
+    each = tokens * speed.trained_token + training.trainable * speed.parameter / shards
     return read + updates * training.networks * each
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
+from posttrain.planning.step_time import weights_bytes
 from posttrain.setup.cluster_options import (
     LOCAL,
     ClusterOptions,
@@ -20,7 +21,8 @@ from posttrain.setup.cluster_options import (
 MODELS = "reward models"
 ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
 LATER = ("float32 masters", "float32 gradients", "Adam state")  # what a trainer has once it has its shard
-ALONE = "memory and time above are those of one process that does everything; processes on this machine share its cores"
+ALONE = "memory above is that of one process that does everything"
+AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
 
 
 def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
@@ -28,7 +30,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
     takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
-    that it has in full while it makes their shards. Time is not estimated.
+    that it has in full while it makes their shards.
     """
     if not cluster.trainers:
         return plan
@@ -59,7 +61,8 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     notes = [*plan.notes]
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
-    found = replace(plan, notes=(*notes, ALONE, "; ".join(lines)))
+    notes += [ALONE if plan.time is None else f"{ALONE}; {AS_FAST}", "; ".join(lines)]
+    found = replace(plan, notes=tuple(notes))
     if cluster.address != LOCAL or together <= plan.available:
         return found
     warning = (
@@ -82,8 +85,3 @@ def _sampler(training: Training, sampling: Phase) -> int:
     held = training.held()
     decoding = sum(size for name, size in sampling.parts.items() if name not in held)
     return decoding + training.shape.parameters * training.itemsize + held.get("adapter", 0)
-
-
-def weights_bytes(training: Training) -> int:
-    """Bytes of the trained weights as a sampler gets them: of an adapter, in float32, the adapter alone."""
-    return training.trainable * (4 if training.lora_rank else training.itemsize)

@@ -7,7 +7,8 @@ Not included: evaluations during the run, and the load of other programs.
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,8 @@ from posttrain.planning import costs
 from posttrain.planning.costs import GB, Phase, Speed, Training
 from posttrain.planning.placement import placed
 from posttrain.planning.result import Plan
-from posttrain.planning.speed import measured_speed
+from posttrain.planning.speed import computing_with, measured_speed
+from posttrain.planning.step_time import step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
 from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster
@@ -59,13 +61,13 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
     disk = (config.keep_last + 2) * costs.checkpoint_bytes(training)  # the best, and the one that is being written
     free = shutil.disk_usage(Path.cwd()).free
-    speeds: dict[int, Speed] = {}
 
-    def speed(together: int) -> Speed:
-        if together not in speeds:
-            speeds[together] = measured_speed(training, work.expected, dtype, device, together)
-        return speeds[together]
+    @cache
+    def speed(together: int, threads: int) -> Speed:
+        with computing_with(threads):
+            return measured_speed(training, work.expected, dtype, device, together)
 
+    time = step_time(training, work, cluster, speed) if measure else None
     together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
     plan = Plan(
         command=work.command,
@@ -81,8 +83,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         phases=tuple(phase for phase, _ in worst),
         available=available,
         together=together,
-        sampling_seconds=_sampling_seconds(training, work, speed) if measure and work.cache else None,
-        update_seconds=_update_seconds(training, work, speed(together)) if measure else None,
+        time=time,
         disk=disk,
         free=free,
         busy=busy,
@@ -136,22 +137,6 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
         worst.append((costs.saving_phase(training), work.longest))
     beside = {"Python, libraries and data": libraries} if libraries else {}
     return [(Phase(phase.name, beside | dict(phase.parts)), load) for phase, load in worst]
-
-
-def _sampling_seconds(training: Training, work: Work, speed: Callable[[int], Speed]) -> float:
-    """Sampling time of a step: of training samples and auxiliary ones, each at its number of concurrent sequences."""
-    seconds = 0.0
-    for load, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
-        together = costs.decoded_together(training, longest, cache_bytes=work.cache)
-        seconds += costs.sampling_seconds(training, load, speed(together), cache_bytes=work.cache)
-    return seconds
-
-
-def _update_seconds(training: Training, work: Work, speed: Speed) -> float:
-    """Of a step: what was sampled, and the text that is learned with it."""
-    text = work.updates * work.text.tokens * speed.trained_token if work.text else 0.0
-    learned = work.updated[1] if work.updated else work.expected
-    return costs.update_seconds(training, learned, speed, updates=work.updates) + text
 
 
 def _warnings(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.planning.costs import GB, Phase, Training
+from posttrain.planning.step_time import StepTime
 from posttrain.training.load import Load
 
 
@@ -25,8 +26,7 @@ class Plan:
     phases: tuple[Phase, ...]
     available: int  # bytes of memory
     together: int  # sequences decoded at the same time
-    sampling_seconds: float | None  # of a step; None where there is no sampling, or nothing was measured
-    update_seconds: float | None
+    time: StepTime | None  # None where nothing was measured
     disk: int  # bytes of all checkpoints at the worst moment
     free: int  # bytes of disk
     busy: float  # programs that wanted a core of this machine meanwhile, over its cores
@@ -38,14 +38,9 @@ class Plan:
         """Epochs."""
         return self.steps * self.longest.prompts / self.rows
 
-    @property
-    def step_seconds(self) -> float | None:
-        """Sampling and updates of a step."""
-        return None if self.update_seconds is None else (self.sampling_seconds or 0.0) + self.update_seconds
-
     def summary(self) -> dict[str, Any]:
         """The estimate as JSON values."""
-        step = self.step_seconds
+        step = None if self.time is None else self.time.step
         return {
             "command": self.command,
             "model": self.training.shape.name,
@@ -98,17 +93,20 @@ class Plan:
         return f"{self.batch}; {_count(self.steps, 'step')}, {updates}, {passes} passes over {rows}"
 
     def _time(self) -> str:
-        if self.step_seconds is None or self.update_seconds is None:
+        if self.time is None:
             return "not measured"
-        parts = "" if self.sampling_seconds is None else f" (sampling {_clock(self.sampling_seconds)}, "
-        parts += "" if self.sampling_seconds is None else f"update {_clock(self.update_seconds)})"
-        most = "about " if self.sampling_seconds is None else "at most "
+        update, sampling, sync, overlapped = self.time
+        parts = "" if sampling is None else f" (sampling {_clock(sampling)}{' and ' if overlapped else ', '}"
+        parts += "" if sampling is None else f"update {_clock(update)}{' at the same time' * overlapped}"
+        parts += ("" if sync is None else f", weights {_clock(sync)}") + ")" * bool(parts)
+        most = "about " if sampling is None else "at most "
         busy = (
             f"; other programs kept this machine busy ({self.busy:.1f} a core), so expect less"
             if self.busy > 0.6
             else ""
         )
-        return f"{most}{_clock(self.step_seconds)} a step{parts}, {_clock(self.step_seconds * self.steps)} in all{busy}"
+        step = self.time.step
+        return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.steps)} in all{busy}"
 
 
 def _count(number: int, name: str) -> str:

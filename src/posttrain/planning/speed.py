@@ -1,6 +1,7 @@
 """Throughput of this machine, measured on cut-down copies of the model."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -21,6 +22,17 @@ from posttrain.types import Request, Sampling
 MOST_PROBED = 500e6  # parameters of a cut-down copy; larger models are estimated from the rate of products
 PROBE_TOKENS, PROBE_STEPS = 1024, 32  # as many steps as it takes the cache of keys and values to grow once
 FEW, MANY = 2, 8  # layers of the copies; one layer's work would stay in the processor's cache, as a model's does not
+
+
+@contextlib.contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Have so many threads while the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def measured_speed(training: Training, load: Load, dtype: torch.dtype, device: str, together: int) -> Speed:

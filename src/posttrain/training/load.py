@@ -28,3 +28,7 @@ class Load:
     def microbatches(self) -> int:
         """Forward and backward passes of an update."""
         return math.ceil(self.tokens / self.microbatch_tokens)
+
+    def share(self, trainers: int) -> float:
+        """The part of the micro-batches that the busiest of several trainers computes."""
+        return math.ceil(self.microbatches / trainers) / self.microbatches

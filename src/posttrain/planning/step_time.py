@@ -1,0 +1,100 @@
+"""Seconds of a step, in one process or in those of a cluster.
+
+Each process is taken to be as fast as this one is with as many threads. Not counted: scoring, that processes of one
+machine share its memory, and that samplers wait for the longest completion.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from posttrain.planning import costs
+from posttrain.planning.costs import Speed, Training
+from posttrain.planning.work import Work
+from posttrain.setup.cluster_options import (
+    LOCAL,
+    ClusterOptions,
+    TrainerOptions,
+    reserved,
+    shards_of,
+    staleness_of,
+)
+from posttrain.training.load import Load
+
+SpeedOf = Callable[[int, int], Speed]
+"""From the number of sequences that are decoded together, 0 for none, and that of threads to what was measured."""
+SENT = 1e9  # bytes a second, of weights and gradients: measured between processes of one machine; 10 Gbit/s
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step; None where it has no such part."""
+
+    update: float
+    sampling: float | None = None
+    sync: float | None = None  # sending weights to samplers
+    overlapped: bool = False  # whether steps are sampled while others are trained
+
+    @property
+    def step(self) -> float:
+        """All of it, or of two parts that work at the same time the slower one."""
+        parts = self.sampling or 0.0, self.update
+        return (max(parts) if self.overlapped else sum(parts)) + (self.sync or 0.0)
+
+
+def step_time(training: Training, work: Work, cluster: TrainerOptions, speed: SpeedOf) -> StepTime:
+    """Estimate a step."""
+    if not cluster.trainers:
+        threads = torch.get_num_threads()
+        slots = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
+        update = _update(training, work, cluster, speed(slots, threads))
+        return StepTime(update, _sampling(training, work, 1, threads, speed) if work.cache else None)
+    update = _update(training, work, cluster, speed(0, _threads(cluster, "trainer", cluster.trainers)))
+    if not (work.cache and isinstance(cluster, ClusterOptions)):
+        return StepTime(update)
+    samplers = cluster.samplers
+    sampling = _sampling(training, work, samplers, _threads(cluster, "sampler", samplers), speed)
+    copies = samplers if cluster.address == LOCAL else min(samplers, 2)  # those of other machines pass them on
+    sync = copies * weights_bytes(training) / SENT
+    return StepTime(update, sampling, sync, overlapped=staleness_of(cluster) > 0)
+
+
+def weights_bytes(training: Training) -> int:
+    """Bytes of the trained weights as a sampler gets them: of an adapter, in float32, the adapter alone."""
+    return training.trainable * (4 if training.lora_rank else training.itemsize)
+
+
+def _threads(cluster: TrainerOptions, kind: str, processes: int) -> int:
+    return reserved(cluster, kind)["threads"] or max(1, torch.get_num_threads() // processes)
+
+
+def _sampling(training: Training, work: Work, samplers: int, threads: int, speed: SpeedOf) -> float:
+    """Training samples and auxiliary ones, each at its number of concurrent sequences."""
+    seconds = 0.0
+    for expected, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
+        slots = costs.decoded_together(training, _part(longest, samplers), cache_bytes=work.cache)
+        load = _part(expected, samplers)
+        seconds += costs.sampling_seconds(training, load, speed(slots, threads), cache_bytes=work.cache)
+    return seconds
+
+
+def _part(load: Load, samplers: int) -> Load:
+    """What one of several samplers samples, at most."""
+    prompts = math.ceil(load.prompts / samplers)
+    return replace(load, prompts=prompts, group=math.ceil(math.ceil(load.sequences / samplers) / prompts))
+
+
+def _update(training: Training, work: Work, cluster: TrainerOptions, speed: Speed) -> float:
+    """What was sampled, and the text that is learned with it; trainers add up gradients once, or for each row."""
+    learned = work.updated[1] if work.updated else work.expected
+    trainers, shards = max(1, cluster.trainers), shards_of(cluster)
+    seconds = costs.update_seconds(training, learned, speed, updates=work.updates, trainers=trainers, shards=shards)
+    if work.text:
+        seconds += work.updates * work.text.tokens * work.text.share(trainers) * speed.trained_token
+    sent = 8 * training.trainable * (trainers - 1) / trainers
+    if shards > 1:  # weights are gathered for the forward and for the backward pass, and gradients scattered
+        row = 2 * training.itemsize * training.shape.parameters + 4 * training.trainable
+        sent = math.ceil(learned.microbatches / trainers) * row * (shards - 1) / shards
+    return seconds + work.updates * training.networks * sent / SENT
