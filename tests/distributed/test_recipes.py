@@ -395,9 +395,11 @@ def test_what_starts_is_said_each_time(monkeypatch):
     assert said.count(starts) == 2 and said[0] == starts
 
 
-def test_a_server_as_engine_is_refused():
-    with pytest.raises(UserError, match="is a server, and samplers are processes of the cluster"):
-        check_cluster(ONE, "http://localhost:8000")
+def test_each_sampler_needs_a_server():
+    check_cluster(ONE, "http://localhost:8000")
+    check_cluster(ONE_PROCESS, "http://localhost:8000")
+    with pytest.raises(UserError, match="--engine names 2 servers; pass as many --samplers"):
+        check_cluster(ONE, "http://localhost:8000 http://localhost:8001")
 
 
 def processes(marker):

@@ -303,6 +303,27 @@ def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monk
         assert engine.replaced == actors.started == 1 + again
 
 
+def test_each_sampler_loads_its_own_engine_and_so_does_its_replacement(monkeypatch):
+    actors, loaded = Starting(2), []
+    place(monkeypatch, actors)
+    call = actors.call
+
+    def building(place, method, *args):
+        if method == "build":
+            loaded.append((place, args[0]()))
+        return call(place, method, *args)
+
+    actors.call = building
+
+    def load(engine):
+        return engine
+
+    with samplers.SamplerGroup(2, load, Source(), engines=["http://a", "http://b"], share=HERE) as engine:
+        actors.to_lose.update({"exchange": 1})
+        engine.generate([request(number) for number in range(4)])
+    assert loaded[:2] == [(0, "http://a"), (1, "http://b")] and len(loaded) == 3 and loaded[2] in loaded[:2]
+
+
 def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
     actors = Starting(2)
     place(monkeypatch, actors)

@@ -569,7 +569,8 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
     ("options", "processes", "says"),
     [
         ({}, {"trainers": -1}, "--trainers must be 0 or more"),
-        ({"engine": "http://localhost:8999"}, {"trainers": 1}, "--engine http://localhost:8999 is a server"),
+        ({"engine": "http://a:1"}, {"trainers": 1, "samplers": 2}, "--engine names 1 server; pass as many --samplers"),
+        ({"engine": "http://a:1 http://b:1"}, {}, "--engine names 2 servers; pass as many --samplers, with --trainers"),
         (
             {"engine": "vllm"},
             {"trainers": 1, "max_staleness": 1, "in_flight_updates": True},

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.setup.sampling import set_up
-from posttrain.setup.sampling_options import SampledOptions, check_sampling
+from posttrain.setup.sampling_options import SampledOptions
 from posttrain.types import Outcome, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 
@@ -39,10 +39,12 @@ class Uneven(Quiz):
     """Some episodes fail: those of a task whose letter and seed a test names."""
 
     failing: frozenset = frozenset()
+    failed = 0
 
     async def play(self, task, seats, seed):
         outcome = await super().play(task, seats, seed)
         if (task.id, seed % 3) in self.failing:
+            self.failed += 1
             raise KeyError(task.id)
         return outcome
 
@@ -139,8 +141,17 @@ def test_a_reward_that_fails_ends_the_episodes_that_are_under_way():
     assert cancelled == ["b"] * G
 
 
+class Later(Uneven):
+    """The episodes of the first task end when all others have failed."""
+
+    async def play(self, task, seats, seed):
+        while task.id == "a?" and self.failed < G:
+            await asyncio.sleep(0.001)
+        return await super().play(task, seats, seed)
+
+
 def test_too_many_failed_episodes_are_an_error_before_others_are_scored():
-    environment, calls = Uneven(pauses={"a?": 200}), []
+    environment, calls = Later(pauses={"a?": 20}), []
     environment.failing = frozenset(("b?", seed) for seed in range(3))
     judged = scored(environment, lambda episode: calls.append(episode) or 1.0)
     tasks = [question("a?"), question("b?")]
@@ -160,10 +171,3 @@ def test_the_policy_which_is_sampling_is_no_judge():
     options = SampledOptions(dataset="gym:chain_sum", judge="mine=policy", schedule="pipelined")
     with pytest.raises(UserError, match="a judge that is the policy cannot answer while it samples"):
         set_up(options, "", lambda: None)
-
-
-def test_an_engine_of_whole_batches_is_refused():
-    options = SampledOptions(dataset="gym:chain_sum", engine="http://localhost:8000", schedule="pipelined")
-    with pytest.raises(UserError, match="--engine http://localhost:8000 samples a whole batch at a time"):
-        check_sampling(options)
-    check_sampling(replace(options, schedule="continuous"))

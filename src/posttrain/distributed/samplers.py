@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 from posttrain.distributed import cluster, connection
@@ -59,6 +60,7 @@ class SamplerGroup(Group):
     Args:
         size: how many.
         load: loads the policy in each; it is pickled.
+        engines: of each sampler, an argument of `load`; none: it has no such argument.
         source: has the trained weights.
         share: what each gets of a machine.
         timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
@@ -75,15 +77,17 @@ class SamplerGroup(Group):
     def __init__(
         self,
         size: int,
-        load: Callable[[], Policy],
+        load: Callable[..., Policy],
         source: Source,
         *,
+        engines: Sequence[str] = (),
         share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         connection.connect(cpus=size * share.cpus)
-        self._load, self._source, self.timeout_s = load, source, timeout_s
+        self._loads = [partial(load, engine=engine) for engine in engines] or [load] * size
+        self._source, self.timeout_s = source, timeout_s
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("sampler", Sampler, each, share.bundle(), environment or {})
         self._places = [Place(number) for number in range(size)]
@@ -245,5 +249,5 @@ class SamplerGroup(Group):
         self._build([place])
 
     def _build(self, places: Sequence[Place]) -> list[Facts]:
-        calls = {place.number: self.actors.call(place.number, "build", self._load) for place in places}
+        calls = {place.number: self.actors.call(place.number, "build", self._loads[place.number]) for place in places}
         return [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]

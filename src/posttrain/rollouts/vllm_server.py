@@ -9,22 +9,25 @@ weights: keep it inside a trusted network. Whenever the policy's weights have ch
 memory, with a new version; a reply sampled from another version is an error.
 """
 
+import contextlib
 import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from posttrain.errors import EngineError, UserError, foreign
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import BatchEngine, refuse_unanswerable
+from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
 from posttrain.rollouts.weight_channel import offered
-from posttrain.types import Completion, Request
+from posttrain.types import Completion, Decoding, Request
 
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --tokens-only "
@@ -33,7 +36,10 @@ START = (
 TIMEOUT = 600.0  # seconds for one answer
 
 
-class VLLMServer(BatchEngine):
+STEP_S = 0.1  # that a step waits for an answer
+
+
+class VLLMServer:
     """Samples by the vLLM server at `url`, from the weights that `model` has now. Conforms to `types.Engine`."""
 
     def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:
@@ -63,15 +69,20 @@ class VLLMServer(BatchEngine):
             EngineError: the server cannot be reached, or answered from other weights than the policy's.
         """
         refuse_unanswerable(requests, self._context, self._model.name)
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
+
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+        """As in `types.Engine`; the server caches prefixes with and without `turns`."""
         if (now := weight_versions(self._model)) != self._pushed:
             self._push()
             self._pushed = now
-        done: list[Completion] = []
-        for answer in self._pool.map(self._sample, requests):
-            done.append(answer)
-            if on_tokens is not None:
-                on_tokens(len(answer.token_ids))
-        return done
+        decoding = _Decoding(partial(self._pool.submit, self._sample), self._context, self._model.name, on_tokens)
+        try:
+            yield decoding
+        finally:
+            decoding.close()
 
     def _sample(self, request: Request) -> Completion:
         settings = sampling_settings(request, self._stop_ids, self._context)
@@ -120,3 +131,42 @@ class VLLMServer(BatchEngine):
         except OSError as error:
             raise EngineError(f"no server at {self._url} ({error}); start one with: {START}") from error
         return json.loads(text) if text else None
+
+
+@dataclass
+class _Decoding:
+    """Requests that the server has or that wait for a thread. Conforms to `types.Decoding`.
+
+    What is cancelled when the server has it already is sampled to the end, and dropped.
+    """
+
+    submit: Callable[[Request], Future[Completion]]
+    context: int
+    name: str
+    on_tokens: Callable[[int], None] | None
+    _running: dict[int, Future[Completion]] = field(default_factory=dict[int, "Future[Completion]"])
+
+    def add(self, number: int, request: Request) -> None:
+        """See `types.Decoding`."""
+        refuse_unanswerable([request], self.context, self.name)
+        self._running[number] = self.submit(request)
+
+    def cancel(self, number: int) -> None:
+        """See `types.Decoding`."""
+        if (answer := self._running.pop(number, None)) is not None:
+            answer.cancel()
+
+    def step(self) -> dict[int, Completion]:
+        """See `types.Decoding`."""
+        wait(self._running.values(), STEP_S, FIRST_COMPLETED)
+        answered = [number for number, answer in self._running.items() if answer.done()]
+        done = {number: self._running.pop(number).result() for number in answered}
+        if self.on_tokens is not None:
+            for completion in done.values():
+                self.on_tokens(len(completion.token_ids))
+        return done
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for number in list(self._running):
+            self.cancel(number)

@@ -28,6 +28,7 @@ from posttrain.setup.cluster_options import (
     check_cluster,
     reserved,
     reserved_by_all,
+    servers_in,
     settings_of,
     shards_of,
 )
@@ -153,20 +154,23 @@ def online_backend(
     """
     check_cluster(cluster, options.engine)
     load = partial(_loaded, where=where)  # of trainers: an engine that they do not use would take memory
-    sampler = partial(load, engine=options.engine, cache_gb=options.cache_gb)
     if not cluster.trainers or build is None:
-        return _in_process(options, sampler, build)
+        return _in_process(options, partial(load, engine=options.engine, cache_gb=options.cache_gb), build)
     with ExitStack() as stack:
         found, alike = _trainers(options, where, load, build, cluster, stack)
         trainers = importlib.import_module("posttrain.distributed.trainers")
         ahead = cluster if isinstance(cluster, AsyncOptions) and cluster.max_staleness else None
         source: Any = trainers.Published(found.learner) if ahead else found.learner
+        servers, share = servers_in(options.engine), share_of(cluster, "sampler")
+        if servers and share.gpus is None:
+            share = share._replace(gpus=0.0)  # they have GPUs of their own
         engine = stack.enter_context(
             importlib.import_module("posttrain.distributed.samplers").SamplerGroup(
                 cluster.samplers,
-                partial(sampler, alike),
+                partial(load, alike, cache_gb=options.cache_gb),
                 source,
-                share=share_of(cluster, "sampler"),
+                engines=servers or [options.engine] * cluster.samplers,
+                share=share,
                 timeout_s=cluster.cluster_timeout,
             )
         )

@@ -157,6 +157,16 @@ def settings_of(options: TrainerOptions) -> dict[str, Any]:
     return {CLUSTER: {name: value for name, value in asdict(options).items() if name != "evict_stale" or value}}
 
 
+def servers_in(engine: str) -> list[str]:
+    """The addresses of servers that `engine` names; none for an engine of posttrain's own processes.
+
+    Example:
+        >>> servers_in("http://a:8000 http://b:8000"), servers_in("vllm")
+        (['http://a:8000', 'http://b:8000'], [])
+    """
+    return engine.split() if "://" in engine else []
+
+
 def refuse_idle_scorers(models: bool) -> None:
     """Raise `UserError` where there are scorers and no reward models."""
     if not models:
@@ -188,14 +198,13 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
         raise UserError(
             f"--trainer-gpus {options.trainer_gpus:g} needs --trainers 1: several trainers cannot share a GPU (NCCL)"
         )
-    if not options.trainers:
-        if others := [field.name for field in fields(options) if given[field.name] != field.default]:
-            raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
-    elif "://" in engine:
-        raise UserError(
-            f"--engine {engine} is a server, and samplers are processes of the cluster; leave out --engine, or "
-            "--trainers"
-        )
+    others = [field.name for field in fields(options) if given[field.name] != field.default]
+    if others and not options.trainers:
+        raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
+    servers = servers_in(engine)
+    if servers and len(servers) != given.get("samplers", 1):
+        count = f"{len(servers)} server{'s' * (len(servers) > 1)}"
+        raise UserError(f"--engine names {count}; pass as many --samplers, with --trainers 1 or more")
     if given.get("in_flight_updates"):
         if not given["max_staleness"]:
             raise UserError("--in-flight-updates needs --max-staleness above 0: otherwise no weights change meanwhile")

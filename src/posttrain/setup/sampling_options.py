@@ -101,7 +101,8 @@ class SampledOptions(JudgeOptions):
     microbatch_tokens: int = 4096
     """Maximum tokens per forward and backward pass. Bounds memory; never changes the result."""
     engine: str = "embedded"
-    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
+    """Engine: embedded, vllm, or a vLLM server's URL; with --trainers one for each sampler, as "http://A:8000
+    http://B:8000". vllm must be installed."""
     cache_gb: float = 1.5
     """KV cache size, in GB."""
     columns: str = ""
@@ -218,8 +219,6 @@ def check_sampling(config: SampledOptions) -> None:
         raise UserError("--seats needs an --environment with several seats; pass it too")
     if config.schedule not in SCHEDULES:
         raise unknown("schedule", config.schedule, SCHEDULES)
-    if config.schedule == PIPELINED and "://" in config.engine:
-        raise UserError(f"--engine {config.engine} samples a whole batch at a time; leave out --schedule pipelined")
     if config.max_episode_tokens < 0 or not 0 <= config.max_lost <= 1:
         raise UserError("--max-episode-tokens must be 0 or more, and --max-lost a fraction from 0 to 1")
 
