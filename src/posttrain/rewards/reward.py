@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, run_apart
-from posttrain.errors import RewardError, UserError, described, place_in_user_code
+from posttrain.errors import ProcessLost, RewardError, UserError, described, place_in_user_code
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
 
 
@@ -123,6 +123,7 @@ async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s
         RewardError: it raised, did not finish in time, or returned something other than one finite score per episode.
             The message names the reward, the episode by its task's id, and the cause.
         UserError: a group has fewer episodes than the reward compares; or raised by the reward itself, passed through.
+        ProcessLost: passed through.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     if not episodes:
@@ -142,7 +143,7 @@ async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s
             f"reward '{reward.name}' did not finish within {timeout_s:g} s on {_tasks(culprits)}; "
             "make it faster or raise the reward's time limit"
         ) from None
-    except (RewardError, UserError):
+    except (RewardError, UserError, ProcessLost):  # after a loss the run goes on
         raise
     except Exception as error:
         raise RewardError(f"reward '{reward.name}' {_raised(error)} on {_tasks(episodes)}") from error
