@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -16,11 +17,12 @@ from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
+from posttrain.rewards import load_reward
 from posttrain.rollouts.scorer import ScorerFacts
 from posttrain.runs import read_run, timeline
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
 from posttrain.setup.reward_models import _loaded
-from posttrain.types import Message
+from posttrain.types import Episode, EpisodeGroup, Message, Task
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 
@@ -158,26 +160,88 @@ def test_losses_in_a_row_are_an_error(fakes):
     assert group.ask(0)(["abc"]) == [(3.0,)]
 
 
-def test_of_two_threads_that_see_a_loss_one_replaces_the_process(fakes):
-    actors, group = fakes(1, 2)
-    both = threading.Barrier(2)
-    collect, waits = actors.collect, [True, True]
-
-    def together(calls, timeout_s):
-        answers = collect(calls, timeout_s)
-        if any(answer.error for answer in answers.values()) and waits:
-            waits.pop()
-            both.wait(10)
-        return answers
-
-    actors.collect = together
+def asked_at_once(group, *calls):
+    """The answers to calls of several threads, in the order in which they came."""
     found = []
-    threads = [threading.Thread(target=lambda: found.append(group.ask(0)(["ab"]))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda said=said: found.append(group.ask(0)(said))) for said in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == [[(2.0,)]] * 2 and actors.started == [0] and group.replaced == 1
+    return found
+
+
+def test_a_process_that_is_lost_while_two_threads_use_it_is_replaced_once(fakes):
+    actors, group = fakes(1, 1)
+    assert asked_at_once(group, ["ab"], ["ab"]) == [[(2.0,)]] * 2 and actors.started == [0] and group.replaced == 1
+
+
+def test_calls_at_the_same_time_go_to_processes_that_nobody_uses(fakes):
+    actors, group = fakes(2, 0)
+    both, places = threading.Barrier(2), []
+    collect = actors.collect
+
+    def together(calls, timeout_s):
+        places.extend(calls)
+        both.wait(10)
+        return collect(calls, timeout_s)
+
+    actors.collect = together
+    assert sorted(asked_at_once(group, ["a"], ["bb"])) == [[(1.0,)], [(2.0,)]] and sorted(places) == [0, 1]
+
+
+def test_shares_are_scored_at_the_same_time(fakes):
+    actors, group = fakes(2, 0)
+    both, collect = threading.Barrier(2), actors.collect
+    actors.collect = lambda calls, timeout_s: (both.wait(10), collect(calls, timeout_s))[1]
+    assert group.ask(0)(["a", "bb"]) == [(1.0,), (2.0,)]
+
+
+def test_a_process_that_is_lost_while_it_starts_is_an_attempt_like_others(fakes):
+    actors, group = fakes(1, 1)
+    answer, lost = actors.answer, [True]
+    starts = lambda method: method == "build" and lost and lost.pop()  # noqa: E731
+    actors.answer = lambda place, method, args: (
+        Answer(error=Lost("gone")) if starts(method) else answer(place, method, args)
+    )
+    assert group.ask(0)(["ab"]) == [(2.0,)] and not lost
+
+
+def test_a_call_waits_for_a_process_that_is_in_use(fakes):
+    actors, group = fakes(1, 0)
+    collect, using, most = actors.collect, [], []
+
+    def counted(calls, timeout_s):
+        using.append(1)
+        most.append(len(using))
+        time.sleep(0.05)
+        using.pop()
+        return collect(calls, timeout_s)
+
+    actors.collect = counted
+    assert len(asked_at_once(group, ["a"], ["a"], ["a"])) == 3 and most == [1, 1, 1]
+
+
+def test_where_nothing_else_is_scored_shares_go_to_the_same_processes(fakes):
+    actors, group = fakes(3, 0)
+    collect, sent = actors.collect, {}
+
+    def noted(calls, timeout_s):
+        sent.update({place: args[1] for place, (_, _, args) in calls.items()})
+        return collect(calls, timeout_s)
+
+    actors.collect = noted
+    for _ in range(20):
+        group.ask(0)(["a", "b", "c", "d", "e"])
+        assert sent == {0: ["a", "b"], 1: ["c", "d"], 2: ["e"]}
+
+
+def test_tasks_that_cannot_be_sent_are_an_error_that_says_so(fakes, tmp_path):
+    _, group = fakes(1, 0)
+    (tmp_path / "mine.py").write_text("def mine(completion): return 0")
+    task = Task((Message("user", "?"),), metadata={"lock": threading.Lock()})
+    with pytest.raises(RewardError, match=r"reward 'mine': episodes cannot be sent .* pickle '_thread.lock' object"):
+        group.call(load_reward(f"{tmp_path}/mine.py:mine"), 1.0)([EpisodeGroup(task, (Episode(task, task.prompt),))])
 
 
 def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):
@@ -203,7 +267,7 @@ def test_options_that_make_no_sense_are_refused(changes, says):
         check_cluster(replace(ONE_PROCESS, **changes))
 
 
-def test_scorers_without_a_reward_model_are_refused(folder, tmp_path):  # noqa: F811
-    job = partial(rl.run, RL(**options(folder)), algorithms.get("grpo")())
-    with pytest.raises(UserError, match="--scorers are processes of reward models: pass --reward-model"):
+def test_scorers_that_have_nothing_to_score_are_refused(folder, tmp_path):  # noqa: F811
+    job = partial(rl.run, RL(**options(folder, reward="tags")), algorithms.get("grpo")())
+    with pytest.raises(UserError, match="--scorers have nothing to score: pass --reward-model, --gold-model or --rewa"):
         job(AsyncOptions(trainers=1, scorers=1), output=tmp_path / "run", quiet=True)

@@ -5,6 +5,11 @@ from tests.mutations import Mutation
 CLUSTER, GROUP = "distributed/test_cluster.py", "distributed/test_learner_group.py"
 ROUTING, RECIPES = "distributed/test_routing.py", "distributed/test_recipes.py"
 SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py"
+FUNCTIONS = "distributed/test_reward_functions.py"
+ORDERED = "scores_are_those_of_one_process_in_order"
+STARTING = "a_process_that_is_lost_while_it_starts_is_an_attempt_like_others"
+NOBODY = "calls_at_the_same_time_go_to_processes_that_nobody_uses"
+SAME = "where_nothing_else_is_scored_shares_go_to_the_same_processes"
 
 MUTATIONS = [
     *(
@@ -61,18 +66,73 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("distributed/scorers.py", old, new, SCORERS)
-        for old, new in [
-            ("if isinstance(answer.error, Lost):", "if answer.error:"),
-            ("for place in shares if place not in found}", "for place in shares}"),
-            ("for scores in found[place]]", "for scores in found[place][:1]]"),
-            ("range(1 + LOSSES)", "range(LOSSES)"),
-            ("if self._starts[place] == start:", "if True:"),
-            ("self._starts[place] += 1", "pass"),
-            ("self._build([place])", "pass"),
-            ('self._ledger.note("scoring", [place], seconds)', "pass"),
-            ("self._models[model](conversations), time", "self._models[0](conversations), time"),
-            ('self.actors.call(0, "precision", precision)', 'self.actors.call(0, "precision", "bfloat16")'),
+        Mutation("distributed/scorers.py", old, new, f"{SCORERS}::test_{test}")
+        for old, new, test in [
+            (
+                "if not isinstance(answer.error, Lost):",
+                "if not answer.error:",
+                "what_a_model_refuses_is_raised_as_it_is",
+            ),
+            ("self._models[model](conversations), time", "self._models[0](conversations), time", ORDERED),
+            ("for each in answer.result()]", "for each in answer.result()[:1]]", ORDERED),
+            ("in _at_once(calls) for", "in _at_once(calls)[::-1] for", ORDERED),
+            ("range(1 + LOSSES)", "range(LOSSES)", "losses_in_a_row_are_an_error"),
+            (
+                "                    self._replace(place)\n",
+                "                    pass\n",
+                "losses_in_a_row_are_an_error",
+            ),
+            ("with contextlib.suppress(Lost):  # one", "with contextlib.suppress(KeyError):  # one", STARTING),
+            ("preferred if preferred in self._idle else min(self._idle)", "preferred", NOBODY),
+            ("preferred if preferred in self._idle else min(self._idle)", "0", SAME),
+            ("preferred if preferred in self._idle else min(self._idle)", "max(self._idle)", SAME),
+            ("                self._idle.add(place)\n", "", "a_call_waits_for_a_process_that_is_in_use"),
+            ("            self._idle.remove(place)\n", "", "a_call_waits_for_a_process_that_is_in_use"),
+            ('daemon=True, name="scoring").start()', "daemon=True).run()", "shares_are_scored_at_the_same_time"),
+            ("self._build([place])", "pass", "the_share_of_a_process_that_is_lost_is_scored_again"),
+            (
+                'self._ledger.note("scoring", [place], seconds)',
+                "pass",
+                "what_each_scores_is_in_its_metrics_and_its_spans",
+            ),
+            ('self.actors.call(0, "precision", precision)', 'self.actors.call(0, "precision", "bfloat16")', ORDERED),
+            (
+                "except Exception as error:  # whatever",
+                "except KeyError as error:  # whatever",
+                "tasks_that_cannot_be_sent_are_an_error_that_says_so",
+            ),
+        ]
+    ),
+    *(
+        Mutation("distributed/scorers.py", old, new, f"{FUNCTIONS}::test_{test}")
+        for old, new, test in [
+            ('groups if function.mode == "group" else split', "split", f"{ORDERED}[group-two]"),
+            (
+                'groups if function.mode == "group" else split',
+                "groups",
+                "episodes_are_shared_evenly_whatever_their_group",
+            ),
+            (
+                "[next(flat) for _ in group.episodes]",
+                "[next(flat) for _ in group.episodes][::-1]",
+                f"{ORDERED}[group-two]",
+            ),
+            ("timeout_s=timeout_s)), time", "timeout_s=60.0)), time", "the_error_is_that_of_one_process"),
+            (
+                "except UserError as error:",
+                "except RewardError as error:",
+                "a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored",
+            ),
+            (
+                "        except Exception as error:\n",
+                "        except KeyError as error:\n",
+                "what_cannot_be_read_there_is_an_error_that_says_so",
+            ),
+            (
+                "            self._stopped = True\n",
+                "",
+                "who_waits_for_a_function_that_hangs_gets_an_error_when_all_is_stopped",
+            ),
         ]
     ),
     *(
@@ -94,10 +154,17 @@ MUTATIONS = [
         for old, new in [
             ("found.pop() if options.gold_model else None", "None"),
             ("group.ask(number)", "group.ask(0)"),
-            ("            refuse_idle_scorers(bool(where))\n", ""),
+            ("            refuse_idle_scorers(bool(where or functions))\n", ""),
             ("self._group.metrics", "backend.metrics"),
             ("(*backend.logged, self._group.log_in)", "backend.logged"),
             ("[backend.spans, self._group.spans]", "[backend.spans]"),
+        ]
+    ),
+    *(
+        Mutation("setup/reward_models.py", old, new, f"{FUNCTIONS}::test_a_run_with_a_scorer_is_that_of_one_process")
+        for old, new in [
+            (", parsed.moved(group.call)", ", parsed"),
+            ("bool(where or functions)", "bool(where)"),
         ]
     ),
     *(

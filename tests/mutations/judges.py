@@ -203,7 +203,7 @@ _FAULTS = {
     ],
     ("setup/sampling.py", RUNS): [
         ("folders | judging.folders", "folders"),
-        ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
+        ("(*met, *parsed.notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
     ],
 }

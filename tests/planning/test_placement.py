@@ -126,8 +126,17 @@ def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     note = placed(models, AsyncOptions(trainers=1, scorers=2, scorer_cpus=0.5)).notes[-1]
     assert f"2 scorers of {size / 1e9:.1f} GB and 0.5 CPUs each" in note
     assert "scorer" not in placed(models, AsyncOptions(trainers=1)).notes[-1]
-    with pytest.raises(UserError, match="--scorers are processes of reward models"):
+    with pytest.raises(UserError, match="--scorers have nothing to score"):
         placed(plan, AsyncOptions(trainers=1, scorers=2))
+
+
+def test_what_reward_functions_hold_is_not_known(folder):  # noqa: F811
+    plan = rl(folder)
+    models = replace(plan, training=replace(plan.training, reward_models=10**9))
+    size = 10**9 * plan.training.itemsize / 1e9
+    both = AsyncOptions(trainers=1, scorers=2)
+    assert f"2 scorers of {size:.1f} GB plus what reward fu" in placed(models, both, functions=True).notes[-1]
+    assert "2 scorers of what reward functions hold and 1 CPU each" in placed(plan, both, functions=True).notes[-1]
 
 
 def test_gpus_are_named_where_they_are_asked_for(folder):  # noqa: F811

@@ -1,42 +1,55 @@
-"""Reward models in processes of a Ray cluster.
+"""Reward models and reward functions in processes of a Ray cluster.
 
-    with ScorerGroup(2, load) as group:
-        group.ask(0)(conversations)     # by the first of the models that `load` returns
+    with ScorerGroup(2, load, functions=[function]) as group:
+        group.ask(0)(conversations)              # by the first of the models that `load` returns
+        group.call(function, timeout_s)(groups)
 
-Each process has all reward models, and scores its share of every batch of conversations. One that dies or hangs is
-replaced, and its share is scored again.
+Each process has all of them, and scores its share of every batch. One that dies or hangs is replaced, and its share is
+scored again. A process scores one share at a time, so that the time that a share waits for one is not its own.
 """
 
 import contextlib
+import importlib
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
+from posttrain.background import finish
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import Group, Ledger
-from posttrain.errors import ProcessLost
+from posttrain.errors import ProcessLost, RewardError, UserError, described
+from posttrain.rewards import Ask, CustomReward, Source, apart, load_again, score_all
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
-from posttrain.types import Message, ScoreFn
+from posttrain.types import EpisodeGroup, Message, ScoreFn, SeatScores
 
-LOSSES = 5  # of processes, for one batch: then something else is wrong
+LOSSES = 5  # of processes, for one share: then something else is wrong
 
 Load = Callable[[str], Sequence[Scorer]]
 """From the name of a number format to the reward models."""
 
+T = TypeVar("T")
+
 
 class ScoringProcess(cluster.Process):
-    """Has reward models, in the process of an actor."""
+    """Has reward models and reward functions, in the process of an actor."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
 
-    def build(self, load: Load, precision: str) -> list[ScorerFacts]:
-        """Load the reward models."""
+    def build(self, load: Load, precision: str, functions: Sequence[Source]) -> list[ScorerFacts]:
+        """Load the reward models and the functions."""
+        try:
+            self._functions = {source.path: load_again(source) for source in functions}
+        except UserError as error:
+            raise UserError(f"a scorer on {socket.gethostname()} cannot load a reward function: {error}") from error
         self._models = load(precision)
         return [scorer.facts for scorer in self._models]
 
@@ -45,13 +58,23 @@ class ScoringProcess(cluster.Process):
         began = time.monotonic()
         return self._models[model](conversations), time.monotonic() - began
 
+    def rewards(self, path: str, timeout_s: float, sent: bytes) -> tuple[list[list[SeatScores]], float]:
+        """The scores of groups by one of the functions, and the seconds that took."""
+        began, function = time.monotonic(), self._functions[path]
+        try:
+            groups: list[EpisodeGroup] = _cloudpickle().loads(sent)
+        except Exception as error:
+            raise RewardError(_unsent(function.name, error)) from error
+        return finish(score_all(function, groups, timeout_s=timeout_s)), time.monotonic() - began
+
 
 class ScorerGroup(Group):
-    """Processes that have reward models; a context manager, at whose end they are gone.
+    """Processes that have reward models and reward functions; a context manager, at whose end they are gone.
 
     Args:
         size: how many.
         load: loads the models in each; it is pickled.
+        functions: of files, which each loads from the same paths.
         precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
         share: what each gets of a machine.
         timeout_s: how long a process may take to score its share before it counts as lost.
@@ -61,7 +84,7 @@ class ScorerGroup(Group):
         replaced: number of processes that were lost and replaced.
 
     Raises:
-        UserError: Ray is not installed, the cluster has no room for them, or a model cannot be loaded.
+        UserError: Ray is not installed, the cluster has no room for them, or a model or a function cannot be loaded.
     """
 
     def __init__(
@@ -69,16 +92,18 @@ class ScorerGroup(Group):
         size: int,
         load: Load,
         *,
+        functions: Sequence[CustomReward] = (),
         precision: str = "auto",
         share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
     ) -> None:
         connection.connect(cpus=size * share.cpus)
         self._load, self._timeout_s, self.replaced = load, timeout_s, 0
+        self._sources = list(dict.fromkeys(function.source for function in functions))
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})
-        self._replacing = threading.Lock()  # threads may score at the same time
-        self._starts = [0] * size  # how often each was replaced
+        self._idle, self._stopped = set(range(size)), False
+        self._changed = threading.Condition()  # of these two; threads may score at the same time
         self._ledger = Ledger("scorer", size)
         try:
             first = self.actors.collect({0: self.actors.call(0, "precision", precision)}, cluster.START_S)
@@ -90,43 +115,101 @@ class ScorerGroup(Group):
 
     def ask(self, model: int) -> ScoreFn:
         """The scores of one of the models. Raises as `Scorer`, and `ProcessLost` if processes are lost in a row."""
-        return partial(self._scores, model)
 
-    def _scores(self, model: int, conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
-        shares = _shares(conversations, len(self.actors))
-        found: dict[int, list[tuple[float, ...]]] = {}
+        def scores(conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
+            return self._by_shares(conversations, lambda share: ("scores", model, share), "")
+
+        return scores
+
+    def call(self, function: CustomReward, timeout_s: float) -> Ask:
+        """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
+
+        Groups are split, unless the function compares the completions of a group.
+
+        Args:
+            function: one of those that were given.
+            timeout_s: seconds that it may take for a share.
+        """
+        source = function.source
+        assert source is not None, "it is not of a file"
+        doing = f"; each was running the reward '{source.path}'"
+
+        def sent(share: Sequence[EpisodeGroup]) -> tuple[Any, ...]:
+            try:
+                return "rewards", source.path, timeout_s, _cloudpickle().dumps(share)
+            except Exception as error:  # whatever an object says of itself
+                raise RewardError(_unsent(function.name, error)) from error
+
+        def scores(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
+            split = apart([episode for group in groups for episode in group.episodes])
+            found = self._by_shares(groups if function.mode == "group" else split, sent, doing)
+            flat = iter([each for of_group in found for each in of_group])
+            return [[next(flat) for _ in group.episodes] for group in groups]
+
+        return scores
+
+    def _by_shares(self, items: Sequence[T], asked: Callable[[Sequence[T]], tuple[Any, ...]], doing: str) -> list[Any]:
+        """What processes answer of their shares of the items, one after another.
+
+        The error is that of the first share that has one: with one process or several the same, if it is of one item.
+        """
+        shares = _shares(items, len(self.actors))
+        calls = [partial(self._answer, place, asked(share), doing) for place, share in shares.items()]
+        return [each for answer in _at_once(calls) for each in answer.result()]
+
+    def _answer(self, preferred: int, asked: tuple[Any, ...], doing: str) -> Any:
+        """What a process answers: the preferred one, or if that is busy whichever is idle first."""
         why: Lost | None = None
         for _ in range(1 + LOSSES):
-            starts = {place: self._starts[place] for place in shares if place not in found}
-            calls = {place: self.actors.call(place, "scores", model, shares[place]) for place in starts}
-            lost: dict[int, Lost] = {}
-            for place, answer in self.actors.collect(calls, self._timeout_s).items():
-                if isinstance(answer.error, Lost):
-                    lost[place] = answer.error
-                else:
-                    found[place], seconds = answer.result()
+            with self._idle_place(preferred) as place:
+                answer = self.actors.collect({place: self.actors.call(place, *asked)}, self._timeout_s)[place]
+                if not isinstance(answer.error, Lost):
+                    found, seconds = answer.result()
                     self._ledger.note("scoring", [place], seconds)
-            if not lost:
-                return [scores for place in shares for scores in found[place]]
-            why = next(iter(lost.values()))
-            for place in lost:
+                    return found
+                why = answer.error
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
-                    self._replace(place, starts[place])
-        raise ProcessLost(f"scorers are lost one after another: {why}") from why
+                    self._replace(place)
+        raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
 
-    def _replace(self, place: int, start: int) -> None:
-        """Replace a process, unless another thread has done so since that start of it."""
-        with self._replacing:
-            if self._starts[place] == start:
-                self.actors.replace(place)
-                self._starts[place] += 1
-                self.replaced += 1
-                self._build([place])
+    @contextlib.contextmanager
+    def _idle_place(self, preferred: int) -> Generator[int]:
+        """A process that nothing else uses while the block runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or self._stopped)
+            self._refuse_stopped()
+            place = preferred if preferred in self._idle else min(self._idle)
+            self._idle.remove(place)
+        try:
+            yield place
+        finally:
+            with self._changed:
+                self._idle.add(place)
+                self._changed.notify()
+
+    def _replace(self, place: int) -> None:
+        self._refuse_stopped()
+        self.actors.replace(place)
+        with self._changed:
+            self.replaced += 1
+        self._build([place])
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped:
+            raise ProcessLost("the scorers have been stopped")
 
     def _build(self, places: Sequence[int]) -> list[ScorerFacts]:
-        calls = {place: self.actors.call(place, "build", self._load, self._precision) for place in places}
+        given = self._load, self._precision, self._sources
+        calls = {place: self.actors.call(place, "build", *given) for place in places}
         found = [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
         return found[0]
+
+    def stop(self) -> None:
+        """Stop all processes; who waits for one gets an error."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        super().stop()
 
     def metrics(self) -> Mapping[str, float]:
         """The share of time in which each has scored since the last call. Losses so far."""
@@ -137,13 +220,40 @@ class ScorerGroup(Group):
         return self._ledger.spans()
 
 
-def _shares(conversations: Sequence[Sequence[Message]], processes: int) -> dict[int, Sequence[Sequence[Message]]]:
-    """Neighbouring conversations for each process, as many for one as for another but one; none is empty.
+def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:
+    """Neighbouring items for each process, as many for one as for another but one; none is empty.
 
     >>> _shares(["a", "b", "c", "d", "e"], 3)
     {0: ['a', 'b'], 1: ['c', 'd'], 2: ['e']}
     >>> _shares(["a"], 2)
     {0: ['a']}
     """
-    size = -(-len(conversations) // processes)
-    return {at // size: conversations[at : at + size] for at in range(0, len(conversations), max(size, 1))}
+    size = -(-len(items) // processes)
+    return {at // size: items[at : at + size] for at in range(0, len(items), max(size, 1))}
+
+
+def _at_once(calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
+    """The results of calls in daemon threads: those that are under way after an error keep no program from ending."""
+
+    def work(call: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    futures: list[Future[Any]] = [Future() for _ in calls]
+    for call, future in zip(calls, futures, strict=True):
+        threading.Thread(target=work, args=(call, future), daemon=True, name="scoring").start()
+    return futures
+
+
+def _cloudpickle() -> Any:
+    """Pickles what is defined in no module, too, as Ray does for arguments."""
+    return importlib.import_module("ray.cloudpickle")
+
+
+def _unsent(name: str, error: Exception) -> str:
+    return (
+        f"reward '{name}': episodes cannot be sent to a scorer, with the tasks' metadata ({described(error)}); keep "
+        "plain data there, or leave out `scorers`"
+    )

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,6 +12,8 @@ from posttrain.rewards import (
     REWARDS,
     TIME_LIMITS,
     VERDICTS,
+    Ask,
+    CustomReward,
     Judge,
     JudgePrompt,
     RewardContext,
@@ -30,6 +32,16 @@ class ParsedRewards(NamedTuple):
     rewards: Weighted | None
     gold: Weighted | None
     notes: tuple[str, ...] = ()  # what to tell the user
+
+    @property
+    def movable(self) -> list[CustomReward]:
+        """See `Weighted.movable`."""
+        return [function for each in (self.rewards, self.gold) if each for function in each.movable]
+
+    def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "ParsedRewards":
+        """See `Weighted.moved`."""
+        rewards, gold = (each.moved(ask) if each else None for each in (self.rewards, self.gold))
+        return self._replace(rewards=rewards, gold=gold)
 
 
 def judged(

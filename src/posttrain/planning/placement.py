@@ -25,12 +25,17 @@ ALONE = "memory above is that of one process that does everything"
 AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
 
 
-def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
+def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
     takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
     that it has in full while it makes their shards.
+
+    Args:
+        plan: of one process.
+        cluster: the processes.
+        functions: whether there are reward functions that scorers run; what these hold is not known.
     """
     if not cluster.trainers:
         return plan
@@ -55,9 +60,9 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
         models = plan.training.held().get(MODELS, 0)
-        refuse_idle_scorers(models > 0)
+        refuse_idle_scorers(models > 0 or functions)
         together += cluster.scorers * models
-        lines.append(_line(cluster, "scorer", cluster.scorers, models))
+        lines.append(_line(cluster, "scorer", cluster.scorers, models, functions=functions))
     notes = [*plan.notes]
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
@@ -72,12 +77,14 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     return replace(found, warnings=(*plan.warnings, warning))
 
 
-def _line(cluster: TrainerOptions, kind: str, count: int, size: int) -> str:
+def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:
     share = reserved(cluster, kind)
     amounts = [f"{share['cpus']:g} CPU{'s' * (share['cpus'] != 1)}"]
     amounts += [f"{share['gpus']:g} GPU"] if share["gpus"] else []
     memory = f" ({share['memory_gb']:g} GB reserved)" if share["memory_gb"] else ""
-    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB{memory} and {' and '.join(amounts)} each"
+    held = [f"{size / GB:.1f} GB"] if size or not functions else []
+    held += ["what reward functions hold"] if functions else []
+    return f"{count} {kind}{'s' * (count > 1)} of {' plus '.join(held)}{memory} and {' and '.join(amounts)} each"
 
 
 def _sampler(training: Training, sampling: Phase) -> int:

@@ -90,7 +90,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         warnings=tuple(_warnings(training, work, worst, available, disk, free)),
         notes=work.notes,
     )
-    return placed(plan, cluster)
+    return placed(plan, cluster, functions=work.functions)
 
 
 def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> Training:

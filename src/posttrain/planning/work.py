@@ -37,6 +37,7 @@ class Work:
     longest_beside: tuple[Load, ...] = ()  # the same with the longest
     head: bool = True  # whether words are predicted
     reward_models: int = 0  # parameters of reward models
+    functions: bool = False  # whether there are reward functions that scorers would run
     notes: tuple[str, ...] = ()  # what the run would tell its user
     teacher: Shape | None = None  # the model that is distilled, where there is one
 

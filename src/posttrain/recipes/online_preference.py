@@ -202,6 +202,7 @@ def dry_run(
         references=int(compared),
         reads=config.updates_per_round if compared else 0,
         reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
+        functions=prompts.functions,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
     )
     return plan_of(config, work, cluster, measure=measure)

@@ -287,6 +287,7 @@ def dry_run(
         critic=config.critic == "own",
         references=compared + apart,
         reward_models=reward_model_parameters(names, config.gold_model),
+        functions=prompts.functions,
         teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )

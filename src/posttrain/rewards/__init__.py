@@ -3,7 +3,8 @@
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
 from posttrain.rewards.context import RewardContext
-from posttrain.rewards.custom import CustomReward, from_function, load_reward, reward_function
+from posttrain.rewards.custom import CustomReward, Source, from_function, load_reward, reward_function
+from posttrain.rewards.elsewhere import Ask, Elsewhere, load_again
 from posttrain.rewards.judges.pointwise import Judge
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.learned import COMBINATIONS, CachedScores, Disagreement, LearnedReward
@@ -32,10 +33,12 @@ __all__ = [
     "TIME_LIMITS",
     "VERDICTS",
     "AnswerIn",
+    "Ask",
     "CachedScores",
     "ChoiceVerifier",
     "CustomReward",
     "Disagreement",
+    "Elsewhere",
     "EpisodeReward",
     "ExactVerifier",
     "GymVerifier",
@@ -51,6 +54,7 @@ __all__ = [
     "Reward",
     "RewardContext",
     "SoftOverlong",
+    "Source",
     "StepDiversity",
     "Tags",
     "VerificationPhrases",
@@ -61,6 +65,7 @@ __all__ = [
     "extract",
     "from_function",
     "gold_episode",
+    "load_again",
     "load_reward",
     "parse_rewards",
     "read_prompt",

@@ -13,6 +13,7 @@ from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import CustomReward, load_reward
+from posttrain.rewards.elsewhere import Ask, elsewhere
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.remote import is_remote, remote_reward
 from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
@@ -130,6 +131,28 @@ class Weighted:
         """Give the functions with a parameter `reward_context` its value, once it is known."""
         for function in self._functions:
             function.context[:] = [context]
+
+    @property
+    def movable(self) -> list[CustomReward]:
+        """The functions that another process can load and call: of files, and asking nobody."""
+        return [function for function in self._functions if function.source and not function.asks]
+
+    def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "Weighted":
+        """The same, with the functions that are `movable` called elsewhere.
+
+        Args:
+            ask: from a function and its time limit in seconds to what has groups scored by it.
+        """
+        movable = {id(function) for function in self.movable}
+
+        def changed(reward: Reward) -> Reward:
+            if isinstance(reward, Named):
+                return replace(reward, reward=changed(reward.reward))
+            if isinstance(reward, CustomReward) and id(reward) in movable:
+                return elsewhere(reward, ask(reward, self.timeout_s))
+            return reward
+
+        return replace(self, parts=tuple((changed(reward), weight) for reward, weight in self.parts))
 
     @property
     def _functions(self) -> list[CustomReward]:

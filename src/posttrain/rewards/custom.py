@@ -39,15 +39,17 @@ What else is known of a function is declared above it:
 TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
 
+import hashlib
 import inspect
 import json
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, Literal, TypeVar, cast
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from posttrain import user_code
 from posttrain.background import all_of, in_thread, without_exit
@@ -125,6 +127,18 @@ def reward_function(
     return mark
 
 
+class Source(NamedTuple):
+    """Where a function was loaded from.
+
+    Attributes:
+        path: absolute, `path/to/file.py:function`.
+        digest: of the file.
+    """
+
+    path: str
+    digest: str
+
+
 @dataclass(frozen=True)
 class CustomReward:
     """A user's function as a `Reward`; made by `load_reward` or `from_function`."""
@@ -136,6 +150,7 @@ class CustomReward:
     optional: tuple[str, ...]  # that it is given if the tasks have them
     rest: bool  # whether it takes **metadata
     declared: Declared = Declared()
+    source: Source | None = None  # None: not of a file
     beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
     alone: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)  # see `_call`
     context: list[RewardContext] = field(default_factory=list[RewardContext], compare=False, repr=False)  # once known
@@ -297,9 +312,13 @@ class CustomReward:
                 f"reward '{self.name}' returned {score.total:g} on task {episode.task.id!r}; it declares bounds of "
                 f"{bounds[0]:g} and {bounds[1]:g}"
             )
+        self._note(score)
+        return score
+
+    def _note(self, score: Score) -> None:
+        """Keep the first score outside [0, 1]."""
         if score.applicable and not self.beyond and not (0 <= score.total <= 1):
             self.beyond.append(score.total)
-        return score
 
 
 def load_reward(path: str) -> CustomReward:
@@ -313,7 +332,12 @@ def load_reward(path: str) -> CustomReward:
     function = user_code.load("reward", path, "function")
     if not callable(function):
         raise UserError(f"'{name}' in '{file}' is a {type(function).__name__}, not a function")
-    return from_function(function, name)
+    where = Path(file).expanduser().absolute()
+    return replace(from_function(function, name), source=Source(f"{where}:{name}", _digest(where)))
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:

@@ -60,12 +60,12 @@ class ClusterOptions(TrainerOptions):
 
 @dataclass(frozen=True)
 class ScorerOptions(ClusterOptions):
-    """Trainers, samplers and reward models on a Ray cluster."""
+    """Trainers, samplers and scorers on a Ray cluster."""
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     scorers: int = 0
-    """Processes that have the reward models (--reward-model, --gold-model), with --trainers; 0: these are in this
-    process. Each scores its share of a batch."""
+    """Processes that have the reward models and run reward functions of files, with --trainers; 0: this process does.
+    Each scores its share of a batch (--reward-model, --gold-model, --reward FILE.py:FUNCTION)."""
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
@@ -116,7 +116,7 @@ def evicts(options: TrainerOptions) -> bool:
 
 
 def scorers_of(options: TrainerOptions) -> int:
-    """How many processes have the reward models; 0: this one has them."""
+    """How many processes have the reward models and functions; 0: this one has them."""
     return options.scorers if isinstance(options, ScorerOptions) else 0
 
 
@@ -167,10 +167,13 @@ def servers_in(engine: str) -> list[str]:
     return engine.split() if "://" in engine else []
 
 
-def refuse_idle_scorers(models: bool) -> None:
-    """Raise `UserError` where there are scorers and no reward models."""
-    if not models:
-        raise UserError("--scorers are processes of reward models: pass --reward-model or --gold-model")
+def refuse_idle_scorers(used: bool) -> None:
+    """Raise `UserError` where there are scorers, and neither reward models nor reward functions that they would run."""
+    if not used:
+        raise UserError(
+            "--scorers have nothing to score: pass --reward-model, --gold-model or --reward FILE.py:FUNCTION (without "
+            "reward_context), or leave out --scorers"
+        )
 
 
 def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:

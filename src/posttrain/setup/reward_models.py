@@ -1,4 +1,4 @@
-"""Reward models that options name: in this process, or in processes of a cluster."""
+"""Reward models and reward functions that options name: in this process, or in processes of a cluster."""
 
 import importlib
 import shlex
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from posttrain.data import ChatFormat, load_tokenizer
+from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
 from posttrain.models.load import locate
 from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
@@ -38,9 +39,10 @@ class RewardModel(NamedTuple):
             )
 
 
-class RewardModels(NamedTuple):
-    """Those of a run."""
+class Scoring(NamedTuple):
+    """What a run scores with."""
 
+    parsed: ParsedRewards  # whose functions are called where they are placed
     models: list[RewardModel]
     gold: RewardModel | None
     folders: dict[str, str]  # by name as typed
@@ -65,7 +67,7 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
 
 
 class Placed:
-    """The reward models of a run, and the processes that have them, if there are any.
+    """The reward models and functions of a run, and the processes that have them, if there are any.
 
     Args:
         options: of the recipe.
@@ -77,8 +79,8 @@ class Placed:
         self._options, self._cluster, self._stack = options, cluster, stack
         self._group: Any = None
 
-    def load(self) -> RewardModels:
-        """Load them.
+    def load(self, parsed: ParsedRewards) -> Scoring:
+        """Load the models, and functions where they are called elsewhere.
 
         Raises:
             UserError: processes for them are asked for, and there are none.
@@ -93,31 +95,28 @@ class Placed:
             found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
         else:
             check_cluster(self._cluster, options.engine)
-            refuse_idle_scorers(bool(where))
-            found = self._in_processes(size, where)
+            functions = parsed.movable
+            refuse_idle_scorers(bool(where or functions))
+            group = self._processes(size, where, functions)
+            found, parsed = _models(group, where), parsed.moved(group.call)
         gold = found.pop() if options.gold_model else None
-        return RewardModels(found, gold, folders)
+        return Scoring(parsed, found, gold, folders)
 
-    def _in_processes(self, size: int, where: Sequence[str]) -> list[RewardModel]:
+    def _processes(self, size: int, where: Sequence[str], functions: Sequence[Any]) -> Any:
+        """A `ScorerGroup`."""
         given: Any = self._cluster
         connect(given, self._stack)
-        group = self._group = self._stack.enter_context(
+        self._group = self._stack.enter_context(
             importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
                 size,
                 partial(_loaded, where, self._options.microbatch_tokens),
-                precision=self._options.precision,
+                functions=functions,
+                precision=self._options.precision if where else "float32",  # which nothing has to be measured for
                 share=share_of(given, "scorer"),
                 timeout_s=given.cluster_timeout,
             )
         )
-        chats = [
-            ChatFormat(load_tokenizer(locate(path)), facts.stop_ids)
-            for path, facts in zip(where, group.facts, strict=True)
-        ]
-        return [
-            RewardModel(group.ask(number), facts, chat)
-            for number, (facts, chat) in enumerate(zip(group.facts, chats, strict=True))
-        ]
+        return self._group
 
     def joined(self, backend: Backend) -> Backend:
         """A backend whose processes are these, too."""
@@ -133,6 +132,17 @@ class Placed:
             logged=(*backend.logged, self._group.log_in),
             spans=partial(_all, [backend.spans, self._group.spans]),
         )
+
+
+def _models(group: Any, where: Sequence[str]) -> list[RewardModel]:
+    """The models in the folders `where`, which processes have."""
+    chats = [
+        ChatFormat(load_tokenizer(locate(path)), facts.stop_ids) for path, facts in zip(where, group.facts, strict=True)
+    ]
+    return [
+        RewardModel(group.ask(number), facts, chat)
+        for number, (facts, chat) in enumerate(zip(group.facts, chats, strict=True))
+    ]
 
 
 def _all(sources: Sequence[Callable[[], Sequence[Span]] | None]) -> list[Span]:

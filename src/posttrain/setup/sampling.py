@@ -112,7 +112,7 @@ def set_up(
         load: loads it, when all else has been checked.
         together: number of completions of a prompt that must fit in one micro-batch.
         groups: further numbers of episodes of a task that rewards must be able to score, each with its name in errors.
-        cluster: where reward models are loaded.
+        cluster: where reward models and functions are loaded.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
@@ -132,21 +132,21 @@ def _set_up(
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
         raise UserError("a judge that is the policy cannot answer while it samples; leave out --schedule pipelined")
-    rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
+    parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
-    tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
-    models, gold_model, folders = placed.load()
+    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    parsed, models, gold_model, folders = placed.load(parsed)
     judging.load()
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
-        rewards,
+        parsed.rewards,
         [model.ask for model in models],
         members=sum(model.facts.members for model in models),
         use=options.ensemble_aggregation,
         penalty=options.uncertainty_penalty,
-        gold=gold_rewards,
+        gold=parsed.gold,
         gold_model=gold_model.ask if gold_model else None,
         environment=played,
     )
@@ -169,7 +169,7 @@ def _set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(backend.chat, backend.context)
-    notes, folders = (*met, *judge_notes, *prompts.notes), folders | judging.folders
+    notes, folders = (*met, *parsed.notes, *prompts.notes), folders | judging.folders
     sampled = (prompts.tasks, heldout, environment, backend, players)
     return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 
@@ -204,9 +204,10 @@ class Prompts:
 
 @dataclass(frozen=True)
 class PlannedPrompts(Prompts):
-    """The same, and what may follow a prompt."""
+    """The same, what may follow a prompt, and whether there are reward functions that scorers would run."""
 
     episode: EpisodeLength
+    functions: bool
 
 
 def fitting_prompts(
@@ -248,18 +249,18 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
         UserError: as `set_up`, of all that shows without weights.
     """
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
-    rewards, gold, _ = rewards_with(judging, options, rewards_of(options), options.gold)
+    parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
-    tasks, _, met = read_tasks(options, rewards, gold, played)
-    if rewards:
-        need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "`completions_per_prompt`")
+    tasks, _, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    if parsed.rewards:
+        need_group(ScoredEnvironment(parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
     check_engine(options.engine)
     room = _room(options, played or SingleTurn(), context, together)
     found = fitting_prompts(options, tasks, chat, room, together=together)
     episode = episode_length(played or SingleTurn(), chat, options.max_new_tokens, options.seed)
     episode = replace(episode, tokens=min(episode.tokens, max(options.max_new_tokens, room - max(found.lengths))))
-    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode)
+    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode, bool(parsed.movable))
 
 
 def rewards_of(config: OnlineOptions) -> str:
