@@ -110,7 +110,13 @@ class PackedRow:
         return found
 
 
-def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int | Sequence[int] = 1) -> list[PackedRow]:
+def pack(
+    examples: Sequence[Example],
+    microbatch_tokens: int,
+    *,
+    together: int | Sequence[int] = 1,
+    owners: Sequence[int] = (),
+) -> list[PackedRow]:
     """Lay examples into rows of at most `microbatch_tokens` tokens each.
 
     Consecutive examples with equal prefixes become one family; a family too long for a row is cut, and its prefix laid
@@ -120,6 +126,8 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int |
 
     Of `together` examples that follow each other, such as the two of a pair, all come into the same row; they must
     share a prefix. Where not all units have the same size, `together` is the size of each.
+
+    With `owners`, one for each example, no family has examples of two owners: equal tokens of the two have other keys.
 
     Raises:
         UserError: what must be in one row is longer than `microbatch_tokens`.
@@ -139,7 +147,7 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int |
         return _apart(units, microbatch_tokens)
     rows: list[PackedRow] = []
     room = 0
-    for prefix, parts in _families(units):
+    for prefix, parts in _families(units, owners):
         while parts:
             if room < len(prefix) + _length(parts[0]):
                 rows.append(PackedRow())
@@ -188,10 +196,15 @@ def _length(members: Members) -> int:
     return sum(len(example.continuation) for _, example in members)
 
 
-def _families(units: Sequence[Unit]) -> list[tuple[tuple[int, ...], list[Members]]]:
-    """Units that follow each other with one prefix, and that prefix."""
+def _families(units: Sequence[Unit], owners: Sequence[int]) -> list[tuple[tuple[int, ...], list[Members]]]:
+    """Units of one owner that follow each other with one prefix, and that prefix."""
+
+    def family(unit: Unit) -> tuple[int, tuple[int, ...]]:
+        first, examples = unit
+        return owners[first] if owners else 0, examples[0].prefix
+
     found: list[tuple[tuple[int, ...], list[Members]]] = []
-    for prefix, group in groupby(units, key=lambda unit: unit[1][0].prefix):
+    for (_, prefix), group in groupby(units, key=family):
         parts = [list(enumerate(unit, first)) for first, unit in group]
         if not prefix:  # of which each is alone
             members = [member for part in parts for member in part]

@@ -4,7 +4,8 @@
 
 of a token x with the adapter a, s = alpha / r (Hu et al. 2021, arXiv 2106.09685). W x is one product for all tokens,
 and B_a A_a x one for the tokens of each adapter, as in S-LoRA (Sheng et al. 2023, arXiv 2311.03285). Nothing is padded,
-so adapters may differ in rank, in scale and in the layers that they are on.
+so adapters may differ in rank, in scale and in the layers that they are on. With a gradient enabled, the adapters' own
+weights receive theirs; no weight of one receives anything from the tokens of another.
 
 Shape letters: N tokens of a forward pass, M of those that have an adapter, D inputs and E outputs of a layer, R rank.
 """
@@ -20,6 +21,9 @@ from torch import Tensor, nn
 
 from posttrain.errors import ModelError
 from posttrain.models.lora_config import is_linear
+from posttrain.models.rounding import wide_dtype
+
+A, B = ".lora_A.default.weight", ".lora_B.default.weight"  # after the path of a layer, in peft's names
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,12 @@ class LowRank:
     layers: Mapping[str, tuple[Tensor, Tensor]]
     scale: float
 
+    @classmethod
+    def trained(cls, weights: Mapping[str, Tensor], scale: float) -> "LowRank":
+        """The weights themselves, which then receive gradients: those that `lora.add_adapter` makes trainable."""
+        paths = dict.fromkeys(name.partition(".lora_")[0] for name in weights)
+        return cls({path: (weights[path + A], weights[path + B]) for path in paths}, scale)
+
     def of_layer(self, path: str, x_MD: Tensor) -> Tensor:
         """S B A x of one layer, [M, E]."""
         a_RD, b_ER = self.layers[path]
@@ -41,7 +51,7 @@ class LowRank:
 
 
 class MixedAdapters:
-    """Makes the linear layers of a network add the adapter of each token; the head has none. For sampling alone."""
+    """Makes the linear layers of a network add the adapter of each token; the head has none."""
 
     def __init__(self, network: Any) -> None:
         head = network.get_output_embeddings()
@@ -52,6 +62,7 @@ class MixedAdapters:
             layer.register_forward_hook(partial(self._add, path))
         self._device = next(iter(self._layers.values())).weight.device
         self._tokens = 0
+        self._segments: list[tuple[LowRank | None, int]] = []  # adapters and their numbers of tokens, in order
         self._places: dict[LowRank, list[int]] = {}  # of an adapter's tokens in the forward pass
         self._joined: dict[tuple[LowRank, ...], Tensor] = {}  # those of several adapters, one after another
 
@@ -84,9 +95,10 @@ class MixedAdapters:
 
     @contextlib.contextmanager
     def placed(self, adapters: Sequence[LowRank | None], tokens: Sequence[int]) -> Iterator[None]:
-        """While the block runs, of a forward pass the first `tokens[0]` tokens have `adapters[0]`, and so on."""
-        # a gated MLP that keeps less for its backward pass takes weights and not layers
-        assert not torch.is_grad_enabled(), "adapters are mixed for sampling alone"
+        """While the block runs, of a forward pass the first `tokens[0]` tokens have `adapters[0]`, and so on.
+
+        Under gradient checkpointing the backward pass belongs to the block, for it computes layers again.
+        """
         places: dict[LowRank, list[int]] = {}
         at = 0
         for adapter, count in zip(adapters, tokens, strict=True):
@@ -94,10 +106,11 @@ class MixedAdapters:
                 places.setdefault(adapter, []).extend(range(at, at + count))
             at += count
         self._tokens, self._places = at, places
+        self._segments = list(zip(adapters, tokens, strict=True))
         try:
             yield
         finally:
-            self._places, self._joined = {}, {}
+            self._places, self._joined, self._segments = {}, {}, []
 
     def _add(self, path: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """What a layer gives, with the adapters' part added."""
@@ -106,11 +119,29 @@ class MixedAdapters:
             return output
         x_ND, y_NE = inputs[0].flatten(0, -2), output.flatten(0, -2)
         assert len(x_ND) == self._tokens, "a layer that sees some of the tokens alone cannot tell whose they are"
+        if torch.is_grad_enabled():
+            return self._differentiable(path, x_ND, y_NE).view_as(output)
         if adapters not in self._joined:
             places = [place for adapter in adapters for place in self._places[adapter]]
             self._joined[adapters] = torch.tensor(places, device=self._device)
         places_M = self._joined[adapters]
-        parts = x_ND.index_select(0, places_M).float().split([len(self._places[adapter]) for adapter in adapters])
+        parts = x_ND.index_select(0, places_M).to(wide_dtype(x_ND.dtype)).split([len(self._places[adapter]) for adapter in adapters])
         low_ME = torch.cat([adapter.of_layer(path, part) for adapter, part in zip(adapters, parts, strict=True)])
         # the sum is rounded once, as peft does
         return y_NE.index_copy_(0, places_M, (y_NE.index_select(0, places_M) + low_ME).to(y_NE.dtype)).view_as(output)
+
+    def _differentiable(self, path: str, x_ND: Tensor, y_NE: Tensor) -> Tensor:
+        """The same sum, nothing of it in place: all tokens in their order, 0 for those whose adapter lacks the layer.
+
+        One split and one concatenation, since the backward pass of each slice would fill a whole row with zeros.
+        """
+        parts = x_ND.split([count for _, count in self._segments])
+        low_NE = torch.cat(
+            [
+                adapter.of_layer(path, part.to(adapter.layers[path][0].dtype))
+                if adapter is not None and path in adapter.layers
+                else part.new_zeros(len(part), y_NE.shape[1])
+                for (adapter, _), part in zip(self._segments, parts, strict=True)
+            ]
+        )
+        return (y_NE + low_NE).to(y_NE.dtype)

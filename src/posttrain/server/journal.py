@@ -58,6 +58,11 @@ class Journal:
         """The request that was accepted as `seq`."""
         return _read(self._path("requests", seq))
 
+    def kind(self, seq: int) -> str:
+        """The kind of that request; its body is not read."""
+        with self._path("requests", seq).open("rb") as file:
+            return json.loads(file.readline())["kind"]
+
     def result(self, seq: int) -> Entry | None:
         """The result of a request; None if there is none, or it is too old."""
         try:

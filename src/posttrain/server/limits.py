@@ -16,6 +16,7 @@ class Limits:
         body_bytes: of a request, decompressed.
         tokens_per_request: of a batch, its input or its targets, or of a prompt times its samples.
         data_per_request: sequences of a batch.
+        tokens_per_pass: of the requests of several models that are computed in one pass.
         samples_per_request: of one prompt.
         pending_per_key: samples that wait.
         backlog_per_key: bytes of training requests that are accepted and not done; each counts `OVERHEAD` more.
@@ -29,6 +30,7 @@ class Limits:
     body_bytes: int = 32 * 2**20
     tokens_per_request: int = 2**19
     data_per_request: int = 1024
+    tokens_per_pass: int = 2**15
     samples_per_request: int = 256
     pending_per_key: int = 4096
     backlog_per_key: int = 256 * 2**20

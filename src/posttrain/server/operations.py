@@ -10,12 +10,12 @@ from posttrain.errors import UserError
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter, Base
 from posttrain.server.checkpoints import Address
-from posttrain.server.datum import check_data
+from posttrain.server.datum import Datum, check_data
 from posttrain.server.files import checked_name, read_json
 from posttrain.server.limits import Limits
-from posttrain.server.losses import loss_of
+from posttrain.server.losses import Loss, loss_of
 from posttrain.server.samplers import UNNAMED, Sampler, Samplers
-from posttrain.server.trainer import WEIGHTS, AdamParams, Trainer
+from posttrain.server.trainer import WEIGHTS, AdamParams, Output, Trainer
 from posttrain.server.wire import PROTOBUF, forward_backward_output, read_forward_backward
 from posttrain.training.checkpoint import save_tensors
 
@@ -76,8 +76,22 @@ def unloaded(model_id: str) -> Answer:
     return _json(type="unload_model", model_id=model_id)
 
 
-def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
-    """Add the gradient of a batch; with `forward_only` only the loss is computed."""
+@dataclass(frozen=True)
+class Batch:
+    """What a request for a gradient, or with `backward` off for the loss alone, contains."""
+
+    data: list[Datum]
+    loss: Loss
+    backward: bool
+
+    @property
+    def tokens(self) -> int:
+        """Of all inputs."""
+        return sum(len(datum.tokens) for datum in self.data)
+
+
+def read_batch(body: bytes, context: Context) -> Batch:
+    """The batch of a request; raises `UserError` if the model cannot train on it."""
     request, limits = read_forward_backward(body), context.limits
     if len(request.message.data) > limits.data_per_request:
         raise UserError(
@@ -87,7 +101,17 @@ def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Conte
     base = context.base
     check_data(data, vocabulary=base.vocabulary, context=base.context, most_tokens=limits.tokens_per_request)
     loss = loss_of(request.loss_fn, request.config, set(data[0].columns), data[0].targets.ndim)
-    output = trainer.forward_backward(data, loss, backward=not request.forward_only)
+    return Batch(data, loss, not request.forward_only)
+
+
+def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+    """Add the gradient of a batch; with `forward_only` only the loss is computed."""
+    batch = read_batch(body, context)
+    return answer_of(trainer.forward_backward(batch.data, batch.loss, backward=batch.backward))
+
+
+def answer_of(output: Output) -> Answer:
+    """What a client is told of a forward pass."""
     return Answer(PROTOBUF, forward_backward_output(output.loss, output.logprobs))
 
 
@@ -190,20 +214,22 @@ class Operation:
         state: whether it changes weights or moments.
         gradient: whether it changes the gradient.
         ends: whether the model ends with it.
+        joint: whether it may be computed in one pass with those of other models.
     """
 
     run: Callable[[Trainer, bytes, Any, Context], Answer]
     state: bool = False
     gradient: bool = False
     ends: bool = False
+    joint: bool = False
 
 
 _OPERATIONS: Mapping[str, Operation] = {
     "create": Operation(create),
     "unload": Operation(unload, ends=True),
     "load": Operation(load, state=True),
-    "forward": Operation(forward_backward),
-    "forward_backward": Operation(forward_backward, gradient=True),
+    "forward": Operation(forward_backward, joint=True),
+    "forward_backward": Operation(forward_backward, gradient=True, joint=True),
     "optim_step": Operation(optim_step, state=True),
     "save": Operation(save),
     "save_for_sampler": Operation(save_for_sampler),

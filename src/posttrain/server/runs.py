@@ -25,6 +25,7 @@ from posttrain.server.base import Adapter, Base
 from posttrain.server.files import read_json, tidy, write_json
 from posttrain.server.futures import Futures
 from posttrain.server.guard import Pending
+from posttrain.server.joint_requests import Asked, JointPass
 from posttrain.server.journal import Entry, Journal
 from posttrain.server.limits import OVERHEAD
 from posttrain.server.operations import Answer, Context, Operation, operation_of, unloaded
@@ -62,6 +63,7 @@ class Run:
         saved: the last seq_id that the saved state contains; -1: none.
         trainer: its weights, where they are in memory.
         waiting: the seq_ids that are accepted and not scheduled, and what each counts of its key's backlog.
+        queued: those that are scheduled and not begun, likewise, in order.
     """
 
     record: Record
@@ -72,6 +74,7 @@ class Run:
     steps: int = 0  # optimiser steps since the state was saved
     trainer: Trainer | None = None
     waiting: dict[int, int] = field(default_factory=dict[int, int])
+    queued: dict[int, int] = field(default_factory=dict[int, int])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -100,12 +103,14 @@ class Runs:
         *,
         in_memory: int,
         save_every: int,
+        batch_gradients: bool,
         heard: Callable[[str], float],
         report: Callable[[str], None],
     ) -> None:
         self._context, self._worker, self._futures = context, worker, futures
         self._in_memory, self._save_every = in_memory, save_every
         self._heard, self._report = heard, report
+        self._joint = JointPass(context) if batch_gradients else None
         self._backlog = Pending(context.limits.backlog_per_key)
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
@@ -220,9 +225,10 @@ class Runs:
     def _schedule(self, run: Run) -> None:
         """Hand over all requests that no earlier one is missing for."""
         while run.next in run.waiting:
-            seq, counts = run.next, run.waiting.pop(run.next)
+            seq = run.next
+            run.queued[seq] = run.waiting.pop(seq)
             run.next += 1
-            self._worker.submit(partial(self._execute, run, seq, counts))
+            self._worker.submit(partial(self._execute, run, seq))
 
     def result(self, owner: str, model_id: str, seq: int) -> bool:
         """Whether the result of a request is awaited or there; from disk, if need be.
@@ -287,29 +293,55 @@ class Runs:
     def _folder(self, model_id: str) -> Path:
         return self._context.models / checkpoints.folder_name(model_id)
 
-    def _execute(self, run: Run, seq: int, counts: int) -> None:
-        """Do a request, which counts so much of a backlog, and tell the result. In the worker's thread."""
+    def _execute(self, run: Run, seq: int) -> None:
+        """Do a request, unless it was computed with one of another model. In the worker's thread."""
+        if seq not in run.queued:
+            return
+        computed = [] if self._joint is None else self._in_one_pass(self._joint, run)
+        with contextlib.ExitStack() as stack:  # each of them is told, whatever fails for another
+            for asked, answer in reversed(computed):
+                stack.callback(self._finish, asked.run, asked.seq, (asked.request, answer))
+        if not computed:
+            self._finish(run, seq)
+
+    def _finish(self, run: Run, seq: int, computed: tuple[Entry, Answer] | None = None) -> None:
+        """Do a request, unless it is computed, and tell the result."""
+        with run.lock:
+            counts = run.queued.pop(seq)
         try:
             if run.record.ended:
                 result = failure(_gone(run.record))
             else:
-                result = self._done(run, seq)
+                result = self._done(run, seq, computed)
                 run.executed = seq
             self._futures.finish(run.request_id(seq), result)
         finally:
             self._backlog.leave(run.record.owner, counts)
 
-    def _done(self, run: Run, seq: int) -> Entry:
-        """Do a request, and save what has changed; the result."""
+    def _in_one_pass(self, joint: JointPass, run: Run) -> list[tuple[Asked[Run], Answer]]:
+        """A model's next request and those of others, computed; none if it is to be done by itself."""
         try:
-            request = run.journal.request(seq)
+            with self._lock:
+                others = [each for each in self._runs.values() if each is not run]
+            asked = joint.compatible(run, others, load=self._loaded)
+            answers = joint.answers([(self._loaded(each.run), each) for each in asked]) if asked else []
+            return list(zip(asked, answers, strict=True))
+        except Exception as error:  # it comes again where each is computed by itself, of the one at fault
+            if not isinstance(error, PosttrainError):
+                self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
+            return []
+
+    def _done(self, run: Run, seq: int, computed: tuple[Entry, Answer] | None) -> Entry:
+        """Do a request, unless it is computed, and save what has changed; the result."""
+        try:
+            request = computed[0] if computed else run.journal.request(seq)
         except Exception as error:
             self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
             with contextlib.suppress(OSError):
                 run.journal.fail(seq)
             return SERVER_FAILED
         operation = operation_of(request.kind)
-        result = self._attempt(run, operation, seq, request)
+        result = entry_of(computed[1]) if computed else self._attempt(run, operation, seq, request)
         try:
             if operation.state and result.kind != ERROR:
                 run.steps += 1

@@ -65,6 +65,7 @@ def open_services(
     cache_gb: float = 1.0,
     models_in_memory: int = 8,
     save_every: int = 1,
+    batch_gradients: bool = False,
     report: Callable[[str], None] = lambda text: None,
 ) -> Services:
     """The server's parts over a folder, which belongs to one process at a time.
@@ -79,6 +80,7 @@ def open_services(
         cache_gb: of keys and values.
         models_in_memory: adapters with their optimisers.
         save_every: optimiser steps between saves of a model's state.
+        batch_gradients: whether gradients of several models may be computed in one pass.
         report: gets a line for each failure that is not a client's.
 
     Raises:
@@ -96,7 +98,7 @@ def open_services(
     worker, futures = Worker(decoder, report), Futures()
     context = Context(base, models, samplers, limits, microbatch_tokens)
     sessions, pending = Sessions(store / "sessions"), Pending(limits.pending_per_key)
-    settings = {"in_memory": models_in_memory, "save_every": save_every}
+    settings = {"in_memory": models_in_memory, "save_every": save_every, "batch_gradients": batch_gradients}
     runs = Runs(context, worker, futures, **settings, heard=sessions.heard, report=report)
     return Services(
         base, limits, keys, sessions, samplers, futures, decoder, worker, runs, context, pending, lock, report

@@ -76,17 +76,12 @@ class Trainer:
 
         def of_row(row: PackedRow) -> Share:
             place_targets(row, data)
-            logprobs_N = self.model.logprobs(row).logprobs
-            sizes = [data[example].targets.size for example in row.examples]
-            for example, part in zip(row.examples, logprobs_N.detach().cpu().split(sizes), strict=True):
-                outputs[example] = part.float().numpy().reshape(data[example].targets.shape)
-            row_N = torch.tensor(row.rows, dtype=torch.long, device=logprobs_N.device)
-            return Share(loss.of_row(logprobs_N, _columns(row, data, logprobs_N), row_N), {})
+            return Share(loss_of_row(self.model.logprobs(row).logprobs, row, data, loss, outputs), {})
 
         examples = sharing_prefixes(data)
         most = max(self._microbatch_tokens, *(len(datum.tokens) for datum in data))
         if backward:
-            with self._all_or_nothing():
+            with self.all_or_nothing():
                 total, _ = accumulate_gradients(self.optimizer, examples, of_row, microbatch_tokens=most)
         else:
             with torch.no_grad():
@@ -94,7 +89,7 @@ class Trainer:
         return Output(total, outputs)
 
     @contextlib.contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
+    def all_or_nothing(self) -> Iterator[None]:
         """Put the gradient back if the block fails, whose first rows may have added theirs."""
         masters = self.optimizer.masters
         before = [None if master.grad is None else master.grad.clone() for master in masters]
@@ -189,6 +184,17 @@ def place_targets(row: PackedRow, data: Sequence[Datum]) -> None:
             row.targets += targets.ravel().tolist()
             row.rows += [number] * targets.size
         at += prefix + sum(lengths)
+
+
+def loss_of_row(
+    logprobs_N: Tensor, row: PackedRow, data: Sequence[Datum], loss: Loss, outputs: list[np.ndarray]
+) -> Tensor:
+    """The loss of a row's targets; their logprobs are put into the `outputs` of their datums."""
+    sizes = [data[example].targets.size for example in row.examples]
+    for example, part in zip(row.examples, logprobs_N.detach().cpu().split(sizes), strict=True):
+        outputs[example] = part.float().numpy().reshape(data[example].targets.shape)
+    row_N = torch.tensor(row.rows, dtype=torch.long, device=logprobs_N.device)
+    return loss.of_row(logprobs_N, _columns(row, data, logprobs_N), row_N)
 
 
 def _columns(row: PackedRow, data: Sequence[Datum], like: Tensor) -> Columns:

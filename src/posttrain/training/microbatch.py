@@ -28,6 +28,7 @@ def accumulate_gradients(
     *,
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
+    owners: Sequence[int] = (),
     beside: Sequence[MasterAdamW] = (),
     ranks: Ranks = ALONE,
     shards: Shards = REPLICATED,
@@ -40,6 +41,7 @@ def accumulate_gradients(
         share_of: a packed row's share of its loss.
         microbatch_tokens: of one row, at most.
         together: number of consecutive examples that must be in one row, or that of each unit (`pack`).
+        owners: of each example, whose sequences share no prefix with those of others (`pack`).
         beside: optimisers of other parameters that receive a gradient.
         ranks: those of the learner; each computes its own rows, and all learn together whether a loss is finite.
         shards: what this rank holds of the weights.
@@ -58,7 +60,8 @@ def accumulate_gradients(
         stack.enter_context(_FIXED_ORDER.held(optimizer.masters[0].device))
         for each in (optimizer, *beside):
             stack.enter_context(each.collecting())
-        losses = over(pack(examples, microbatch_tokens, together=together), computed, ranks, shards)
+        rows = pack(examples, microbatch_tokens, together=together, owners=owners)
+        losses = over(rows, computed, ranks, shards)
     total = 0.0
     for value, numbers, _ in losses.values():
         if not math.isfinite(value):

@@ -43,6 +43,9 @@ class Server:
     """Optimiser steps between saves of a model's state. What was done since is computed again after a restart."""
     microbatch_tokens: int = 4096
     """Maximum tokens per forward and backward pass, unless one sequence is longer. Bounds memory."""
+    batch_gradients: bool = False
+    """Compute gradients of several clients in one pass where their requests wait at the same time. They agree with
+    those that each gets alone to about 1e-5 in float32; without it to the last bit."""
     max_sequences: int = 128
     """Maximum number of sequences sampled together."""
     cache_gb: float = 1.0

@@ -111,6 +111,7 @@ def run(config: Server) -> Ended:
         cache_gb=config.cache_gb,
         models_in_memory=config.models_in_memory,
         save_every=config.save_every,
+        batch_gradients=config.batch_gradients,
         report=say,
     )
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")
