@@ -5,8 +5,9 @@ from posttrain.data.packing import PackedRow
 from posttrain.errors import ModelError
 from posttrain.models.language_model import wrap
 from posttrain.models.lora_config import Lora
+from posttrain.models.mixed_adapters import LowRank
 from posttrain.models.packed_weights import packed_weights, packing_supported
-from tests.clients import clients, mixed, own_network
+from tests.clients import KINDS, clients, mixed, own_network
 from tests.models.test_families import FAMILIES, random_network
 from tests.tiny import tiny_llama
 
@@ -74,6 +75,52 @@ def test_an_adapter_alone_is_computed_as_peft_does_to_the_last_bit(dtype):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def gradients(model, prompts, trained, adapters=None):
+    """States of prompts in one row, and the gradients of a fixed sum of them for the weights of `trained` models."""
+    tokens = [len(prompt) for prompt in prompts]
+    with model.placed(adapters or [None] * len(prompts), tokens):
+        found = model.states(row_of(prompts))
+    parts = found.split(tokens)
+    sum((part.float() * torch.linspace(-1, 2, part.numel()).view_as(part)).sum() for part in parts).backward()
+    taken = [{name: weight.grad for name, weight in each.trainable()} for each in trained]
+    for each in trained:
+        each.network.zero_grad(set_to_none=True)
+    return parts, taken
+
+
+def itself(model, lora):
+    """The adapter of a network as its own weights, which receive gradients."""
+    return LowRank.trained(dict(model.trainable()), lora.scaled / lora.rank)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lora", KINDS, ids=range(len(KINDS)))
+def test_so_is_a_trained_one_and_its_gradient(dtype, lora):
+    """Also of an adapter that not every layer has."""
+    model = tiny_llama(dtype=dtype)
+    alone = own_network(model, lora, seed=1)
+    ours, (grads,) = gradients(mixed(model), PROMPTS, [alone], [itself(alone, lora)] * 5)
+    theirs, (expected,) = gradients(alone, PROMPTS, [alone])
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert all(torch.equal(grads[name], grad) for name, grad in expected.items())
+
+
+@pytest.mark.parametrize(("family", "options"), FAMILIES.items(), ids=FAMILIES)
+def test_gradients_reach_each_adapter_in_every_family_of_models(family, options):
+    model = wrap(random_network(family, **options), name=family, context=64)
+    of_all, kinds = mixed(model), (Lora(2), Lora(3, 9.0))
+    each = [own_network(model, lora, seed) for seed, lora in enumerate(kinds)]
+    adapters = [itself(alone, lora) for alone, lora in zip(each, kinds, strict=True)]
+    found, taken = gradients(of_all, PROMPTS[1:3], each, adapters)
+    for alone, prompt, ours, grads in zip(each, PROMPTS[1:], found, taken, strict=False):
+        (theirs,), (expected,) = gradients(alone, [prompt], [alone])
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        for name, grad in expected.items():
+            assert (grads[name] is None) == (grad is None), name
+            if grad is not None:
+                torch.testing.assert_close(grads[name], grad, rtol=1e-3, atol=1e-4 * grad.abs().max().item())
+
+
 def test_tokens_of_one_adapter_need_not_follow_each_other(both):
     of_all, each = both
     order = [each[1].adapter, None, each[1].adapter, each[2].adapter, None]
@@ -139,12 +186,6 @@ def test_an_adapter_that_is_none_of_this_base_is_refused(model, change, why):
     change(weights)
     with pytest.raises(ModelError, match=why):
         mixed(model).mixed.adapter(weights, 2.0)
-
-
-def test_it_is_for_sampling_alone(both):
-    of_all, each = both
-    with pytest.raises(AssertionError, match="sampling alone"), of_all.placed([each[1].adapter], [2]):
-        pass
 
 
 def test_a_pass_over_other_tokens_than_were_placed_is_noticed(both):

@@ -53,6 +53,41 @@ MUTATIONS = [
             ("value >= 0 for value in", "True for value in"),
         ]
     ),
+    *(
+        Mutation(f"server/{file}", old, new, f"server/test_{test}.py")
+        for file, test, old, new in [
+            ("together.py", "together", "self.owners[row.examples[number]]", "-1 - self.owners[row.examples[number]]"),
+            (
+                "together.py",
+                "together",
+                "each.trainer.model.trainable()), each.scale)",
+                "each.trainer.model.trainable()), 1.0)",
+            ),
+            ("together.py", "together", '"owners": joined.owners, ', ""),
+            (
+                "together.py",
+                "together",
+                "pack(joined.examples, most, owners=joined.owners)",
+                "pack(joined.examples, most)",
+            ),
+            ("together.py", "together", "stack.enter_context(member.trainer.all_or_nothing())", "pass"),
+            ("together.py", "together", "[number - first for number in row.rows[", "[0 for number in row.rows["),
+            ("together.py", "together", "self.losses[owner] += share.item()", "self.losses[owner] = share.item()"),
+            ("together.py", "together", "        _refuse_infinite(members, list(found.values()))\n", ""),
+            ("together.py", "together", "*(output.loss for output in outputs)", ""),
+            ("together.py", "together", "            placement.close()", "            pass"),
+            ("together.py", "together", "            at += size\n", ""),
+            ("together.py", "together", "if len(some) == 1:", "if False:"),
+            ("joint_requests.py", "joint_requests", "other.trainer is not None", "True"),
+            ("joint_requests.py", "joint_requests", "asked.batch.tokens <= room", "True"),
+            ("joint_requests.py", "joint_requests", "        load(run)", "        pass"),
+            ("joint_requests.py", "joint_requests", "next(iter(run.queued), None)", "next(reversed(run.queued), None)"),
+            ("joint_requests.py", "joint_requests", "with all_or_none(members):", "if True:"),
+            ("runs.py", "joint_requests", "entry_of(computed[1]) if computed else self", "self"),
+            ("runs.py", "joint_requests", "        if seq not in run.queued:\n", "        if False:\n"),
+            ("runs.py", "joint_requests", "[(each.run, each.seq, None) for each in asked] or", ""),
+        ]
+    ),
     Mutation("training/optimizer.py", "if norm > most:", "if norm > self._max_grad_norm:", "server/test_trainer.py"),
     *(
         Mutation("server/datum.py", old, new, "server/test_trainer.py")
@@ -152,7 +187,7 @@ MUTATIONS = [
     *(
         Mutation("server/operations.py", old, new, "server/test_sdk.py server/test_restart.py")
         for old, new in [
-            ("backward=not request.forward_only", "backward=True"),
+            ("loss, not request.forward_only)", "loss, True)"),
             ('optimizer=asked["optimizer"])', "optimizer=True)"),
             (" - {(address.kind, address.name)}", ""),
             ('found.about["adapter"]).shape != model.adapter.shape', 'found.about["adapter"]).shape == 0'),

@@ -7,6 +7,7 @@ logprobs of each datum, and of the loss. In float64 every matrix agrees far clos
 import math
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,48 +107,11 @@ def agrees(output, trainer, expected, alone, within=AGREE, of_matrix=10 * AGREE)
         assert gap(ours[name], grad) <= of_matrix, name
 
 
-asked = st.lists(
-    st.tuples(
-        st.integers(0, len(KINDS) - 1),
-        st.sampled_from(LOSSES),
-        st.lists(st.integers(0, len(SEQUENCES) - 1), min_size=1, max_size=5),
-        st.booleans(),
-        st.booleans(),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "within"), [(torch.float32, (AGREE, 10 * AGREE)), (torch.float64, (1e-10, 1e-10))], ids=["32", "64"]
-)
-@settings(deadline=None, max_examples=30)
-@given(asked=asked, microbatch_tokens=st.sampled_from([20, 40, 200]))
-def test_each_client_gets_what_it_gets_alone(dtype, within, asked, microbatch_tokens):
-    """Whatever ranks, scales, layers and losses, and however rows are cut; some had a gradient before."""
-    everyone, members, expected = clients(dtype), [], []
-    for place, (kind, loss, numbers, backward, before) in enumerate(asked):
-        batch = batch_of(numbers, loss, seed=place)
-        members.append(everyone.member(kind, place, batch, backward=backward))
-        alone = everyone.of(kind, place, True, microbatch_tokens)
-        if before:
-            for trainer in (members[-1].trainer, alone):
-                trainer.forward_backward(*batch_of([3, 5], "cross_entropy", seed=7))
-        untouched = gradients(alone)
-        expected.append((alone, alone.forward_backward(*batch, backward=backward), untouched))
-    outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=microbatch_tokens)
-    for member, output, (alone, each, untouched) in zip(members, outputs, expected, strict=True):
-        agrees(output, member.trainer, each, alone, *within)
-        if not member.backward:
-            ours = gradients(member.trainer)
-            assert all(ours[name] is g or torch.equal(ours[name], g) for name, g in untouched.items())
-
-
 def test_a_client_in_a_batch_of_its_own_gets_the_same_bits():
     everyone, batch = clients(), batch_of([0, 1, 3], "ppo")
     member, alone = everyone.member(0, 0, batch), everyone.of(0, 0, True)
-    (output,) = forward_backward_together(everyone.mixed, [member], microbatch_tokens=64)
+    no_network: Any = None  # it is computed by its own
+    (output,) = forward_backward_together(no_network, [member], microbatch_tokens=64)
     expected = alone.forward_backward(*batch)
     assert output.loss == expected.loss and same(gradients(member.trainer), gradients(alone))
 
@@ -260,3 +224,41 @@ def test_an_adapter_that_fails_in_a_backward_pass_leaves_nothing_behind(monkeypa
     monkeypatch.undo()
     outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=20)  # nothing is placed any more
     assert all(math.isfinite(output.loss) for output in outputs)
+
+
+asked = st.lists(
+    st.tuples(
+        st.integers(0, len(KINDS) - 1),
+        st.sampled_from(LOSSES),
+        st.lists(st.integers(0, len(SEQUENCES) - 1), min_size=1, max_size=5),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within"), [(torch.float32, (AGREE, 10 * AGREE)), (torch.float64, (1e-10, 1e-10))], ids=["32", "64"]
+)
+@settings(deadline=None, max_examples=30)
+@given(asked=asked, microbatch_tokens=st.sampled_from([20, 40, 200]))
+def test_each_client_gets_what_it_gets_alone(dtype, within, asked, microbatch_tokens):
+    """Whatever ranks, scales, layers and losses, and however rows are cut; some had a gradient before."""
+    everyone, members, expected = clients(dtype), [], []
+    for place, (kind, loss, numbers, backward, before) in enumerate(asked):
+        batch = batch_of(numbers, loss, seed=place)
+        members.append(everyone.member(kind, place, batch, backward=backward))
+        alone = everyone.of(kind, place, True, microbatch_tokens)
+        if before:
+            for trainer in (members[-1].trainer, alone):
+                trainer.forward_backward(*batch_of([3, 5], "cross_entropy", seed=7))
+        untouched = gradients(alone)
+        expected.append((alone, alone.forward_backward(*batch, backward=backward), untouched))
+    outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=microbatch_tokens)
+    for member, output, (alone, each, untouched) in zip(members, outputs, expected, strict=True):
+        agrees(output, member.trainer, each, alone, *within)
+        if not member.backward:
+            ours = gradients(member.trainer)
+            assert all(ours[name] is g or torch.equal(ours[name], g) for name, g in untouched.items())

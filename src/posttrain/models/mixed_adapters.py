@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -62,7 +64,7 @@ class MixedAdapters:
             layer.register_forward_hook(partial(self._add, path))
         self._device = next(iter(self._layers.values())).weight.device
         self._tokens = 0
-        self._segments: list[tuple[LowRank | None, int]] = []  # adapters and their numbers of tokens, in order
+        self._segments: list[tuple[LowRank | None, int]] = []  # of neighbours with one adapter, in order
         self._places: dict[LowRank, list[int]] = {}  # of an adapter's tokens in the forward pass
         self._joined: dict[tuple[LowRank, ...], Tensor] = {}  # those of several adapters, one after another
 
@@ -106,7 +108,8 @@ class MixedAdapters:
                 places.setdefault(adapter, []).extend(range(at, at + count))
             at += count
         self._tokens, self._places = at, places
-        self._segments = list(zip(adapters, tokens, strict=True))
+        segments = groupby(zip(adapters, tokens, strict=True), key=itemgetter(0))
+        self._segments = [(adapter, sum(count for _, count in of_adapter)) for adapter, of_adapter in segments]
         try:
             yield
         finally:
@@ -125,7 +128,11 @@ class MixedAdapters:
             places = [place for adapter in adapters for place in self._places[adapter]]
             self._joined[adapters] = torch.tensor(places, device=self._device)
         places_M = self._joined[adapters]
-        parts = x_ND.index_select(0, places_M).to(wide_dtype(x_ND.dtype)).split([len(self._places[adapter]) for adapter in adapters])
+        parts = (
+            x_ND.index_select(0, places_M)
+            .to(wide_dtype(x_ND.dtype))
+            .split([len(self._places[adapter]) for adapter in adapters])
+        )
         low_ME = torch.cat([adapter.of_layer(path, part) for adapter, part in zip(adapters, parts, strict=True)])
         # the sum is rounded once, as peft does
         return y_NE.index_copy_(0, places_M, (y_NE.index_select(0, places_M) + low_ME).to(y_NE.dtype)).view_as(output)

@@ -36,6 +36,7 @@ from posttrain.training import checkpoint
 
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
+Computed = tuple[Entry, Answer]  # a request that was computed with others
 IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
 
 
@@ -294,17 +295,15 @@ class Runs:
         return self._context.models / checkpoints.folder_name(model_id)
 
     def _execute(self, run: Run, seq: int) -> None:
-        """Do a request, unless it was computed with one of another model. In the worker's thread."""
+        """Do a request, unless it was done with one of another model. In the worker's thread."""
         if seq not in run.queued:
             return
-        computed = [] if self._joint is None else self._in_one_pass(self._joint, run)
+        batch = [(run, seq, None)] if self._joint is None else self._batch(self._joint, run, seq)
         with contextlib.ExitStack() as stack:  # each of them is told, whatever fails for another
-            for asked, answer in reversed(computed):
-                stack.callback(self._finish, asked.run, asked.seq, (asked.request, answer))
-        if not computed:
-            self._finish(run, seq)
+            for each in reversed(batch):
+                stack.callback(self._finish, *each)
 
-    def _finish(self, run: Run, seq: int, computed: tuple[Entry, Answer] | None = None) -> None:
+    def _finish(self, run: Run, seq: int, computed: Computed | None) -> None:
         """Do a request, unless it is computed, and tell the result."""
         with run.lock:
             counts = run.queued.pop(seq)
@@ -318,20 +317,22 @@ class Runs:
         finally:
             self._backlog.leave(run.record.owner, counts)
 
-    def _in_one_pass(self, joint: JointPass, run: Run) -> list[tuple[Asked[Run], Answer]]:
-        """A model's next request and those of others, computed; none if it is to be done by itself."""
+    def _batch(self, joint: JointPass, run: Run, seq: int) -> list[tuple[Run, int, Computed | None]]:
+        """A request, with those of other models that could be computed in one pass; without answers if that failed."""
+        asked: list[Asked[Run]] = []
         try:
             with self._lock:
                 others = [each for each in self._runs.values() if each is not run]
             asked = joint.compatible(run, others, load=self._loaded)
-            answers = joint.answers([(self._loaded(each.run), each) for each in asked]) if asked else []
-            return list(zip(asked, answers, strict=True))
-        except Exception as error:  # it comes again where each is computed by itself, of the one at fault
+            if asked:
+                answers = joint.answers([(self._loaded(each.run), each) for each in asked])
+                return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
+        except Exception as error:  # it comes again where each is computed by itself, to the one at fault
             if not isinstance(error, PosttrainError):
                 self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
-            return []
+        return [(each.run, each.seq, None) for each in asked] or [(run, seq, None)]
 
-    def _done(self, run: Run, seq: int, computed: tuple[Entry, Answer] | None) -> Entry:
+    def _done(self, run: Run, seq: int, computed: Computed | None) -> Entry:
         """Do a request, unless it is computed, and save what has changed; the result."""
         try:
             request = computed[0] if computed else run.journal.request(seq)

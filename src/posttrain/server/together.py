@@ -13,7 +13,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import numpy as np
 import torch
@@ -110,15 +110,11 @@ class _Joined:
             self.examples += sharing_prefixes(member.data)
             self.owners += [owner] * len(member.data)
 
-    def adapters_of(self, row: PackedRow) -> tuple[list[LowRank | None], list[int]]:
-        """The adapter of each part of a row, and its tokens."""
-        tokens: dict[int, int] = {}
-        at = 0
-        for prefix, lengths in row.families:
-            owner = self.owners[row.examples[at]]  # of the whole family
-            tokens[owner] = tokens.get(owner, 0) + prefix + sum(lengths)
-            at += len(lengths)
-        return [self.adapters[owner] for owner in tokens], list(tokens.values())
+    def adapters_of(self, row: PackedRow) -> tuple[list[LowRank], list[int]]:
+        """The adapter of each family of a row, and its tokens."""
+        first = accumulate((len(lengths) for _, lengths in row.families[:-1]), initial=0)
+        adapters = [self.adapters[self.owners[row.examples[number]]] for number in first]
+        return adapters, [prefix + sum(lengths) for prefix, lengths in row.families]
 
     def loss_of(self, logprobs_N: Tensor, row: PackedRow) -> Tensor:
         """The sum of the members' losses of a row, whose targets are placed."""
