@@ -2,9 +2,9 @@
 
     python -m tests.distributed.kills [--kills 50] [--seed 0] [--max-staleness 0]
 
-The run has two trainers and two samplers. One process at a time gets SIGKILL, or, if it is a trainer or a sampler,
-perhaps SIGSTOP: the command, a trainer, a sampler, or one of Ray's. A command that has ended is resumed. At the end no
-process may be left, and:
+The run has two trainers, two samplers, and two scorers with a reward function. One process at a time gets SIGKILL, or,
+if it is a trainer, a sampler or a scorer, perhaps SIGSTOP: the command, one of these, or one of Ray's. A command that
+has ended is resumed. At the end no process may be left, and:
 
 - A run in turn plays episodes of three turns. Its metrics, samples and last checkpoint must equal those of an
   undisturbed run.
@@ -32,12 +32,13 @@ import psutil
 from tests.recipes.kills import different, found_in, rows_in, write_data
 
 PROMPTS = 2  # of a step
-IN_TURN = "rl --environment letters.py:Letters"
+IN_TURN = "rl --environment letters.py:Letters --reward environment|reward.py:varied=0.1"
 AHEAD = "rl --dataset many.jsonl --reward reward.py:varied --completions-per-prompt 4"
 WORDS = f"--max-new-tokens 6 --prompts-per-step {PROMPTS} --save-every 1"
 MODEL = "--model model --precision float32 --lr 1e-3 --warmup-steps 0"
-CLUSTER = "--trainers 2 --samplers 2 --cluster-timeout 10"
-KINDS = {"trainer": "ray::Rank", "sampler": "ray::Sampler", "raylet": "raylet/raylet", "gcs": "gcs/gcs_server"}
+CLUSTER = "--trainers 2 --samplers 2 --scorers 2 --cluster-timeout 10"
+OURS = {"trainer": "ray::Rank", "sampler": "ray::Sampler", "scorer": "ray::ScoringProcess"}
+KINDS = OURS | {"raylet": "raylet/raylet", "gcs": "gcs/gcs_server"}
 PATIENCE_S = 180.0  # for a run to gain a step
 
 
@@ -64,7 +65,8 @@ def processes(folder: Path, command: int = 0) -> dict[str, list[psutil.Process]]
 def words_of(steps: int, staleness: int) -> list[str]:
     """The run, as it is typed."""
     kind = f"{AHEAD} --max-staleness {staleness}" if staleness else IN_TURN
-    return [*kind.split(), *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps)]
+    words = [*kind.split(), *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps)]
+    return [word.replace("|", " ") for word in words]
 
 
 def go_on(folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
@@ -88,8 +90,8 @@ def wait_for_rows(folder: Path, command: subprocess.Popen[bytes], rows: int) -> 
 
 def disturb(folder: Path, command: subprocess.Popen[bytes], draw: random.Random) -> str:
     """Send a signal to one process; its kind and the signal, "" if there is none of the kind that was drawn."""
-    kind = draw.choices(["command", *KINDS], [2, 3, 3, 1, 1])[0]
-    sign = signal.SIGSTOP if kind in ("trainer", "sampler") and draw.random() < 0.3 else signal.SIGKILL
+    kind = draw.choices(["command", *KINDS], [2, 3, 3, 2, 1, 1])[0]
+    sign = signal.SIGSTOP if kind in OURS and draw.random() < 0.3 else signal.SIGKILL
     if kind == "command":
         command.kill()
         return "command SIGKILL"

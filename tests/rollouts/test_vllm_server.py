@@ -11,6 +11,7 @@ import torch
 
 from posttrain.errors import EngineError, UserError
 from posttrain.rollouts.engine import Subject, check_engine
+from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.rollouts.vllm_server import VLLMServer
 from posttrain.rollouts.weight_channel import received
@@ -183,3 +184,8 @@ def test_a_server_that_is_gone_is_an_error_that_says_how_to_start_one(made, play
         decoding.add(0, Request(PROMPTS[0], Sampling(4)))
         with pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE=1 vllm serve"):
             ends(decoding, 0)
+
+
+def test_one_process_has_one_server():
+    with pytest.raises(UserError, match="`engine` names 2 servers, and one process has one"):
+        load_policy("", engine="http://a:1 http://b:1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import unknown
+from posttrain.errors import UserError, unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import add_adapter
@@ -35,7 +35,7 @@ class Policy:
 
 
 def check_engine(engine: str) -> None:
-    """Check that an engine is a name in `ENGINES` or a URL; raises `UserError`."""
+    """Check that an engine is a name in `ENGINES`, or URLs; raises `UserError`."""
     if engine not in ENGINES and "://" not in engine:
         raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
 
@@ -63,6 +63,8 @@ def load_policy(
         TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
     """
     check_engine(engine)
+    if len(servers := engine.split()) > 1:
+        raise UserError(f"`engine` names {len(servers)} servers, and one process has one: leave out the others")
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
     tokenizer = load_tokenizer(tokenizer_of(name), chat_template)
