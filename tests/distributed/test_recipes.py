@@ -27,7 +27,14 @@ from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster, starting
+from posttrain.setup.cluster_options import (
+    ONE_PROCESS,
+    ClusterOptions,
+    TrainerOptions,
+    check_cluster,
+    engine_may_differ,
+    starting,
+)
 from posttrain.training import checkpoint
 from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
@@ -395,11 +402,19 @@ def test_what_starts_is_said_each_time(monkeypatch):
     assert said.count(starts) == 2 and said[0] == starts
 
 
+def test_servers_may_be_others_when_a_run_is_resumed():
+    assert engine_may_differ("http://a:8000 http://b:8000") == ("engine",)
+    assert engine_may_differ("vllm") == engine_may_differ("embedded") == ()
+
+
 def test_each_sampler_needs_a_server():
     check_cluster(ONE, "http://localhost:8000")
     check_cluster(ONE_PROCESS, "http://localhost:8000")
     with pytest.raises(UserError, match="--engine names 2 servers; pass as many --samplers"):
         check_cluster(ONE, "http://localhost:8000 http://localhost:8001")
+    for wrong in ("http://a:8000,http://b:8000", "http://a:8000 http://a:8000/", "embedded http://a:8000"):
+        with pytest.raises(UserError, match="all different and separated by spaces"):
+            check_cluster(replace(ONE, samplers=2), wrong)
 
 
 def processes(marker):

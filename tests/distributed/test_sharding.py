@@ -306,7 +306,7 @@ def test_shards_that_each_rank_writes_are_those_files(actors, shared, dtype, tmp
     whole.save(tmp_path / "whole")
     assert trained(whole) == trained(learner)
     assert {path.name for path in (tmp_path / "apart").iterdir() if path.is_dir()} == set(SHARDED)
-    files = sorted(path.name for path in (tmp_path / "apart").glob("critic-masters/*"))
+    files = sorted(path.name for path in (tmp_path / "apart").glob("critic-masters/shard-*"))
     assert len(files) > 2 * actors.size and len({name[:11] for name in files}) == actors.size
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
     replicas = group(shared.ranks(4), shards=2, kind=Apart, **more)
@@ -324,15 +324,36 @@ def test_rows_that_are_missing_are_not_made_up(actors, tmp_path):
     learner, alone = group(actors, kind=Apart), built(ALONE)
     trained(learner)
     learner.save(tmp_path)
-    middle = sorted(tmp_path.glob("masters/shard-00001-*"))[1]
-    middle.unlink()
-    for each in (alone, learner):
-        with pytest.raises(CheckpointError, match=r"rows of 'model\..*' are missing"):
-            each.restore(tmp_path)
+    middle, last = (sorted(tmp_path.glob(f"masters/shard-0000{n}-*"))[1] for n in (1, 2))
+    for lost in (last, middle):  # without its last rows a tensor would only be shorter
+        kept = lost.read_bytes()
+        lost.unlink()
+        for each in (alone, learner):
+            with pytest.raises(CheckpointError, match=r"shards of 'model\..*' are missing"):
+                each.restore(tmp_path)
+        lost.write_bytes(kept)
+    alone.restore(tmp_path)
     middle.write_bytes(b"torn")
     for each in (alone, learner):
         with pytest.raises(CheckpointError, match=r"cannot read shards from .*masters"):
             each.restore(tmp_path)
+
+
+class SecondWritesElsewhere(Apart):
+    """The second rank does not see the folder, and has one of its own in that place."""
+
+    def save(self, folder):
+        """See `Learner`."""
+        super().save(folder if self._ranks.rank == 0 else folder.parent / "elsewhere")
+
+
+@on(2)
+def test_a_checkpoint_that_lacks_the_shards_of_a_rank_is_none(actors, tmp_path):
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    learner = group(actors, kind=SecondWritesElsewhere)
+    with pytest.raises(CheckpointError, match="all machines must see the folder"):
+        learner.save(tmp_path / "here")
 
 
 class SecondIsFull(Apart):

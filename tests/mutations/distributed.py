@@ -217,8 +217,8 @@ MUTATIONS = [
             ),
             (
                 "training/sharded_files",
-                "saved.size.numel() != sum(",
-                "0 * sum(",
+                "rows.get(name) != math.prod(shape)",
+                "False",
                 "rows_that_are_missing_are_not_made_up",
             ),
             ("training/sharded_files", "1 + end // FILE_BYTES", "1", "rows_that_are_missing_are_not_made_up"),

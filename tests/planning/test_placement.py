@@ -104,6 +104,11 @@ def _times(phase, factor):
     return replace(phase, parts={name: factor * size for name, size in phase.parts.items()})
 
 
+def test_what_samples_elsewhere_is_said(folder):  # noqa: F811
+    assert "and not of http://a:1" in rl(folder, engine="http://a:1").notes[-1]
+    assert not any("embedded" in note for note in rl(folder).notes)
+
+
 def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
     note = placed(fine_tuning(folder), TrainerOptions(trainers=2)).notes[-1]
     assert "2 trainers of" in note and "sampler" not in note

@@ -71,8 +71,13 @@ def test_more_samplers_than_prompts_share_completions():
 
 def test_shards_share_the_optimiser_and_gather_weights_for_each_row():
     found = timed(ClusterOptions(trainers=4, fsdp=True, fsdp_replicas=2))
-    gathered = 3 * (2 * 2 * P + 4 * P) * (1 / 2) / SENT  # three rows of nine, two shards
-    assert found.update == pytest.approx(3 / 9 * (READS + UPDATE) + ADAM / 2 + gathered)
+    gathered = 2 * P * (1 / 2) / SENT  # of two shards
+    row = 2 * gathered + 4 * P * (1 / 2) / SENT + 8 * P / 2 * (1 / 2) / SENT  # scattered, and summed over two replicas
+    assert found.update == pytest.approx(3 / 9 * (READS + UPDATE) + ADAM / 2 + 3 * row + 3 * gathered)
+    one = timed(ClusterOptions(trainers=2, fsdp=True), replace(WORK, text=Load(12, 1, 0, 1000, 4096))).update
+    row -= 8 * P / 2 * (1 / 2) / SENT
+    learned = 5 / 9 * (READS + UPDATE) + ADAM / 2 + 2 / 3 * 12_000 * 3e-3
+    assert one == pytest.approx(learned + (5 + 2) * row + 5 * gathered)  # the reference reads no text
 
 
 def test_text_is_learned_in_every_update():

@@ -29,6 +29,7 @@ class Played:
         self.version, self.taken, self.mode = "none", 0, "processed_logprobs"
         self.held: dict[int, threading.Event] = {}  # by the request's seed: answers wait for it
         self.asked: list[int] = []
+        self.under_way = 0
 
     def answer(self, path, body):
         if path.startswith("/server_info"):
@@ -43,6 +44,8 @@ class Played:
                     count += 1
             self.taken += 1
             return {"results": [{"weights": count}]}
+        if path == "/reset_prefix_cache":
+            return {"success": not self.under_way}
         if path == "/update_weight_version":
             self.version = body["new_version"]
         return self.sampled(body) if path == "/inference/v1/generate" else {}
@@ -50,12 +53,14 @@ class Played:
     def sampled(self, body):
         settings = body["sampling_params"]
         self.asked.append(settings["seed"])
+        self.under_way += 1
         if wait := self.held.get(settings["seed"]):
             assert wait.wait(60)
         words = {name: settings[name] for name in ("temperature", "top_k", "top_p")}
         request = Request(tuple(body["token_ids"]), Sampling(settings["max_tokens"], **words), settings["seed"])
         with self.lock:
             (said,) = self.engine.generate([request])
+            self.under_way -= 1
         content = [{"logprob": logprob} for logprob in said.logprobs]
         versions = [{"version": self.version}]
         choice = {"token_ids": said.token_ids, "logprobs": {"content": content}, "weight_versions": versions}
@@ -152,6 +157,27 @@ def test_what_waits_for_a_thread_is_never_asked_once_it_is_cancelled(made, playe
     played.held[0].set()
     engine.generate([Request(PROMPTS[0], Sampling(4), 2)])
     assert played.asked == [0, 2]
+
+
+def test_no_weights_are_sent_while_the_server_samples_what_was_cancelled(made, played):
+    """It would keep the keys of the old weights, and take them for those of the new."""
+    model = tiny_llama()
+    engine, held = made(model), threading.Event()
+    played.held = {0: held}
+    with engine.open() as decoding:
+        decoding.add(0, Request(PROMPTS[0], Sampling(4), 0))
+        while not played.under_way:
+            decoding.step()
+    with torch.no_grad():
+        model.head.mul_(1.5)
+    later = threading.Timer(0.5, held.set)
+    later.start()
+    with engine.open():
+        assert held.is_set() and played.taken == 2
+    played.under_way = 1
+    engine._pushed = ()
+    with pytest.raises(EngineError, match="samples for somebody else"):
+        engine.generate([Request(PROMPTS[0], Sampling(4), 1)])
 
 
 def test_answers_from_other_weights_and_unknown_requests_are_errors(made, played):

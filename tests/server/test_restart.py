@@ -74,9 +74,11 @@ def test_what_was_accepted_and_not_done_is_done_by_the_next_server(base, tmp_pat
     ]:
         services.runs.accept(run, seq, entry)
     services.lock.release()
-    with serving(base, tmp_path / "cut") as (url, services):
+    said = []
+    with serving(base, tmp_path / "cut", report=said.append) as (url, services):
         client = Client(url)
         assert client.result(f"{model}:4")["metrics"]
+        assert said == []
         found = weights(services, client.result(client.save(model, 5, "end"))["path"])
     assert same(found, expected)
 

@@ -21,8 +21,8 @@ BUCKET = 2**24  # numbers that are added up in one call
 
 
 @contextlib.contextmanager
-def peers() -> Iterator[None]:
-    """Around a collective call.
+def peers(*, waiting: bool = True) -> Iterator[None]:
+    """Around a collective call, of which all that is not `waiting` is work of this rank's own.
 
     Raises:
         ProcessLost: it failed, since another rank is gone or has not come to it in time.
@@ -33,7 +33,7 @@ def peers() -> Iterator[None]:
     except RuntimeError as error:
         raise ProcessLost(f"a trainer does not hear the others: {first_line(error)}") from error
     finally:
-        _WAITED[0] += time.monotonic() - began
+        _WAITED[0] += time.monotonic() - began if waiting else 0.0
 
 
 _WAITED = [0.0]  # a process has one group

@@ -247,7 +247,7 @@ class FSDPShards:
         sharded = [tensor.nbytes for tensor in tensors.values() if isinstance(tensor, DTensor)]
         if sum(sharded) > APART_BYTES:
             self._ranks.meet(len(tensors))
-            with peers():
+            with peers(waiting=False):
                 write_shards(folder_of(path), tensors, self._ranks.on_cpus())
             return
         whole = dict(self.full_tensors(tensors.items(), path.parent))
@@ -261,7 +261,7 @@ class FSDPShards:
             return load_tensors(path)
         room = room_for_shards(apart, like)
         self._ranks.meet(len(room))
-        with peers():
+        with peers(waiting=False):
             read_shards(apart, room, self._ranks.on_cpus())
         return room
 

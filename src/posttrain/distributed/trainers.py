@@ -32,6 +32,7 @@ from posttrain.models.precision import default_device
 from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
 from posttrain.training.ranks import ALONE, Ranks
+from posttrain.training.sharded_files import SHAPES, room_for_shards
 
 SLOWER_S = 30.0  # that a call may take beyond the time after which ranks give each other up
 
@@ -261,8 +262,14 @@ class LearnerGroup:
         self._call("copy", source, target)
 
     def save(self, folder: Path) -> None:
-        """See `Learner`; rank 0 writes, to a folder that this machine sees too."""
+        """See `Learner`; rank 0, or of large models all ranks write, to a folder that all and this machine see.
+
+        Raises:
+            CheckpointError: a rank has written where this machine does not see it.
+        """
         self._call("save", folder.resolve())
+        for shapes in folder.glob(f"*/{SHAPES}"):
+            room_for_shards(shapes.parent, {}, "meta")
 
     def restore(self, folder: Path) -> None:
         """See `Learner`; every rank reads the folder."""

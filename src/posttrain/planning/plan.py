@@ -34,6 +34,8 @@ from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 
+EMBEDDED = "embedded"
+
 
 class Planned(Settings, Protocol):
     """The options of a run that memory and time depend on, besides its work."""
@@ -51,7 +53,8 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         UserError: an adapter that the run would refuse, 8-bit moments that would change nothing, or processes that the
             run would refuse.
     """
-    check_cluster(cluster, getattr(config, "engine", "embedded"))
+    check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
+    elsewhere = () if engine == EMBEDDED else (f"sampling is that of the embedded engine here, and not of {engine}",)
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     device = default_device()
@@ -88,7 +91,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         free=free,
         busy=busy,
         warnings=tuple(_warnings(training, work, worst, available, disk, free)),
-        notes=work.notes,
+        notes=(*work.notes, *elsewhere),
     )
     return placed(plan, cluster, functions=work.functions)
 

@@ -87,14 +87,25 @@ def _part(load: Load, samplers: int) -> Load:
 
 
 def _update(training: Training, work: Work, cluster: TrainerOptions, speed: Speed) -> float:
-    """What was sampled, and the text that is learned with it; trainers add up gradients once, or for each row."""
+    """What was sampled, and the text that is learned with it."""
     learned = work.updated[1] if work.updated else work.expected
     trainers, shards = max(1, cluster.trainers), shards_of(cluster)
     seconds = costs.update_seconds(training, learned, speed, updates=work.updates, trainers=trainers, shards=shards)
+    rows = math.ceil(learned.microbatches / trainers)
+    texts = 0
     if work.text:
         seconds += work.updates * work.text.tokens * work.text.share(trainers) * speed.trained_token
-    sent = 8 * training.trainable * (trainers - 1) / trainers
-    if shards > 1:  # weights are gathered for the forward and for the backward pass, and gradients scattered
-        row = 2 * training.itemsize * training.shape.parameters + 4 * training.trainable
-        sent = math.ceil(learned.microbatches / trainers) * row * (shards - 1) / shards
-    return seconds + work.updates * training.networks * sent / SENT
+        texts = math.ceil(work.text.microbatches / trainers)
+    return seconds + _told(training, work.updates, rows, texts, trainers, shards) / SENT
+
+
+def _told(training: Training, updates: int, rows: int, texts: int, trainers: int, shards: int) -> float:
+    """Bytes that a trainer sends and gets in a step: gradients once in an update, or for each row its shards."""
+    summed = 8 * training.trainable * training.networks
+    if shards == 1:
+        return updates * summed * (trainers - 1) / trainers
+    others, replicas = (shards - 1) / shards, trainers // shards
+    gathered = training.itemsize * training.shape.parameters * others
+    # gathered for the forward and for the backward pass; gradients are scattered, and summed over replicas
+    row = 2 * gathered + 4 * training.trainable * others + 8 * training.trainable / shards * (replicas - 1) / replicas
+    return rows * training.passes * gathered + updates * training.networks * (rows + texts) * row

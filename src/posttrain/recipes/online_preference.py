@@ -33,7 +33,7 @@ from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, starting
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ, starting
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.reward_models import names_in
 from posttrain.setup.sampling import Setup, read_prompts, set_up
@@ -249,7 +249,8 @@ def _open(
         save_every=config.save_every,
         keep_last=config.keep_last,
         counted="rounds",
-        may_differ=("rounds", "iterate", "stop_after", *parts.setup.may_differ),  # `iterate`: its name in older runs
+        # `iterate`: its name in older runs
+        may_differ=("rounds", "iterate", "stop_after", *engine_may_differ(config.engine), *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
         spans=parts.setup.backend.spans,

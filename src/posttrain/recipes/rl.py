@@ -46,7 +46,14 @@ from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, evicts, staleness_of, starting
+from posttrain.setup.cluster_options import (
+    ONE_PROCESS,
+    ClusterOptions,
+    engine_may_differ,
+    evicts,
+    staleness_of,
+    starting,
+)
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -438,7 +445,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", "tis_cap", *parts.setup.may_differ),
+        may_differ=("steps", "stop_after", "tis_cap", *engine_may_differ(config.engine), *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
         spans=parts.setup.backend.spans,

@@ -10,14 +10,15 @@ memory, with a new version; a reply sampled from another version is an error.
 """
 
 import contextlib
+import http.client
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -44,7 +45,8 @@ class VLLMServer:
 
     def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:
         self._model, self._stop_ids, self._url = model, stop_ids, url.rstrip("/")
-        self._pool = ThreadPoolExecutor(max_sequences)
+        self._room = threading.Semaphore(max_sequences)
+        self._dropped: set[Future[Completion]] = set()  # answers of the server that nobody waits for
         config = self._ask("/server_info?config_format=json")["vllm_config"]["model_config"]
         if config["logprobs_mode"] != "processed_logprobs":
             raise UserError(
@@ -78,11 +80,26 @@ class VLLMServer:
         if (now := weight_versions(self._model)) != self._pushed:
             self._push()
             self._pushed = now
-        decoding = _Decoding(partial(self._pool.submit, self._sample), self._context, self._model.name, on_tokens)
+        decoding = _Decoding(self._asked, self._dropped, self._context, self._model.name, on_tokens)
         try:
             yield decoding
         finally:
             decoding.close()
+
+    def _asked(self, request: Request) -> Future[Completion]:
+        """The answer to a request, of a daemon thread: what the server is slow with keeps no program from ending."""
+        answer = Future[Completion]()
+
+        def work() -> None:
+            with self._room:
+                if answer.set_running_or_notify_cancel():
+                    try:
+                        answer.set_result(self._sample(request))
+                    except BaseException as error:
+                        answer.set_exception(error)
+
+        threading.Thread(target=work, name="vLLM request", daemon=True).start()
+        return answer
 
     def _sample(self, request: Request) -> Completion:
         settings = sampling_settings(request, self._stop_ids, self._context)
@@ -98,7 +115,12 @@ class VLLMServer:
         return completion(request, said["token_ids"], logprobs, self._stop_ids)
 
     def _push(self) -> None:
-        """Send the policy's weights, and name them by a version that no other trainer uses."""
+        """Send the policy's weights, and name them by a version that no other trainer uses.
+
+        Requests that were cancelled are sampled to their end first: vLLM drops no cached keys while any are in use.
+        """
+        wait(self._dropped)
+        self._dropped.clear()
         expected = sum(1 for _ in self._model.weights())
         host = self._own_address()
         with offered(self._model.weights, host) as (port, key):
@@ -106,7 +128,11 @@ class VLLMServer:
             found = self._ask("/collective_rpc", call)["results"]
         if any(result != {"weights": expected} for result in found):
             raise EngineError(f"the server at {self._url} took {found} of {expected} weights")
-        self._ask("/reset_prefix_cache", {})
+        if (self._ask("/reset_prefix_cache", {}) or {}).get("success") is False:
+            raise EngineError(
+                f"the server at {self._url} keeps keys of the old weights, for it samples for somebody else; give it "
+                "to this run alone"
+            )
         self._version = uuid4().hex
         self._ask("/update_weight_version", {"new_version": self._version})
 
@@ -128,19 +154,22 @@ class VLLMServer:
             raise EngineError(
                 f"the server at {self._url} answered {path} with {error.code}: {said}; it is started with: {START}"
             ) from error
-        except OSError as error:
+        except TimeoutError as error:
+            raise EngineError(f"the server at {self._url} has not answered {path} within {TIMEOUT:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"no server at {self._url} ({error}); start one with: {START}") from error
         return json.loads(text) if text else None
 
 
 @dataclass
 class _Decoding:
-    """Requests that the server has or that wait for a thread. Conforms to `types.Decoding`.
+    """Requests that the server has or that wait for room. Conforms to `types.Decoding`.
 
     What is cancelled when the server has it already is sampled to the end, and dropped.
     """
 
-    submit: Callable[[Request], Future[Completion]]
+    asked: Callable[[Request], Future[Completion]]
+    dropped: set[Future[Completion]]
     context: int
     name: str
     on_tokens: Callable[[int], None] | None
@@ -149,12 +178,13 @@ class _Decoding:
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
         refuse_unanswerable([request], self.context, self.name)
-        self._running[number] = self.submit(request)
+        self._running[number] = self.asked(request)
 
     def cancel(self, number: int) -> None:
         """See `types.Decoding`."""
-        if (answer := self._running.pop(number, None)) is not None:
-            answer.cancel()
+        answer = self._running.pop(number, None)
+        if answer is not None and not (answer.cancel() or answer.done()):
+            self.dropped.add(answer)
 
     def step(self) -> dict[int, Completion]:
         """See `types.Decoding`."""

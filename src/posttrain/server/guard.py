@@ -151,4 +151,5 @@ class Pending:
     def leave(self, owner: str, amount: int) -> None:
         """A request waits no more."""
         with self._lock:
-            self._waiting[owner] -= amount
+            # what was accepted before the server ended counts nothing, and may be all that the owner has
+            self._waiting[owner] = self._waiting.get(owner, 0) - amount

@@ -167,6 +167,11 @@ def servers_in(engine: str) -> list[str]:
     return engine.split() if "://" in engine else []
 
 
+def engine_may_differ(engine: str) -> tuple[str, ...]:
+    """`engine` where it is servers, which may be others when a run is resumed."""
+    return ("engine",) if servers_in(engine) else ()
+
+
 def refuse_idle_scorers(used: bool) -> None:
     """Raise `UserError` where there are scorers, and neither reward models nor reward functions that they would run."""
     if not used:
@@ -205,6 +210,12 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
     if others and not options.trainers:
         raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
     servers = servers_in(engine)
+    wrong = next((server for server in servers if not re.fullmatch(r"https?://[^\s,;]+", server)), "")
+    if wrong or len({server.rstrip("/") for server in servers}) < len(servers):
+        raise UserError(
+            f"--engine is a name, or addresses such as http://HOST:PORT, all different and separated by spaces; got "
+            f"'{wrong or engine}'"
+        )
     if servers and len(servers) != given.get("samplers", 1):
         count = f"{len(servers)} server{'s' * (len(servers) > 1)}"
         raise UserError(f"--engine names {count}; pass as many --samplers, with --trainers 1 or more")

@@ -129,6 +129,7 @@ def _set_up(
     together: int,
     groups: Sequence[tuple[int, str]],
 ) -> Setup:
+    check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
         raise UserError("a judge that is the policy cannot answer while it samples; leave out --schedule pipelined")

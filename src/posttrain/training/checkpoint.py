@@ -278,6 +278,7 @@ def _checked(folder: Path) -> Checkpoint:
         digests = pool.map(_sha256, (folder / name for name in expected))
         for (name, (_, sha256)), digest in zip(expected.items(), digests, strict=True):
             if digest != sha256:
+                pool.shutdown(wait=False, cancel_futures=True)
                 raise _Damaged(f"{name} has another checksum than when it was saved")
     about = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return Checkpoint(folder, about["step"], about["state"], about["score"])

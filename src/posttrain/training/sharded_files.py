@@ -4,6 +4,8 @@ Its own format keeps the shapes in a pickle; with safetensors each file's header
 by any number of ranks, each its own rows, and by one process.
 """
 
+import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from posttrain.errors import CheckpointError, first_line
 
 APART_BYTES = 2**31  # from which on tensors are written by each rank
+SHAPES = "shapes.json"  # of the full tensors, by name
 FILE_BYTES = 2**30  # of a file of one rank, about: torch holds a file twice in memory while it writes it
 
 
@@ -47,23 +50,33 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any) -> Non
     writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
     with _errors():
         save({name: t.detach() for name, t in tensors.items()}, storage_writer=writer, process_group=group)
+    if group.rank() == 0:
+        (folder / SHAPES).write_text(json.dumps({name: list(t.shape) for name, t in tensors.items()}), encoding="utf-8")
 
 
-def room_for_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
     """Memory for all tensors of a folder, to be read by `read_shards`.
 
     Args:
         folder: what `write_shards` has filled, with any number of ranks.
         like: what is named NAME, or NAME/KEY, is sharded as the DTensor NAME is, if it has its shape. All else is full.
+        device: of what is full; `meta` for a check alone.
 
     Raises:
         CheckpointError: a file cannot be read, or rows are missing.
     """
     try:
-        saved = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    except (OSError, SafetensorError) as error:
+        shapes: dict[str, list[int]] = json.loads((folder / SHAPES).read_text(encoding="utf-8"))
+        saved: dict[str, Any] = dict(HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata)
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"cannot read shards from {folder}: {first_line(error)}") from error
-    return {name: _empty(name, known, like.get(name.split("/")[0])) for name, known in saved.items()}
+    # torch takes the last row that a file has for the end, and leaves memory as it was for rows that none has
+    rows = {name: sum(chunk.sizes.numel() for chunk in known.chunks) for name, known in saved.items()}
+    if lost := [name for name, shape in shapes.items() if rows.get(name) != math.prod(shape)]:
+        raise CheckpointError(
+            f"shards of '{lost[0]}' are missing in {folder}; all machines must see the folder to which trainers write"
+        )
+    return {name: _empty(known, like.get(name.split("/")[0]), device) for name, known in saved.items()}
 
 
 def read_shards(folder: Path, room: dict[str, Tensor], group: Any = None) -> None:
@@ -81,12 +94,10 @@ def read_shards(folder: Path, room: dict[str, Tensor], group: Any = None) -> Non
         load(room, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=group, no_dist=group is None)
 
 
-def _empty(name: str, saved: Any, like: Tensor | None) -> Tensor:
-    if saved.size.numel() != sum(chunk.sizes.numel() for chunk in saved.chunks):
-        raise CheckpointError(f"rows of '{name}' are missing in the shards of a checkpoint")
+def _empty(saved: Any, like: Tensor | None, device: str) -> Tensor:
     if isinstance(like, DTensor) and like.shape == saved.size:
         return torch.empty_like(like, dtype=saved.properties.dtype, requires_grad=False)
-    return torch.empty(saved.size, dtype=saved.properties.dtype)
+    return torch.empty(saved.size, dtype=saved.properties.dtype, device=device)
 
 
 @contextmanager
