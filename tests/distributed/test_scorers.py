@@ -160,6 +160,23 @@ def test_losses_in_a_row_are_an_error(fakes):
     assert group.ask(0)(["abc"]) == [(3.0,)]
 
 
+def test_a_process_that_cannot_load_again_scores_nothing(fakes):
+    actors, group = fakes(1, 1)
+    answer, tried = actors.answer, []
+
+    def failing(place, method, args):
+        tried.append(method)
+        return Answer(error=UserError("another file by now")) if method == "build" else answer(place, method, args)
+
+    actors.answer = failing
+    for _ in range(2):
+        with pytest.raises(UserError, match="another file by now"):
+            group.ask(0)(["a"])
+    assert tried == ["scores", "build", "build"] and actors.started == [0]
+    actors.answer = answer
+    assert group.ask(0)(["abc"]) == [(3.0,)]
+
+
 def asked_at_once(group, *calls):
     """The answers to calls of several threads, in the order in which they came."""
     found = []

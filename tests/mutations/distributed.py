@@ -89,7 +89,12 @@ MUTATIONS = [
             ("                self._idle.add(place)\n", "", "a_call_waits_for_a_process_that_is_in_use"),
             ("            self._idle.remove(place)\n", "", "a_call_waits_for_a_process_that_is_in_use"),
             ('daemon=True, name="scoring").start()', "daemon=True).run()", "shares_are_scored_at_the_same_time"),
-            ("self._build([place])", "pass", "the_share_of_a_process_that_is_lost_is_scored_again"),
+            (
+                "self.replaced += 1\n        self._build([place])",
+                "self.replaced += 1",
+                "the_share_of_a_process_that_is_lost_is_scored_again",
+            ),
+            ("if place in self._unbuilt:", "if False:", "a_process_that_cannot_load_again_scores_nothing"),
             (
                 'self._ledger.note("scoring", [place], seconds)',
                 "pass",

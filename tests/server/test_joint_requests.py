@@ -324,3 +324,23 @@ def test_what_was_accepted_and_not_computed_is_done_by_the_next_server(base, tmp
             assert weights(services, path).keys() == expected[number].keys()
             for name, weight in weights(services, path).items():
                 torch.testing.assert_close(weight, expected[number][name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_client_at_fault_is_kept_out_until_what_it_computes_is_finite(base, tmp_path, passes):
+    wrong, finite = {"shift": 3, "weight": 3e38}, {"shift": 3}
+    with serving(base, tmp_path, batch_gradients=True) as (url, services):
+        client = Client(url)
+        models = models_of(client, 3)
+
+        def together(seq, of_second):
+            with held(services):
+                ids = asked(client, models, [(0, seq, FIRST), (2, seq, THIRD), (1, seq, of_second)])
+            return [client.raw(request_id) for request_id in ids]
+
+        for seq in (1, 2):
+            assert "the loss is" in together(seq, wrong)[2]["error"]
+        assert passes == [3, 2]
+        together(3, finite)
+        assert passes == [3, 2, 2]
+        together(4, finite)
+        assert passes == [3, 2, 2, 3]

@@ -22,7 +22,7 @@ from posttrain.server import together
 from posttrain.server.datum import Datum
 from posttrain.server.losses import loss_of
 from posttrain.server.together import Member, forward_backward_together
-from posttrain.server.trainer import Trainer
+from posttrain.server.trainer import Output, Trainer
 from tests.clients import KINDS, mixed, own_network
 from tests.tiny import tiny_llama
 
@@ -262,3 +262,10 @@ def test_each_client_gets_what_it_gets_alone(dtype, within, asked, microbatch_to
         if not member.backward:
             ours = gradients(member.trainer)
             assert all(ours[name] is g or torch.equal(ours[name], g) for name, g in untouched.items())
+
+
+def test_logprobs_that_are_no_numbers_are_refused_though_no_loss_reads_them():
+    finite, other = (Output(0.0, [np.array([number, -1.0])]) for number in (-2.0, np.nan))
+    together._refuse_infinite([], [finite])
+    with pytest.raises(TrainingError, match="not finite"):
+        together._refuse_infinite([], [finite, other])

@@ -22,7 +22,7 @@ import torch
 
 from posttrain.background import finish
 from posttrain.distributed import cluster, connection
-from posttrain.distributed.cluster import Lost
+from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import Group, Ledger
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import Ask, CustomReward, Source, apart, load_again, score_all
@@ -103,6 +103,7 @@ class ScorerGroup(Group):
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})
         self._idle, self._stopped = set(range(size)), False
+        self._unbuilt: set[int] = set()  # processes that have started and failed to load
         self._changed = threading.Condition()  # of these two; threads may score at the same time
         self._ledger = Ledger("scorer", size)
         try:
@@ -162,7 +163,7 @@ class ScorerGroup(Group):
         why: Lost | None = None
         for _ in range(1 + LOSSES):
             with self._idle_place(preferred) as place:
-                answer = self.actors.collect({place: self.actors.call(place, *asked)}, self._timeout_s)[place]
+                answer = self._asked(place, asked)
                 if not isinstance(answer.error, Lost):
                     found, seconds = answer.result()
                     self._ledger.note("scoring", [place], seconds)
@@ -171,6 +172,15 @@ class ScorerGroup(Group):
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self._replace(place)
         raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
+
+    def _asked(self, place: int, asked: tuple[Any, ...]) -> Answer:
+        """What a process answers; one that has not loaded what it should tries that again first."""
+        if place in self._unbuilt:
+            try:
+                self._build([place])
+            except Lost as lost:
+                return Answer(error=lost)
+        return self.actors.collect({place: self.actors.call(place, *asked)}, self._timeout_s)[place]
 
     @contextlib.contextmanager
     def _idle_place(self, preferred: int) -> Generator[int]:
@@ -200,8 +210,10 @@ class ScorerGroup(Group):
 
     def _build(self, places: Sequence[int]) -> list[ScorerFacts]:
         given = self._load, self._precision, self._sources
+        self._unbuilt |= set(places)
         calls = {place: self.actors.call(place, "build", *given) for place in places}
         found = [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
+        self._unbuilt -= set(places)
         return found[0]
 
     def stop(self) -> None:

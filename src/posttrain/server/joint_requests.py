@@ -20,6 +20,7 @@ class Queue(Model, Protocol):
 
     trainer: Trainer | None
     queued: dict[int, int]
+    apart: bool
     lock: threading.Lock
 
     @property
@@ -72,7 +73,7 @@ class JointPass:
         """The request that comes next for a model, if it is one that may be computed with others."""
         with run.lock:
             seq = next(iter(run.queued), None)
-        if seq is None or run.record.ended:
+        if seq is None or run.record.ended or run.apart:
             return None
         try:
             if not operation_of(run.journal.kind(seq)).joint:

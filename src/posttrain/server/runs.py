@@ -10,6 +10,7 @@ whose gradient is not finite discards it.
 
 import contextlib
 import json
+import math
 import shutil
 import threading
 import time
@@ -65,6 +66,7 @@ class Run:
         trainer: its weights, where they are in memory.
         waiting: the seq_ids that are accepted and not scheduled, and what each counts of its key's backlog.
         queued: those that are scheduled and not begun, likewise, in order.
+        apart: whether it is kept out of passes with other models.
     """
 
     record: Record
@@ -76,6 +78,7 @@ class Run:
     trainer: Trainer | None = None
     waiting: dict[int, int] = field(default_factory=dict[int, int])
     queued: dict[int, int] = field(default_factory=dict[int, int])
+    apart: bool = False  # its last pass with others failed, and nothing has shown since that it was not at fault
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -313,7 +316,12 @@ class Runs:
             else:
                 result = self._done(run, seq, computed)
                 run.executed = seq
+            if run.apart and result.kind != ERROR and run.trainer is not None:
+                run.apart = not math.isfinite(run.trainer.optimizer.grad_norm())
             self._futures.finish(run.request_id(seq), result)
+        except BaseException:  # whatever it is, a client shall not wait for ever
+            self._futures.finish(run.request_id(seq), SERVER_FAILED)
+            raise
         finally:
             self._backlog.leave(run.record.owner, counts)
 
@@ -330,6 +338,8 @@ class Runs:
         except Exception as error:  # it comes again where each is computed by itself, to the one at fault
             if not isinstance(error, PosttrainError):
                 self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
+            for each in asked:
+                each.run.apart = True  # until it has computed alone what is finite
         return [(each.run, each.seq, None) for each in asked] or [(run, seq, None)]
 
     def _done(self, run: Run, seq: int, computed: Computed | None) -> Entry:

@@ -86,7 +86,9 @@ def forward_backward_together(
 
 def _refuse_infinite(members: Sequence[Member], outputs: Sequence[Output]) -> None:
     norms = [member.trainer.optimizer.grad_norm() for member in members if member.backward]
-    if not all(map(math.isfinite, (*norms, *(output.loss for output in outputs)))):
+    # also logprobs that a loss does not read: on a GPU attention to others' tokens has weight 0, and 0 times NaN is NaN
+    read = all(np.isfinite(logprobs).all() for output in outputs for logprobs in output.logprobs)
+    if not read or not all(map(math.isfinite, (*norms, *(output.loss for output in outputs)))):
         raise TrainingError("a loss or a gradient of the joint pass is not finite")
 
 

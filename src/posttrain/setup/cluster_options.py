@@ -69,7 +69,8 @@ class ScorerOptions(ClusterOptions):
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
-    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
+    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and
+    there are reward models."""
     scorer_memory_gb: float = 0.0
     """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
     scorer_threads: int = 0

@@ -106,13 +106,16 @@ class Placed:
         """A `ScorerGroup`."""
         given: Any = self._cluster
         connect(given, self._stack)
+        share = share_of(given, "scorer")
+        if not where and share.gpus is None:  # functions do not say that they compute on one
+            share = share._replace(gpus=0.0)
         self._group = self._stack.enter_context(
             importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
                 size,
                 partial(_loaded, where, self._options.microbatch_tokens),
                 functions=functions,
                 precision=self._options.precision if where else "float32",  # which nothing has to be measured for
-                share=share_of(given, "scorer"),
+                share=share,
                 timeout_s=given.cluster_timeout,
             )
         )
