@@ -36,6 +36,7 @@ from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 pytest.importorskip("ray")
 
 from posttrain.distributed import sharding
+from posttrain.distributed.cluster import Share
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -291,8 +292,14 @@ class Apart(Shown):
 SHARDED = ("masters", "optimizer", "critic-masters", "critic-optimizer", "reference")
 
 
+@pytest.fixture(scope="module")
+def four(cluster):
+    with RankActors(4, share=Share(cpus=0.25), timeout_s=60) as found:
+        yield found
+
+
 @pytest.mark.parametrize(("actors", "dtype"), [(2, torch.float32), (3, torch.bfloat16)], indirect=["actors"])
-def test_shards_that_each_rank_writes_are_those_files(actors, shared, dtype, tmp_path):
+def test_shards_that_each_rank_writes_are_those_files(actors, shared, four, dtype, tmp_path):
     """Read by one process, by as many ranks, by another number and by replicas: all save what the ranks would."""
     more = {"dtype": dtype, "critic": "own"}
     for name in ("whole", "apart", "replicas", "by_all"):
@@ -309,7 +316,7 @@ def test_shards_that_each_rank_writes_are_those_files(actors, shared, dtype, tmp
     files = sorted(path.name for path in (tmp_path / "apart").glob("critic-masters/shard-*"))
     assert len(files) > 2 * actors.size and len({name[:11] for name in files}) == actors.size
     names = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    replicas = group(shared.ranks(4), shards=2, kind=Apart, **more)
+    replicas = group(four, shards=2, kind=Apart, **more)
     replicas.restore(tmp_path / "apart")
     replicas.save(tmp_path / "replicas")
     others = group(actors, **more), group(shared.ranks(5 - actors.size), **more), built(ALONE, **more)
