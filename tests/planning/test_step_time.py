@@ -19,6 +19,7 @@ UPDATE = 34_368 * 3e-3
 ADAM = P * 1e-8
 PREFILL, DECODE = 16 * 100 * 1e-3, 256 * 0.5
 SYNC = 2 * P / SENT
+FIVE, THREE = 5 * 4096 / 34_368, 3 * 4096 / 34_368  # parts of the batch in so many full micro-batches
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def test_processes_share_the_batch():
     """Of nine micro-batches the busier of two trainers has five; of 16 prompts one of three samplers has six."""
     found = timed(ClusterOptions(trainers=2, samplers=3))
     summed = 8 * P * (1 / 2) / SENT
-    assert found.update == pytest.approx(5 / 9 * (READS + UPDATE) + ADAM + summed)
+    assert found.update == pytest.approx(FIVE * (READS + UPDATE) + ADAM + summed)
     assert found.sampling == pytest.approx(6 * 100 * 1e-3 + 256 * 0.5 * 48 / 128)
     assert found.sync == pytest.approx(3 * SYNC)
     assert found.step == pytest.approx(found.update + found.sampling + found.sync)
@@ -73,18 +74,18 @@ def test_shards_share_the_optimiser_and_gather_weights_for_each_row():
     found = timed(ClusterOptions(trainers=4, fsdp=True, fsdp_replicas=2))
     gathered = 2 * P * (1 / 2) / SENT  # of two shards
     row = 2 * gathered + 4 * P * (1 / 2) / SENT + 8 * P / 2 * (1 / 2) / SENT  # scattered, and summed over two replicas
-    assert found.update == pytest.approx(3 / 9 * (READS + UPDATE) + ADAM / 2 + 3 * row + 3 * gathered)
+    assert found.update == pytest.approx(THREE * (READS + UPDATE) + ADAM / 2 + 3 * row + 3 * gathered)
     one = timed(ClusterOptions(trainers=2, fsdp=True), replace(WORK, text=Load(12, 1, 0, 1000, 4096))).update
     row -= 8 * P / 2 * (1 / 2) / SENT
-    learned = 5 / 9 * (READS + UPDATE) + ADAM / 2 + 2 / 3 * 12_000 * 3e-3
+    learned = FIVE * (READS + UPDATE) + ADAM / 2 + 2 * 4096 * 3e-3
     assert one == pytest.approx(learned + (5 + 2) * row + 5 * gathered)  # the reference reads no text
 
 
 def test_text_is_learned_in_every_update():
     text = Load(12, 1, 0, 1000, 4096)  # three micro-batches
     one, two = (timed(ClusterOptions(trainers=2), replace(WORK, updates=n, text=text)).update for n in (1, 2))
-    learned = 5 / 9 * UPDATE + ADAM + 4 * P / SENT + 2 / 3 * 12_000 * 3e-3
-    assert (one, two) == pytest.approx((5 / 9 * READS + learned, 5 / 9 * READS + 2 * learned))
+    learned = FIVE * UPDATE + ADAM + 4 * P / SENT + 2 * 4096 * 3e-3
+    assert (one, two) == pytest.approx((FIVE * READS + learned, FIVE * READS + 2 * learned))
 
 
 def test_ahead_of_training_the_slower_part_counts():

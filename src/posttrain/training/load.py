@@ -30,5 +30,5 @@ class Load:
         return math.ceil(self.tokens / self.microbatch_tokens)
 
     def share(self, trainers: int) -> float:
-        """The part of the micro-batches that the busiest of several trainers computes."""
-        return math.ceil(self.microbatches / trainers) / self.microbatches
+        """The part of the tokens that the busiest of several trainers computes, whose micro-batches are full."""
+        return min(1.0, math.ceil(self.microbatches / trainers) * self.microbatch_tokens / self.tokens)
