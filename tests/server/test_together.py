@@ -93,7 +93,7 @@ def same(one, other):
     return all(torch.equal(one[name], other[name]) for name in other)
 
 
-def agrees(output, trainer, expected, alone, within=AGREE, of_matrix=10 * AGREE):
+def assert_agrees(output, trainer, expected, alone, within=AGREE, of_matrix=10 * AGREE):
     assert gap(output.loss, expected.loss) <= within
     for found, each in zip(output.logprobs, expected.logprobs, strict=True):  # in float32 in any case
         assert found.shape == each.shape and gap(found, each) <= max(within, 1e-6)
@@ -123,7 +123,7 @@ def test_tokens_may_have_several_targets_and_those_of_another_client_one():
     outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=200)
     for place, (member, output) in enumerate(zip(members, outputs, strict=True)):
         alone = everyone.of(place, place, True)
-        agrees(output, member.trainer, alone.forward_backward(*batches[place]), alone)
+        assert_agrees(output, member.trainer, alone.forward_backward(*batches[place]), alone)
 
 
 def test_one_row_has_sequences_of_several_clients_that_share_no_prefix(monkeypatch):
@@ -160,7 +160,7 @@ def test_in_bfloat16_the_sum_of_base_and_adapter_is_rounded_once_as_alone():
     outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=200)
     for place, (member, output) in enumerate(zip(members, outputs, strict=True)):
         alone = everyone.of(place, place, True)
-        agrees(output, member.trainer, alone.forward_backward(*batches[place]), alone, within=2e-3)
+        assert_agrees(output, member.trainer, alone.forward_backward(*batches[place]), alone, within=2e-3)
 
 
 def infinite(logprobs_N, columns, row_N):
@@ -258,7 +258,7 @@ def test_each_client_gets_what_it_gets_alone(dtype, within, asked, microbatch_to
         expected.append((alone, alone.forward_backward(*batch, backward=backward), untouched))
     outputs = forward_backward_together(everyone.mixed, members, microbatch_tokens=microbatch_tokens)
     for member, output, (alone, each, untouched) in zip(members, outputs, expected, strict=True):
-        agrees(output, member.trainer, each, alone, *within)
+        assert_agrees(output, member.trainer, each, alone, *within)
         if not member.backward:
             ours = gradients(member.trainer)
             assert all(ours[name] is g or torch.equal(ours[name], g) for name, g in untouched.items())

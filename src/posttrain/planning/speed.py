@@ -26,7 +26,7 @@ FEW, MANY = 2, 8  # layers of the copies; one layer's work would stay in the pro
 
 @contextlib.contextmanager
 def computing_with(threads: int) -> Iterator[None]:
-    """Have so many threads while the block runs."""
+    """Set the number of torch's threads while the block runs."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

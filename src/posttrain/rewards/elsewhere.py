@@ -20,7 +20,7 @@ class Elsewhere(CustomReward):
 
     @property
     def patient(self) -> bool:
-        """Whoever calls the function keeps its time limit, so that a wait for a process does not count."""
+        """The process that runs the function enforces its time limit: queueing for a process does not count."""
         return True
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:

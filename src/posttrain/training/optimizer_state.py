@@ -59,7 +59,7 @@ def restore_optimizer(
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
         _check(optimizer, full_name, key, tensor, parameters[name])
         placed = shards.shard_like(tensor, parameters[name]) if tensor.dim() else tensor
-        sharded = shards.local(tensor) is not tensor  # in memory of its own; a copy would not fit beside it
+        sharded = shards.local(tensor) is not tensor  # newly allocated by `Shards.load`: a copy would double the memory
         state.setdefault(name, {})[key] = placed if sharded else placed.clone()
     # By hand: `load_state_dict` would turn codes of 8 bits into floats.
     for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):

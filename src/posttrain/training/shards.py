@@ -56,8 +56,8 @@ class Shards(Protocol):
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
         """Write tensors to a safetensors file, which rank 0 `writes`; all ranks take part.
 
-        What is sharded and has more than `sharded_files.APART_BYTES` is written by each rank, its shards, to a folder
-        beside it: `folder_of(path)`.
+        Sharded tensors of more than `sharded_files.APART_BYTES` in all are written to the folder `folder_of(path)` instead,
+        by each rank its shards.
         """
         ...
 
