@@ -56,7 +56,7 @@ class Shards(Protocol):
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
         """Write tensors to a safetensors file, which rank 0 `writes`; all ranks take part.
 
-        Sharded tensors of more than `sharded_files.APART_BYTES` in all are written to the folder `folder_of(path)` instead,
+        Sharded tensors above `sharded_files.APART_BYTES` in all are written to the folder `folder_of(path)` instead,
         by each rank its shards.
         """
         ...
