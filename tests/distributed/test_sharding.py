@@ -76,13 +76,16 @@ def on(*sizes):
     return pytest.mark.parametrize("actors", sizes, indirect=True)
 
 
-def group(actors, *, shards=0, make=built, **more):
-    """A learner in so many shards for each replica; 0: over all ranks."""
-    return LearnerGroup(actors, functools.partial(make, **more), shards=shards or actors.size)
+def group(actors, *, shards=0, make=built, offload=False, **more):
+    """A learner in so many shards for each replica; 0: over all ranks. The shards of a single rank are offloaded."""
+    offload = offload or actors.size == 1
+    return LearnerGroup(actors, functools.partial(make, **more), shards=shards or actors.size, offload=offload)
 
 
-KIT = [(2, "trunk", None), (2, "trunk", LORA), (3, "own", None)]
+KIT = [(1, "trunk", LORA), (2, "trunk", None), (2, "trunk", LORA), (3, "own", None)]
 COMPARED = [
+    (1, torch.float32, "trunk", LORA),
+    (1, torch.bfloat16, "own", None),
     (2, torch.float64, "own", None),
     (2, torch.float32, "trunk", None),
     (2, torch.bfloat16, "own", None),
@@ -107,6 +110,12 @@ def test_shards_compute_what_one_process_does(actors, dtype, critic, adapter):
         pytest.importorskip("peft")
     more = {"dtype": dtype, "critic": critic, "adapter": adapter}
     assert distance(trained(built(ALONE, **more)), trained(group(actors, **more))) <= APART[dtype]
+
+
+@on(2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_where_shards_are_kept_changes_nothing(actors, dtype):
+    assert trained(group(actors, dtype=dtype, offload=True)) == trained(group(actors, dtype=dtype))
 
 
 def updated(learner, updates=3):

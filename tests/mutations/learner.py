@@ -19,7 +19,8 @@ _FAULTS = {
         ("if POLICY in loss.reaches else None):", "):"),
         ("in loss.reaches if part in self._optimizers)", "in loss.reaches[:1])"),
         ("                beside=beside,\n", ""),
-        ("                self._optimizers[part].finite_norm()\n", "                pass\n"),
+        ("self._optimizers[part].finite_norm() for part", "self._optimizers[part].grad_norm() for part"),
+        (".step(rate, norm=norms[part])", ".step(rate, norm=1.0)"),
         ("        except TrainingError:\n            self._discard()\n", "        except TrainingError:\n"),
         ("        except BaseException:\n            self._discard()\n", "        except BaseException:\n"),
         ("        except BaseException:", "        except Exception:"),
@@ -49,7 +50,7 @@ _FAULTS = {
         ("for example, part in zip(row.examples, parts, strict=True)", "for example, part in enumerate(parts)"),
     ],
     ("training/microbatch.py", "training/test_microbatch.py"): [
-        ("        stack.enter_context(_FIXED_ORDER.held(optimizer.masters[0].device))\n", ""),
+        ("        stack.enter_context(_FIXED_ORDER.held(optimizer.device))\n", ""),
         ("memory.fill_uninitialized_memory = False", "pass"),
         (
             "        finally:\n            with self._counted:",
@@ -168,7 +169,7 @@ _FAULTS = {
         (" if len(text.split()) > 1]", "]"),
     ],
     ("training/optimizer.py", "training/test_optimizer.py"): [
-        ("narrow_(self._shards.local(weight), self._shards.local(master), start)", "weight.copy_(master)"),
+        ("narrow(mine, exact, self._shards.offset(weight))", "weight.copy_(master)"),
     ],
 }
 

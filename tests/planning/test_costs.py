@@ -299,6 +299,27 @@ def test_what_takes_more_time_and_less_memory_is_advised_before_an_adapter():
     assert line.endswith(f"type {eight}")
 
 
+def test_an_offloaded_optimizer_is_on_the_host_and_advised_on_a_gpu():
+    on_gpu = replace(FULL, on_gpu=True)
+    offloaded = replace(on_gpu, offload=True)
+    assert offloaded.held() == {"weights": 2 * P, "reference": 2 * P}
+    state = {"float32 masters": 4 * P, "float32 gradients": 4 * P, "Adam state": 8 * P}
+    assert offloaded.optimizer() == on_gpu.optimizer() == state
+    adapter = Training(SHAPE, 4, lora_rank=16, on_gpu=True, offload=True)
+    numbers = 16 * 305_280
+    assert adapter.held() == {"weights": 4 * P, "adapter": 4 * numbers}
+    assert adapter.optimizer() == {name: size * numbers // P for name, size in state.items()}
+    assert "gradients" not in update_phase(replace(offloaded, itemsize=4), LOAD).parts
+    long = replace(LOAD, completion_tokens=3996)
+    bits = update_phase(replace(on_gpu, checkpointing=True, moment_bits=8), long).total
+    (line,) = what_to_change(on_gpu, long, [update_phase(on_gpu, long)], bits - 1, cache_bytes=0)
+    assert line.endswith("type `offload_optimizer=True`")
+    both = update_phase(replace(offloaded, checkpointing=True), long).total
+    (line,) = what_to_change(on_gpu, long, [update_phase(on_gpu, long)], both, cache_bytes=0)
+    assert line.endswith("type `gradient_checkpointing=True` `offload_optimizer=True`")
+    assert speed_from_products(offloaded, 1, 1e12).parameter == 100 * speed_from_products(on_gpu, 1, 1e12).parameter
+
+
 def test_no_microbatch_shorter_than_a_sequence_is_advised():
     long = replace(LOAD, completion_tokens=3000)
     phase = update_phase(FULL, long)

@@ -81,6 +81,34 @@ def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # no
     assert f"1 trainer of {one:.1f} GB" in placed(large, replace(TWO, trainers=1, fsdp=True)).notes[-1]
 
 
+def test_offloaded_shards_are_in_host_memory(folder, monkeypatch):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    p, shape = 10**10, replace(plan.training.shape, parameters=10**10, vocabulary=10**6)
+    on_gpu = replace(plan.training, shape=shape, on_gpu=True)
+    (sampling, _) = plan.phases
+    ends = 2 * 10**6 * shape.hidden
+
+    def note(training, **options):
+        update = Phase("update", {**training.held(), "activations": 10**9})
+        several = replace(TWO, trainers=4, fsdp=True, **options)
+        return placed(replace(plan, training=training, phases=(sampling, update)), several)
+
+    held = 18 + 2 * on_gpu.references  # bytes of a parameter
+    assert f"4 trainers of {(held * p // 4 + ends + 10**9) / 1e9:.1f} GB" in note(on_gpu).notes[-1]  # never the whole
+    layer = 14 * p // shape.layers
+    found = note(on_gpu, fsdp_offload=True).notes[-1]
+    assert f"4 trainers of {(layer + ends + 10**9) / 1e9:.1f} GB and 1 CPU each; each trainer keeps " in found
+    assert f"each trainer keeps {held * p / 4e9:.1f} GB in host memory" in found
+    offloaded = note(replace(on_gpu, offload=True)).notes[-1]
+    assert f"4 trainers of {((held - 16) * p // 4 + ends + 10**9) / 1e9:.1f} GB" in offloaded
+    assert "each trainer keeps 40.0 GB in host memory" in offloaded
+    for room, fits in ((held * p, True), (held * p - 1, False)):
+        monkeypatch.setattr("posttrain.planning.placement.available_bytes", lambda room=room: room)
+        warned = [line for line in note(on_gpu, fsdp_offload=True).warnings if "host memory" in line]
+        assert warned == [] if fits else len(warned) == 1
+    assert "host memory" not in placed(plan, replace(TWO, fsdp=True, fsdp_offload=True)).notes[-1]  # without a GPU
+
+
 def test_memory_of_one_process_is_called_so_and_time_what_it_is(folder):  # noqa: F811
     assert placed(rl(folder), TWO).notes[-2] == "memory above is that of one process that does everything"
     timed = replace(rl(folder), time=StepTime(60.0, 30.0, 0.5))

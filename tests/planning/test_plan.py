@@ -118,6 +118,22 @@ def test_memory_by_phase_is_what_is_held_and_what_comes_on_top(folder):
     assert found["disk_bytes"] == (2 + 2) * 16 * p
 
 
+def test_an_optimizer_in_host_memory_is_a_line_of_its_own(folder, monkeypatch):
+    assert fine_tuning(folder, offload_optimizer=True).notes == fine_tuning(folder).notes  # there is no GPU
+    monkeypatch.setattr("posttrain.planning.plan.default_device", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 10**9))
+    found = fine_tuning(folder, offload_optimizer=True)
+    p = found.training.shape.parameters
+    assert "Adam state" not in found.training.held() and found.available == 10**9
+    assert found.notes[-1] == (
+        f"the optimizer is in host memory: float32 masters {4 * p / GB:.2f} GB, float32 gradients {4 * p / GB:.2f} GB, "
+        f"Adam state {8 * p / GB:.2f} GB"
+    )
+    assert not found.warnings
+    monkeypatch.setattr("posttrain.planning.plan.available_bytes", lambda: 16 * p - 1)
+    assert "of host memory" in fine_tuning(folder, offload_optimizer=True).warnings[-1]
+
+
 def test_checkpointing_and_8_bits_have_their_lines(folder, monkeypatch):
     monkeypatch.setattr(blockwise, "LEAST", 256)
     plain, lean = fine_tuning(folder), fine_tuning(folder, gradient_checkpointing=True, optim="adamw-8bit")

@@ -318,6 +318,9 @@ def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tm
     train(resume=tmp_path / "whole", steps=8)
     assert not [line for line in said if "other options" in line]
     training = Training(8, Number(), LearningRate(1.0, 0, "linear", 8), Evaluations(0, False, False), {}, 100, 2, {})
+    moved = {"steps": 8, "offload_optimizer": True}
+    with open_session("toy", moved, training, resume=tmp_path / "whole", quiet=True) as session:
+        assert session.step == 8
     with (
         pytest.raises(UserError, match="other"),
         open_session("toy", {"steps": 8, "other": 1}, training, resume=tmp_path / "whole", quiet=True),

@@ -19,12 +19,14 @@ class Loaded(Exception):
 
 
 def test_a_trainer_has_no_engine_of_a_sampler(monkeypatch):
-    """One of vLLM takes another copy of the weights, and its own keys and values."""
-    settings = []
+    """One of vLLM takes another copy of the weights, and its own keys and values. Models are loaded where ranks say."""
+    settings, held = [], []
     ranks = SimpleNamespace(first=lambda method, asked: (asked, "given"))
 
-    def learner_of_a_rank(ranks, make, shards):
+    def learner_of_a_rank(ranks, make, **how):
+        held.append(how)
         make(ALONE)
+        make(SimpleNamespace(loads_on="cpu"))
         raise Loaded
 
     monkeypatch.setattr(backend, "trained_policy", lambda options, where, **sampling: settings.append(sampling))
@@ -33,5 +35,7 @@ def test_a_trainer_has_no_engine_of_a_sampler(monkeypatch):
     monkeypatch.setattr(trainers, "LearnerGroup", learner_of_a_rank)
     options = rl.RL(dataset="gym:chain_sum", reward="math", engine="vllm")
     with pytest.raises(Loaded):
-        backend.online_backend(options, "folder", lambda policy, ranks: None, AsyncOptions(trainers=1))
-    assert settings == [{}]
+        several = AsyncOptions(trainers=2, fsdp=True, fsdp_offload=True)
+        backend.online_backend(options, "folder", lambda policy, ranks: None, several)
+    assert settings == [{"device": "auto"}, {"device": "cpu"}]
+    assert held == [{"shards": 2, "offload": True}]

@@ -25,7 +25,7 @@ ALGORITHM = PPO(kl_coefficient=0.0, gae_lambda=0.7, value_coefficient=0.3, entro
 class Kept(MasterAdamW):
     """Keeps its gradient, and follows it nowhere."""
 
-    def step(self, lr):
+    def step(self, lr, *, norm=None):
         norm = self.finite_norm()
         self.kept = {n: m.grad.clone() for n, m in self.named_masters().items() if m.grad is not None}
         self.discard()

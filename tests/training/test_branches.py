@@ -71,7 +71,7 @@ ONE, CUT = groups_of(in_one), groups_of(in_branches)
 
 
 class Kept(MasterAdamW):
-    def step(self, lr):
+    def step(self, lr, *, norm=None):
         self.kept = {n: m.grad.clone() for n, m in self.named_masters().items() if m.grad is not None}
         return super().step(lr)
 

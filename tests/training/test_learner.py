@@ -20,8 +20,20 @@ from tests.training import learner_kit
 from tests.training.learner_kit import COUNTS, EXAMPLES, Interrupted, check_learner
 
 
-def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk", kind=LocalLearner, **more):
-    model = tiny_llama(dtype=dtype)
+def made(
+    microbatch_tokens,
+    *,
+    dtype=torch.float32,
+    adapter=None,
+    critic="trunk",
+    kind=LocalLearner,
+    device="cpu",
+    offload=False,
+    **more,
+):
+    model, other, teacher = (tiny_llama(seed=seed, dtype=dtype) for seed in range(3))
+    for each in (model, other, teacher):
+        each.network.to(device)
     if adapter:
         model = add_adapter(model, adapter)
         with torch.no_grad():
@@ -31,14 +43,14 @@ def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk"
         for weights in reference.kept().values():
             weights.mul_(0.5)
     else:
-        reference = FrozenCopy(tiny_llama(seed=1, dtype=dtype))
+        reference = FrozenCopy(other)
     found = CRITICS[critic](model)
     return kind(
         model,
-        MasterAdamW(model.trainable(), max_grad_norm=1e9),
+        MasterAdamW(model.trainable(), max_grad_norm=1e9, offload=offload),
         microbatch_tokens=microbatch_tokens,
-        critic=(found, MasterAdamW(found.parameters())),
-        references={REFERENCE: reference, TEACHER: FrozenModel(tiny_llama(seed=2, dtype=dtype))},
+        critic=(found, MasterAdamW(found.parameters(), offload=offload)),
+        references={REFERENCE: reference, TEACHER: FrozenModel(teacher)},
         renewed=True,
         **more,
     )

@@ -54,7 +54,7 @@ class Gradients(MasterAdamW):
         super().__init__(model.trainable())
         self.kept = []
 
-    def step(self, lr):
+    def step(self, lr, *, norm=None):
         norm = self.grad_norm()
         self.kept.append({n: m.grad.clone() for n, m in self.named_masters().items() if m.grad is not None})
         self.discard()

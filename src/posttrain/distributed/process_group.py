@@ -55,10 +55,13 @@ class ProcessGroup:
         timeout_s: how long a call waits for the others before it raises.
     """
 
+    loads_on = "auto"
+
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
         self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
         self._grids: dict[int, DeviceMesh] = {}
         self._on_cpus: Any = None
+        self.device = "cuda" if backend == "nccl" else "cpu"  # of tensors in collective calls
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=self._timeout)
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
@@ -88,15 +91,15 @@ class ProcessGroup:
         """See `Ranks`."""
         if not parameters:
             return []
-        device = parameters[0].device
-        here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device)
+        got = [parameter.grad is not None for parameter in parameters]
+        here = torch.tensor(got, dtype=torch.uint8, device=self.device)
         dist.all_reduce(here, dist.ReduceOp.MAX)
         found: list[Tensor | None] = [
             None if not anywhere else torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for parameter, anywhere in zip(parameters, here.tolist(), strict=True)
         ]
         for bucket in _buckets([gradient for gradient in found if gradient is not None]):
-            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            flat = torch.cat([gradient.flatten() for gradient in bucket]).to(self.device)
             dist.all_reduce(flat)
             for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
                 gradient.copy_(total.view_as(gradient))
@@ -108,11 +111,10 @@ class ProcessGroup:
         All ranks call it; one row is a mesh of one dimension.
         """
         if columns not in self._grids:
-            device = "cuda" if dist.get_backend() == "nccl" else "cpu"
             world = dist.group.WORLD
             assert world is not None
             if columns == self.size:
-                self._grids[columns] = DeviceMesh.from_group(world, device)
+                self._grids[columns] = DeviceMesh.from_group(world, self.device)
             else:
                 ranks = torch.arange(self.size).view(-1, columns)
                 groups: list[Any] = [
@@ -120,7 +122,7 @@ class ProcessGroup:
                     for each in (ranks.T, ranks)
                 ]
                 names = ("replicate", "shard")
-                self._grids[columns] = DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
+                self._grids[columns] = DeviceMesh.from_group(groups, self.device, ranks, mesh_dim_names=names)
         return self._grids[columns]
 
     def on_cpus(self) -> Any:

@@ -7,6 +7,10 @@ Each decoder layer is unsharded for its passes and freed after them; embedding, 
 all passes of one packed row. Every parameter is sharded by rows. Parameters of an adapter, and of heads outside the
 network, are replicated: there are few.
 
+Models are loaded into the host's memory, and sharded on to a GPU layer by layer, so that it never holds a whole one.
+With offloaded shards (FSDP's `CPUOffloadPolicy`) the shards stay there, with gradients, masters and moments, and AdamW
+is computed there; a layer is copied to the GPU for its passes.
+
 The ranks compute the same layers in lockstep. So a rank that has no row in the last round computes the row of another,
 with a gradient of weight 0; and before each collective call the ranks meet, where one that has failed says so, so that
 none waits for it.
@@ -24,7 +28,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -33,6 +37,7 @@ from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.rounding import l2_norm
 from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
 from posttrain.training.shards import Named, Shards
@@ -49,13 +54,16 @@ class ShardedRanks:
 
     Args:
         group: the ranks.
-        shards: of one replica; they divide the number of ranks, and are more than one.
+        shards: of one replica; they divide the number of ranks.
+        offload: whether shards of weights stay in the host's memory while no layer needs them.
     """
 
-    def __init__(self, group: ProcessGroup, shards: int) -> None:
+    loads_on = "cpu"
+
+    def __init__(self, group: ProcessGroup, shards: int, *, offload: bool = False) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
         self.shards, self.mesh = shards, group.grid(shards)
-        self.device, self.on_cpus = self.mesh.device_type, group.on_cpus
+        self.device, self.on_cpus, self.offload = group.device, group.on_cpus, offload
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
@@ -127,11 +135,12 @@ class FSDPShards:
         self._sharded: Any = WeakTensorKeyDictionary()  # by the parameter that it replaced
         self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a sharded parameter
         self._used: set[Any] = set()
+        self._device = torch.empty(0, device=ranks.device).device  # with its number
         roots: dict[int, _Root] = {}
         for body in bodies:
             if (key := id(body.network)) not in roots:
                 roots[key] = self._fully_sharded(body)
-            body.trunk = partial(self._read, roots[key])
+            body.trunk, body.computes_on = partial(self._read, roots[key]), self._device
 
     def _fully_sharded(self, body: LanguageModel) -> "_Root":
         """Shard a network; its root module."""
@@ -145,9 +154,12 @@ class FSDPShards:
         policy = MixedPrecisionPolicy(
             reduce_dtype=None if formats == {torch.float64} else torch.float32, cast_forward_inputs=False
         )
+        pinned = self._ranks.device == "cuda"
+        offload = CPUOffloadPolicy(pin_memory=pinned) if self._ranks.offload else OffloadPolicy()
+        more: dict[str, Any] = {"mp_policy": policy, "offload_policy": offload, "ignored_params": kept}
         for module in (*decoder_layers(network), root):
             places = _places(module)
-            part: Any = fully_shard(module, mesh=self._ranks.mesh, mp_policy=policy, ignored_params=kept)
+            part: Any = fully_shard(module, mesh=self._ranks.mesh, **more)
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
             part.set_custom_all_gather(_AllGather(self._ranks))
@@ -178,6 +190,10 @@ class FSDPShards:
             for sums in self._sums.values():
                 sums.last = None
 
+    def device(self, weight: Tensor) -> torch.device:
+        """See `Shards`."""
+        return self._device
+
     def sharded(self, weight: nn.Parameter) -> nn.Parameter:
         """See `Shards`."""
         return self._sharded.get(weight, weight)
@@ -197,19 +213,13 @@ class FSDPShards:
         assert weight.grad is not None
         if not isinstance(weight, DTensor):
             return weight.grad
-        # FSDP has rounded the sum to the format of the weight; take it from before, where the layout is the same
-        rounded, wide = self.local(weight.grad), self._sums[id(weight)].last
-        assert wide is not None
-        assert wide.numel() * rounded.itemsize == rounded.untyped_storage().nbytes(), (
-            "FSDP has another layout of gradients"
-        )
-        return wide.as_strided(rounded.shape, rounded.stride(), rounded.storage_offset())
+        return self._sums[id(weight)].exact(self.local(weight.grad), self._rows(weight))
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """See `Shards`; all ranks get the same bits."""
         replicated, sharded = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         for gradient in gradients:
-            square = torch.linalg.vector_norm(self.local(gradient)).double().square()
+            square = l2_norm(self.local(gradient)).square()
             (sharded if isinstance(gradient, DTensor) else replicated).add_(square)
         dist.all_reduce(sharded)  # over all replicas, so that none gets other bits
         return (replicated + sharded / (self._ranks.size // self._ranks.shards)).sqrt()
@@ -298,7 +308,7 @@ class FSDPShards:
     def _whole(self, tensor: DTensor) -> Tensor | None:
         """A full tensor on rank 0, None elsewhere."""
         mine, rows = tensor.to_local(), self._rows(tensor)
-        padded = mine.new_zeros((rows, *mine.shape[1:]))
+        padded = mine.new_zeros((rows, *mine.shape[1:]), device=self._ranks.device)
         padded[: len(mine)] = mine
         self._ranks.meet(padded.numel())
         if self._ranks.rank >= self._ranks.shards:  # of another replica
@@ -306,7 +316,7 @@ class FSDPShards:
         if self._shard:
             dist.gather(_bytes(padded), group=self._replica, group_dst=0)
             return None
-        whole = mine.new_empty((rows * self._ranks.shards, *mine.shape[1:]))
+        whole = padded.new_empty((rows * self._ranks.shards, *mine.shape[1:]))
         dist.gather(_bytes(padded), list(_bytes(whole).chunk(self._ranks.shards)), group=self._replica, group_dst=0)
         return whole[: len(tensor)]
 
@@ -363,13 +373,36 @@ class _ReduceScatter(_Meeting):
     """Conforms to FSDP's `ReduceScatter`; keeps the last sum, until the pass ends."""
 
     last: Tensor | None = None
+    _taken = 0  # of its numbers
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for what is sent, and then for the sum; FSDP makes no call for the sum of a single rank."""
+        self.last, self._taken = super().allocate(size, dtype=dtype, device=device), 0
+        return self.last
+
+    def exact(self, rounded: Tensor, rows: int) -> Tensor:
+        """The gradient of a shard before FSDP has rounded it to the format of its weight.
+
+        FSDP gives the gradients of a sum one after another, in the order in which they are in it, each padded to as
+        many `rows` as the largest shard has.
+        """
+        wide, start = self.last, self._taken
+        assert wide is not None
+        if wide.dtype == rounded.dtype:
+            return rounded
+        self._taken += rows * math.prod(rounded.shape[1:])
+        if self._taken == wide.numel():
+            self.last = None  # all of it is taken: the sums of all layers are as large as the gradient
+        copied = rounded.device != wide.device  # to the host's memory
+        assert copied or rounded.storage_offset() == start, "FSDP has another layout of gradients"
+        assert self._taken <= wide.numel(), "FSDP has given a gradient twice"
+        return wide[start : start + rounded.numel()].view(rounded.shape)
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> None:
         self._ranks.meet(input_tensor.numel())
         dist.reduce_scatter_single(output_tensor, input_tensor, op, group=group)
-        self.last = output_tensor
 
 
 def _places(network: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
@@ -378,8 +411,11 @@ def _places(network: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
 
 
 def _shard(mine: Tensor, like: DTensor) -> DTensor:
-    """A local shard as a tensor that is sharded as `like`."""
+    """A local shard as a tensor that is sharded as `like`; in the memory of `mine`."""
     mesh, placements, shape, stride = like.device_mesh, like.placements, like.shape, like.stride()
+    if mine.device.type != mesh.device_type:  # in the host's memory; `from_local` would copy it to the GPU
+        made: Any = DTensor
+        return made(mine, like._spec, requires_grad=False)
     return DTensor.from_local(mine, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 

@@ -67,14 +67,14 @@ class Rank(cluster.Process):
         store = self._store if not self._rank else TCPStore(host, port, self._size, False)
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
-    def build(self, number: int, make: Make, shards: int) -> None:
-        """Build a learner; `shards` as in `LearnerGroup`."""
-        if shards > 1:
+    def build(self, number: int, make: Make, shards: int, offload: bool = False) -> None:
+        """Build a learner; `shards` and `offload` as in `LearnerGroup`."""
+        if sharded := shards > 1 or offload:
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
         # a single rank skips collectives: gloo copies in its own threads, and their OpenMP team oversubscribes the
         # processors, so that libgomp spins too briefly and an update takes 25% longer
         replicas = self._group if self._size > 1 else ALONE
-        self._learners[number] = make(ShardedRanks(self._group, shards) if shards > 1 else replicas)
+        self._learners[number] = make(ShardedRanks(self._group, shards, offload=offload) if sharded else replicas)
 
     def device(self) -> str:
         """The kind of device that it computes on."""
@@ -220,13 +220,14 @@ class LearnerGroup:
         make: builds the learner of one rank, alike on all; it is pickled.
         shards: into how many shards weights, gradients and optimiser state are divided, of neighbouring ranks (FSDP2).
             1: each rank holds all. A divisor of the ranks, which hold several replicas if there are more (HSDP).
+        offload: whether the shards of weights, gradients and optimiser stay in the host's memory.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self, actors: RankActors, make: Make, *, shards: int = 1) -> None:
+    def __init__(self, actors: RankActors, make: Make, *, shards: int = 1, offload: bool = False) -> None:
         self._actors, self._number, self._updates = actors, next(self._numbers), 0
-        actors.all("build", self._number, make, shards, timeout_s=cluster.START_S)
+        actors.all("build", self._number, make, shards, offload, timeout_s=cluster.START_S)
         self._name = secrets.token_hex(4)
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 

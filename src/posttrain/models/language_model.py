@@ -51,12 +51,13 @@ class LanguageModel:
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
     dropout: Dropout | None = None  # of the adapter, where it has some
     trunk: Callable[..., Tensor] | None = None  # computes last hidden states, of a sharded network
+    computes_on: torch.device | None = None  # of a sharded network, whose shards may be in the host's memory
     mixed: MixedAdapters | None = None  # of a network in which each token has an adapter of its own
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.network.device
+        """Where passes compute: the device of the weights."""
+        return self.computes_on or self.network.device
 
     @property
     def dtype(self) -> torch.dtype:

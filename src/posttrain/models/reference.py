@@ -104,7 +104,7 @@ class FrozenAdapter(_Reference):
         now = {name: p.data for name, p in weights.items()}
         try:
             for name, p in weights.items():
-                p.data = self._kept[name]
+                p.data = self._kept[name].to(p.device)  # sharded ranks load on the CPU
             yield
         finally:
             for name, p in weights.items():

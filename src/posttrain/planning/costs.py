@@ -54,6 +54,7 @@ class Training:
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
     reward_models: int = 0  # parameters of all reward models
     teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
+    offload: bool = False  # whether the optimiser's state is in the host's memory, and the model on a GPU
 
     @property
     def trainable(self) -> int:
@@ -74,8 +75,8 @@ class Training:
 
     @property
     def copies_masters(self) -> bool:
-        """Whether there are float32 master weights: if all weights are trained in a narrower format."""
-        return not self.lora_rank and self.itemsize < 4
+        """Whether there are float32 master weights: if all weights are trained in a narrower format, or offloaded."""
+        return self.offload or (not self.lora_rank and self.itemsize < 4)
 
     @property
     def passes(self) -> float:
@@ -83,7 +84,7 @@ class Training:
         return self.reads + (_multiplied(self.teacher) / _multiplied(self.shape) - 1 if self.teacher else 0.0)
 
     def held(self) -> dict[str, int]:
-        """Memory held from the first update to the last."""
+        """Memory of the device held from the first update to the last."""
         trained = self.networks * self.trainable
         kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
         whole = self.networks * self.adapter.whole if self.adapter else 0
@@ -91,17 +92,25 @@ class Training:
             kept["adapter"] = 4 * (trained - whole)
         if whole:
             kept["modules trained whole"] = self.itemsize * whole
-            kept |= {"their float32 masters": 4 * whole} if self.itemsize < 4 else {}
-        if self.copies_masters:
-            kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
         if self.references and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.references * self.shape.parameters * self.itemsize
         if self.teacher:
             kept["teacher"] = self.teacher.parameters * self.itemsize
         if self.reward_models:
             kept["reward models"] = self.reward_models * self.itemsize
+        return kept if self.offload else kept | self.optimizer()
+
+    def optimizer(self) -> dict[str, int]:
+        """Memory of the optimiser, all the time: the device's, or with `offload` the host's."""
+        trained = self.networks * self.trainable
+        whole = self.networks * self.adapter.whole if self.adapter else 0
+        found: dict[str, int] = {}
+        if self.copies_masters:
+            found = {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
+        elif whole and self.itemsize < 4:
+            found = {"their float32 masters": 4 * whole}
         name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
-        return kept | {name: self.networks * self.moments}
+        return found | {name: self.networks * self.moments}
 
     @property
     def moments(self) -> int:
@@ -238,8 +247,9 @@ def speed_from_products(training: Training, slots: int, flops_per_second: float)
     forward = 2 * numbers / (0.5 * flops_per_second)
     backward = forward if training.lora_rank else 2 * forward
     again = forward if training.checkpointing else 0.0
-    quantising = 5 if training.moment_bits == 8 and not training.on_gpu else 1
-    parameter = quantising * 30 / (1e12 if training.on_gpu else 1e10)
+    on_host = training.offload or not training.on_gpu
+    quantising = 5 if training.moment_bits == 8 and on_host else 1
+    parameter = quantising * 30 / (1e10 if on_host else 1e12)
     return Speed(forward + again + backward, forward, max(slots, 16) * forward, parameter)
 
 
@@ -289,10 +299,20 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
 
 
 def _leaner(training: Training) -> list[tuple[str, Training]]:
-    """Options that trade time for memory: one of the two, or both."""
-    checkpointing, bits = "`gradient_checkpointing=True`", '`optim="adamw-8bit"`'
-    return [
+    """Options that trade time for memory, alone and together."""
+    checkpointing, bits, offload = (
+        "`gradient_checkpointing=True`",
+        '`optim="adamw-8bit"`',
+        "`offload_optimizer=True`",
+    )
+    found = [
         (checkpointing, replace(training, checkpointing=True)),
         (bits, replace(training, moment_bits=8)),
         (f"{checkpointing} {bits}", replace(training, checkpointing=True, moment_bits=8)),
     ]
+    if training.on_gpu:
+        found += [
+            (offload, replace(training, offload=True)),
+            (f"{checkpointing} {offload}", replace(training, checkpointing=True, offload=True)),
+        ]
+    return found

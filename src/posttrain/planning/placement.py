@@ -6,6 +6,7 @@ from dataclasses import replace
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
 from posttrain.planning.step_time import weights_bytes
+from posttrain.runs.memory import available_bytes
 from posttrain.setup.cluster_options import (
     LOCAL,
     ClusterOptions,
@@ -28,9 +29,8 @@ AS_FAST = "time is of processes that each compute as this one does with as many 
 def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
-    Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
-    takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
-    that it has in full while it makes their shards.
+    Each trainer computes its rows one after another, so that it takes as much memory as the one process, or with shards
+    what `_sharded` says.
 
     Args:
         plan: of one process.
@@ -41,13 +41,11 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
-    if (shards := shards_of(cluster)) > 1:
-        held = {name: size for name, size in plan.training.held().items() if name not in ELSEWHERE}
-        computing = trainer - sum(held.values())
-        embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
-        loaded = sum(size for name, size in held.items() if name not in LATER)
-        trainer = max(loaded + loaded // shards, sum(held.values()) // shards + embedding + computing)
+    host = sum(plan.training.optimizer().values()) if plan.training.offload else 0
+    if shards_of(cluster) > 1 or cluster.fsdp_offload:
+        trainer, host = _sharded(plan.training, cluster, trainer, host)
     lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
+    lines += [f"each trainer keeps {host / GB:.1f} GB in host memory"] if host else []
     together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
@@ -67,14 +65,45 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
     notes += [ALONE if plan.time is None else f"{ALONE}; {AS_FAST}", "; ".join(lines)]
-    found = replace(plan, notes=tuple(notes))
-    if cluster.address != LOCAL or together <= plan.available:
-        return found
-    warning = (
-        f"the processes need {together / GB:.1f} GB, and {plan.available / GB:.1f} GB are available here; use fewer "
-        "trainers or samplers"
-    )
-    return replace(found, warnings=(*plan.warnings, warning))
+    warnings = [*plan.warnings]
+    if cluster.address == LOCAL and together > plan.available:
+        warnings.append(
+            f"the processes need {together / GB:.1f} GB, and {plan.available / GB:.1f} GB are available here; use "
+            "fewer trainers or samplers"
+        )
+    if cluster.address == LOCAL and cluster.trainers * host > (here := available_bytes()):
+        warnings.append(
+            f"the trainers need {cluster.trainers * host / GB:.1f} GB of host memory, and {here / GB:.1f} GB are "
+            "available here"
+        )
+    return replace(plan, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _sharded(training: Training, cluster: TrainerOptions, computing: int, host: int) -> tuple[int, int]:
+    """What a trainer with a shard needs where it computes, and in host memory if that is elsewhere.
+
+    Its part of what is held, and the embedding, which is gathered for each row; on a CPU, if that is more, the weights
+    that it has in full while it makes their shards. With offloaded shards a GPU has two layers' weights instead, one
+    of which is fetched meanwhile, and a layer's gradient, in its format and twice in float32.
+
+    Args:
+        training: what is trained.
+        cluster: the processes.
+        computing: what it needs without shards.
+        host: the same in host memory.
+    """
+    shards = shards_of(cluster)
+    held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}
+    whole = sum(held.values())
+    ends = training.itemsize * training.shape.vocabulary * training.shape.hidden
+    beside = computing - whole + ends
+    if not training.on_gpu:
+        loaded = sum(size for name, size in held.items() if name not in LATER)
+        return max(loaded + loaded // shards, whole // shards + beside), 0
+    if cluster.fsdp_offload:
+        layer = (3 * training.itemsize + 8) * training.shape.parameters // training.shape.layers
+        return layer + beside, (whole + host) // shards
+    return whole // shards + beside, host // shards
 
 
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:

@@ -61,7 +61,8 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
     dtype = dtype_of(config.precision, device)
     training = _training(config, work, dtype, device)
     worst = _worst(training, work, libraries if device == "cpu" else 0)
-    available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
+    host = available_bytes()
+    available = torch.cuda.mem_get_info()[0] if device == "cuda" else host + libraries
     disk = (config.keep_last + 2) * costs.checkpoint_bytes(training)  # the best, and the one that is being written
     free = shutil.disk_usage(Path.cwd()).free
 
@@ -70,6 +71,8 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         with computing_with(threads):
             return measured_speed(training, work.expected, dtype, device, together)
 
+    # `placed` says it of trainers
+    offloaded, too_much = _offloaded(training, host) if training.offload and not cluster.trainers else ([], [])
     time = step_time(training, work, cluster, speed) if measure else None
     together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
     plan = Plan(
@@ -90,8 +93,8 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         disk=disk,
         free=free,
         busy=busy,
-        warnings=tuple(_warnings(training, work, worst, available, disk, free)),
-        notes=(*work.notes, *elsewhere),
+        warnings=(*_warnings(training, work, worst, available, disk, free), *too_much),
+        notes=(*work.notes, *elsewhere, *offloaded),
     )
     return placed(plan, cluster, functions=work.functions)
 
@@ -113,6 +116,7 @@ def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> T
         adapter=_adapter(shape.name, lora),
         reward_models=work.reward_models,
         teacher=work.teacher,
+        offload=config.offload_optimizer and device == "cuda",
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
         raise UserError(nothing_to_quantize(config.optim))
@@ -140,6 +144,18 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
         worst.append((costs.saving_phase(training), work.longest))
     beside = {"Python, libraries and data": libraries} if libraries else {}
     return [(Phase(phase.name, beside | dict(phase.parts)), load) for phase, load in worst]
+
+
+def _offloaded(training: Training, available: int) -> tuple[list[str], list[str]]:
+    """What an offloaded optimiser takes of host memory: a note, and a warning if that is too much."""
+    parts = training.optimizer()
+    needed = sum(parts.values())
+    shown = ", ".join(f"{name} {size / GB:.2f} GB" for name, size in parts.items())
+    too_much = (
+        f"the optimizer needs {needed / GB:.1f} GB of host memory, and {available / GB:.1f} GB are available; train an "
+        "adapter: type `lora_rank=16`"
+    )
+    return [f"the optimizer is in host memory: {shown}"], [too_much] if needed > available else []
 
 
 def _warnings(

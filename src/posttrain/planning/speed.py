@@ -58,7 +58,8 @@ def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, lay
             model = add_adapter(model, Lora(training.adapter.lora.rank))
     if training.checkpointing:
         checkpoint_layers(model.network)
-    optimizer = MasterAdamW(model.trainable(), moment_bits=training.moment_bits, embedding=model.embedding)
+    bits, offload = training.moment_bits, training.offload
+    optimizer = MasterAdamW(model.trainable(), moment_bits=bits, embedding=model.embedding, offload=offload)
     prompt, completion = min(load.prompt_tokens, PROBE_TOKENS // 2), min(load.completion_tokens, PROBE_TOKENS // 2)
     branches = max(1, min((PROBE_TOKENS - prompt) // completion, load.group if prompt else load.sequences))
     families = max(1, min(PROBE_TOKENS // (prompt + branches * completion), load.prompts if prompt else 1))

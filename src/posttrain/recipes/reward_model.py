@@ -197,9 +197,9 @@ def _prepare(config: Scoring, cluster: TrainerOptions, resume: Path | None) -> _
     return _Parts(pairs, members, backend, loss, saved.where, tuple(notes))
 
 
-def _load(config: Scoring, where: str) -> _Loaded:
+def _load(config: Scoring, where: str, device: str = "auto") -> _Loaded:
     """The model in the folder `where` with its heads."""
-    device = default_device()
+    device = default_device() if device == "auto" else device
     heads = load_reward_model(
         where,
         dtype=dtype_of(config.precision, device),

@@ -11,6 +11,9 @@ from posttrain.session.inputs import options_named, refuse_changes
 from posttrain.session.training import Training
 from posttrain.training import checkpoint
 
+MOVED = ("offload_optimizer",)
+"""Options that say where numbers are kept: a run may be resumed with others."""
+
 OWED = "evaluation_owed"
 """In the state of a checkpoint: the row of its step, which is not written, since an evaluation is due."""
 
@@ -45,7 +48,7 @@ def resumed(
         run,
         settings,
         command=command,
-        may_differ=(*training.may_differ, *by_digest),
+        may_differ=(*training.may_differ, *MOVED, *by_digest),
         environment={**environment, **accepted},
     )
 

@@ -49,8 +49,8 @@ class Loaded(Protocol):
     def engine(self) -> Engine | None: ...  # noqa: D102
 
 
-Load = Callable[[Any], Loaded]
-"""From options to what they train."""
+Load = Callable[..., Loaded]
+"""From options to what they train, on `device`."""
 Build = Callable[[Any, Ranks], Learner]
 """From what was loaded and the ranks of its learner to that learner. Both are sent to other processes, so functions of
 modules."""
@@ -252,7 +252,8 @@ def _trainers(
     )
     precision, reason = ranks.first("precision", options.precision)
     alike = replace(cast(Any, options), precision=precision)  # each process would measure for itself what is fastest
-    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), shards=shards_of(cluster))
+    held = {"shards": shards_of(cluster), "offload": cluster.fsdp_offload}
+    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), **held)
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
@@ -262,4 +263,4 @@ def _trainers(
 
 def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:
     """The learner of one rank."""
-    return build(load(options), ranks)
+    return build(load(options, device=ranks.loads_on), ranks)

@@ -25,6 +25,9 @@ class TrainerOptions:
     fsdp_replicas: int = 1
     """With --fsdp: replicas of the sharded model (HSDP), which must divide --trainers. Each is sharded over
     trainers / replicas neighbouring trainers: of one node, if each node has a multiple of that many."""
+    fsdp_offload: bool = False
+    """With --fsdp, also for --trainers 1: keep the shards in host memory, and compute AdamW there. A GPU holds the
+    layers that compute. Slower than --offload-optimizer. Without a GPU it changes nothing."""
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""
@@ -256,6 +259,8 @@ def _check_machine(options: TrainerOptions) -> None:
 def _check_replicas(options: TrainerOptions) -> None:
     replicas, trainers = options.fsdp_replicas, options.trainers
     at_least("fsdp_replicas", replicas, 1)
+    if options.fsdp_offload and not options.fsdp:
+        raise UserError("--fsdp-offload needs --fsdp: without shards, pass --offload-optimizer")
     if replicas > 1 and not options.fsdp:
         raise UserError("--fsdp-replicas needs --fsdp: without shards each trainer is a replica")
     if replicas > 1 and (trainers % replicas or trainers < 2 * replicas):

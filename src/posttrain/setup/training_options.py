@@ -43,6 +43,11 @@ class Settings(LoraOptions, Protocol):
         ...
 
     @property
+    def offload_optimizer(self) -> bool:
+        """Keep the optimiser's state in host memory."""
+        ...
+
+    @property
     def microbatch_tokens(self) -> int:
         """Tokens of one pass."""
         ...

@@ -49,6 +49,8 @@ class _Criticised(Protocol):
     def max_grad_norm(self) -> float: ...
     @property
     def optim(self) -> str: ...
+    @property
+    def offload_optimizer(self) -> bool: ...
 
 
 def critic_for(options: _Criticised, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
@@ -60,5 +62,6 @@ def critic_for(options: _Criticised, model: LanguageModel) -> tuple[Critic, Mast
         max_grad_norm=options.max_grad_norm,
         moment_bits=OPTIMIZERS[options.optim],
         embedding=made.embedding,
+        offload=options.offload_optimizer,
     )
     return made, optimizer

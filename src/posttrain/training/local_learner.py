@@ -183,11 +183,12 @@ class LocalLearner(Generic[M]):
         try:
             for part in rates:
                 self._optimizers[part].add_up(self._ranks)
-                self._optimizers[part].finite_norm()
+            norms = {part: self._optimizers[part].finite_norm() for part in rates}
         except TrainingError:
             self._discard()
             raise
-        norms = {part: self._optimizers[part].step(rate) for part, rate in rates.items()}
+        for part, rate in rates.items():
+            self._optimizers[part].step(rate, norm=norms[part])
         return {"grad_norm" if part == POLICY else f"{part}_grad_norm": norm for part, norm in norms.items()}
 
     def copy(self, source: str, target: str) -> None:

@@ -57,7 +57,7 @@ def accumulate_gradients(
         return loss.item(), each.row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_FIXED_ORDER.held(optimizer.masters[0].device))
+        stack.enter_context(_FIXED_ORDER.held(optimizer.device))
         for each in (optimizer, *beside):
             stack.enter_context(each.collecting())
         rows = pack(examples, microbatch_tokens, together=together, owners=owners)

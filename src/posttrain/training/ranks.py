@@ -38,6 +38,11 @@ class Ranks(Protocol):
         """The number of ranks."""
         ...
 
+    @property
+    def loads_on(self) -> str:
+        """Where models are loaded: `auto`, or `cpu` if it is `shard` that puts them where they compute."""
+        ...
+
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """The indices of the rows that this rank computes, of `rows` in all, with the weight of each (`RowPass`)."""
         ...
@@ -69,7 +74,7 @@ class Ranks(Protocol):
 class Alone:
     """The only rank. Conforms to `Ranks`."""
 
-    rank, size = 0, 1
+    rank, size, loads_on = 0, 1, "auto"
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`."""

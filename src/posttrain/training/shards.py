@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from posttrain.models.rounding import l2_norm
 from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.sharded_files import folder_of, read_shards, room_for_shards
 
@@ -23,6 +24,10 @@ class Shards(Protocol):
 
     def row_pass(self) -> contextlib.AbstractContextManager[None]:
         """Around the passes of one packed row; at its end, the parameters that were unsharded for them are freed."""
+        ...
+
+    def device(self, weight: Tensor) -> torch.device:
+        """Where passes read a weight; shards of it may be in the host's memory."""
         ...
 
     def sharded(self, weight: nn.Parameter) -> nn.Parameter:
@@ -90,6 +95,10 @@ class Replicated:
         """See `Shards`."""
         return contextlib.nullcontext()
 
+    def device(self, weight: Tensor) -> torch.device:
+        """See `Shards`."""
+        return weight.device
+
     def sharded(self, weight: nn.Parameter) -> nn.Parameter:
         """See `Shards`."""
         return weight
@@ -109,7 +118,7 @@ class Replicated:
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """See `Shards`."""
-        return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        return torch.linalg.vector_norm(torch.stack([l2_norm(g) for g in gradients]))
 
     def local_step(self, adam: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
         """See `Shards`."""
