@@ -102,29 +102,32 @@ def alone_in_a_group():
     group.leave()
 
 
-def sharded(group, tokens, *, offload=False, **more):
-    """A learner that is loaded in host memory, and sharded on to the GPU."""
-    ranks = pytest.importorskip("posttrain.distributed.sharding").ShardedRanks(group, 1, offload=offload)
+def sharded(group, tokens, *, keep=False, **more):
+    """A learner that is loaded in host memory, and sharded on to the GPU; `keep`: its shards stay there."""
+    ranks = pytest.importorskip("posttrain.distributed.sharding").ShardedRanks(group, 1, offload=keep)
     assert ranks.loads_on == "cpu"
     return made(tokens, ranks=ranks, **more)
 
 
-@pytest.mark.parametrize(("offload", "critic"), [(False, "own"), (True, "own"), (True, "trunk")])
+@pytest.mark.parametrize(
+    ("keep", "offload", "critic"),
+    [(False, False, "own"), (True, False, "own"), (True, False, "trunk"), (False, True, "own")],
+)
 @pytest.mark.parametrize("adapter", [None, Lora(2)])
-def test_shards_on_a_gpu_keep_to_the_kit(alone_in_a_group, offload, critic, adapter, tmp_path):
+def test_shards_on_a_gpu_keep_to_the_kit(alone_in_a_group, keep, offload, critic, adapter, tmp_path):
     def make(tokens):
-        return sharded(alone_in_a_group, tokens, offload=offload, critic=critic, adapter=adapter)
+        return sharded(alone_in_a_group, tokens, keep=keep, offload=offload, critic=critic, adapter=adapter)
 
     assert check_learner(make, tmp_path) == []
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("offload", [False, True])
-def test_shards_on_a_gpu_update_as_whole_weights_do(alone_in_a_group, offload, dtype):
-    learner = sharded(alone_in_a_group, 12, offload=offload, dtype=dtype)
+@pytest.mark.parametrize(("keep", "offload"), [(False, False), (True, False), (False, True)])
+def test_shards_on_a_gpu_update_as_whole_weights_do(alone_in_a_group, keep, offload, dtype):
+    learner = sharded(alone_in_a_group, 12, keep=keep, offload=offload, dtype=dtype)
     assert updated(learner) == pytest.approx(updated(on_device(12, dtype=dtype)), rel=APART[dtype], abs=APART[dtype])
     where = {learner._shards.local(tensor).device.type for tensor in state_of(learner)}
-    assert where == {"cpu" if offload else "cuda"}
+    assert where == {"cpu" if keep or offload else "cuda"}
     assert learner.body.device.type == "cuda"
     network = learner.body.network
-    assert {learner._shards.local(p).device.type for p in network.parameters()} == where
+    assert {learner._shards.local(p).device.type for p in network.parameters()} == {"cpu" if keep else "cuda"}

@@ -339,6 +339,7 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
         ({"fsdp_replicas": 2}, "--fsdp-replicas needs trainer processes"),
         ({"trainers": 4, "fsdp": True, "fsdp_replicas": 0}, "--fsdp-replicas must be 1 or more"),
         ({"trainers": 4, "fsdp_replicas": 2}, "--fsdp-replicas needs --fsdp"),
+        ({"trainers": 4, "fsdp_offload": True}, "--fsdp-offload needs --fsdp"),
         ({"trainers": 3, "fsdp": True, "fsdp_replicas": 2}, "--fsdp-replicas 2 must divide --trainers"),
         ({"trainers": 2, "fsdp": True, "fsdp_replicas": 2}, "at least two of them for each replica; got --trainers 2"),
     ],

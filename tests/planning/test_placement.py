@@ -63,7 +63,10 @@ def test_with_shards_a_trainer_holds_its_part_and_the_embedding(folder):  # noqa
     held, update = sum(plan.training.held().values()), sum(plan.summary()["memory"]["update"].values())
     shape = plan.training.shape
     large = replace(plan, phases=tuple(_times(phase, 1000) for phase in plan.phases))  # gigabytes, to be seen
-    found = update * 1000 - held + held // 2 + 2 * shape.vocabulary * shape.hidden
+    held *= 1000
+    large = replace(large, training=replace(plan.training, shape=replace(shape, parameters=1000 * shape.parameters)))
+    ends = 2 * shape.vocabulary * shape.hidden + 14 * 1000 * shape.parameters // shape.layers
+    found = update * 1000 - held + held // 2 + ends
     assert f"2 trainers of {found / 1e9:.1f} GB" in placed(large, replace(TWO, fsdp=True)).notes[-1]
     replicas = replace(TWO, trainers=6, fsdp=True, fsdp_replicas=3)
     assert f"6 trainers of {found / 1e9:.1f} GB" in placed(large, replicas).notes[-1]
@@ -76,37 +79,71 @@ def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # no
     update = Phase("update", {**training.held(), "activations": 10**9})
     large = replace(plan, training=training, phases=(sampling, update))
     loaded = (2 + 2 * training.references) * (1 + 1 / 64)  # bytes of each parameter
-    assert f"64 trainers of {10 * loaded:.1f} GB" in placed(large, replace(TWO, trainers=64, fsdp=True)).notes[-1]
+    many = replace(large, training=replace(training, shape=replace(training.shape, layers=10**6)))
+    assert f"64 trainers of {10 * loaded:.1f} GB" in placed(many, replace(TWO, trainers=64, fsdp=True)).notes[-1]
     one = (2 + 4 + 4 + 8 + 2 * training.references) * 10 + 1
     assert f"1 trainer of {one:.1f} GB" in placed(large, replace(TWO, trainers=1, fsdp=True)).notes[-1]
 
 
-def test_offloaded_shards_are_in_host_memory(folder, monkeypatch):  # noqa: F811
+P = 10**10
+
+
+def on_a_gpu(folder, trained=None, *, gradients=0, **options):  # noqa: F811
+    """What is said of four trainers of a model with 10 billion parameters, on GPUs."""
     plan = rl(folder, precision="bfloat16")
-    p, shape = 10**10, replace(plan.training.shape, parameters=10**10, vocabulary=10**6)
-    on_gpu = replace(plan.training, shape=shape, on_gpu=True)
-    (sampling, _) = plan.phases
-    ends = 2 * 10**6 * shape.hidden
+    shape = replace(plan.training.shape, parameters=P, vocabulary=10**6)
+    training = replace(plan.training, shape=shape, on_gpu=True, references=1, **(trained or {}))
+    update = Phase(
+        "update", {**training.held(), "activations": 10**9} | ({"gradients": gradients} if gradients else {})
+    )
+    several = ClusterOptions(**({"trainers": 4, "fsdp": True} | options))
+    passes = 10**9 + training.itemsize * 10**6 * shape.hidden + (3 * training.itemsize + 8) * P // shape.layers
+    return placed(replace(plan, training=training, phases=(plan.phases[0], update)), several), passes
 
-    def note(training, **options):
-        update = Phase("update", {**training.held(), "activations": 10**9})
-        several = replace(TWO, trainers=4, fsdp=True, **options)
-        return placed(replace(plan, training=training, phases=(sampling, update)), several)
 
-    held = 18 + 2 * on_gpu.references  # bytes of a parameter
-    assert f"4 trainers of {(held * p // 4 + ends + 10**9) / 1e9:.1f} GB" in note(on_gpu).notes[-1]  # never the whole
-    layer = 14 * p // shape.layers
-    found = note(on_gpu, fsdp_offload=True).notes[-1]
-    assert f"4 trainers of {(layer + ends + 10**9) / 1e9:.1f} GB and 1 CPU each; each trainer keeps " in found
-    assert f"each trainer keeps {held * p / 4e9:.1f} GB in host memory" in found
-    offloaded = note(replace(on_gpu, offload=True)).notes[-1]
-    assert f"4 trainers of {((held - 16) * p // 4 + ends + 10**9) / 1e9:.1f} GB" in offloaded
-    assert "each trainer keeps 40.0 GB in host memory" in offloaded
-    for room, fits in ((held * p, True), (held * p - 1, False)):
+def amount(size):
+    return f"{size / 1e9:.1f} GB"
+
+
+def test_shards_of_a_gpu_come_from_host_memory(folder):  # noqa: F811
+    found, passes = on_a_gpu(folder)  # weights, reference, masters, gradients and moments
+    assert f"4 trainers of {amount((4 + 16) * P // 4 + passes)} " in found.notes[-1]
+    assert f"each trainer keeps {amount(4 * P + P)} in host memory" in found.notes[-1]  # both models, and their shards
+
+
+@pytest.mark.parametrize("trained", [{}, {"offload": True}])
+def test_offloaded_shards_are_in_host_memory(folder, trained, monkeypatch):  # noqa: F811
+    found, passes = on_a_gpu(folder, trained, fsdp_offload=True)
+    assert f"4 trainers of {amount(passes)} and 1 CPU each; each trainer keeps {amount(5 * P)} " in found.notes[-1]
+    for room, fits in ((4 * 5 * P, True), (4 * 5 * P - 1, False)):
         monkeypatch.setattr("posttrain.planning.placement.available_bytes", lambda room=room: room)
-        warned = [line for line in note(on_gpu, fsdp_offload=True).warnings if "host memory" in line]
+        warned = [line for line in on_a_gpu(folder, fsdp_offload=True)[0].warnings if "host memory" in line]
         assert warned == [] if fits else len(warned) == 1
-    assert "host memory" not in placed(plan, replace(TWO, fsdp=True, fsdp_offload=True)).notes[-1]  # without a GPU
+    one, _ = on_a_gpu(folder, trained, trainers=1, fsdp_offload=True)
+    assert f"each trainer keeps {amount(20 * P)} in host memory" in one.notes[-1]
+
+
+def test_a_sharded_optimizer_may_be_in_host_memory(folder):  # noqa: F811
+    found, passes = on_a_gpu(folder, {"offload": True})
+    assert f"4 trainers of {amount(P + passes)} and 1 CPU each; each trainer keeps {amount(5 * P)} " in found.notes[-1]
+
+
+def test_gradients_of_float32_weights_are_sharded(folder):  # noqa: F811
+    found, passes = on_a_gpu(folder, {"itemsize": 4}, gradients=4 * P)
+    assert f"4 trainers of {amount((8 + 8 + 4) * P // 4 + passes)} " in found.notes[-1]
+
+
+def test_an_adapter_is_replicated(folder):  # noqa: F811
+    found, passes = on_a_gpu(folder, {"lora_rank": 8, "offload": True}, fsdp_offload=True)
+    training = found.training
+    assert f"4 trainers of {amount(training.held()['adapter'] + passes)} " in found.notes[-1]
+    state = sum(training.optimizer().values())
+    assert f"each trainer keeps {amount(max(2 * P, state) + P // 2)} in host memory" in found.notes[-1]
+
+
+def test_without_a_gpu_no_memory_is_another_one(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    assert "host memory" not in placed(plan, replace(TWO, fsdp=True, fsdp_offload=True)).notes[-1]
 
 
 def test_memory_of_one_process_is_called_so_and_time_what_it_is(folder):  # noqa: F811

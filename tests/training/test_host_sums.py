@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.models.rounding import add_, narrow_
+from posttrain.training import host_sums
 from posttrain.training.host_sums import BUFFERS, HostSums
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
@@ -19,19 +20,26 @@ def part(place, number, dtype):
     return torch.randn(SIZES[place], generator=torch.Generator().manual_seed(number)).to(dtype)
 
 
+PIECES = pytest.mark.parametrize("piece", [host_sums.PIECE, 256], ids=["whole", "in pieces"])
+
+
+@PIECES
 @given(st.lists(st.integers(0, len(SIZES) - 1), max_size=20), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_sums_are_those_of_one_thread(places, dtype):
-    sums, expected = HostSums(), {}
+def test_sums_are_those_of_one_thread(piece, places, dtype):
+    expected = {}
     found = [torch.full(size, torch.nan) for size in SIZES]
-    for number, place in enumerate(places):
-        given_part = part(place, number, dtype)
-        sums.add(found[place], given_part, first=place not in expected)
-        if place in expected:
-            add_(expected[place], given_part)
-        else:
-            expected[place] = given_part.float().clone()
-        given_part.fill_(torch.nan)  # its memory is used again at once
-    sums.wait()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_sums, "PIECE", piece)
+        sums = HostSums()
+        for number, place in enumerate(places):
+            given_part = part(place, number, dtype)
+            sums.add(found[place], given_part, first=place not in expected)
+            if place in expected:
+                add_(expected[place], given_part)
+            else:
+                expected[place] = given_part.float().clone()
+            given_part.fill_(torch.nan)  # its memory is used again at once
+        sums.wait()
     assert all(torch.equal(found[place], total) for place, total in expected.items())
 
 
@@ -48,12 +56,26 @@ def test_rows_of_an_embedding_are_added():
 def test_an_addition_that_fails_is_told_once_and_keeps_no_buffer():
     sums, total = HostSums(), torch.zeros(2, 3)
     for _ in range(2 * BUFFERS):
-        sums.add(total, torch.ones(5, 3), first=True)
+        sums.add(total, torch.ones(5, 1), first=True)
     with pytest.raises(RuntimeError, match="size"):
         sums.wait()
     sums.add(total, torch.ones(2, 3), first=False)
     sums.wait()
     assert total.tolist() == [[1.0] * 3] * 2
+
+
+def test_a_copy_that_fails_keeps_no_buffer(monkeypatch):
+    sums, total = HostSums(), torch.zeros(2)
+    with monkeypatch.context() as patch:
+        patch.setattr("posttrain.training.host_sums.torch.empty", lambda *size, **how: 1 / 0)
+        for _ in range(BUFFERS):
+            with pytest.raises(ZeroDivisionError):
+                sums.add(total, torch.ones(2), first=True)
+            with pytest.raises(ZeroDivisionError):
+                sums.narrow(total, torch.ones(2), 0)
+    sums.add(total, torch.ones(2), first=True)
+    sums.wait()
+    assert total.tolist() == [1.0, 1.0]
 
 
 def test_what_waits_takes_no_more_memory(monkeypatch):
@@ -75,7 +97,9 @@ def test_what_waits_takes_no_more_memory(monkeypatch):
     assert ahead and total.tolist() == [BUFFERS + 2.0] * 2
 
 
-def test_masters_are_rounded_as_elsewhere():
+@PIECES
+def test_masters_are_rounded_as_elsewhere(piece, monkeypatch):
+    monkeypatch.setattr(host_sums, "PIECE", piece)
     master = torch.randn(3, 700, generator=torch.Generator().manual_seed(0))
     found, expected = (torch.zeros(3, 700, dtype=torch.bfloat16) for _ in range(2))
     HostSums().narrow(found, master, 100)

@@ -13,6 +13,7 @@ from posttrain.errors import TrainingError
 from posttrain.models.rounding import narrow_
 from posttrain.rollouts.vllm import weight_versions
 from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.shards import REPLICATED
 from tests.tiny import tiny_llama
 
 
@@ -236,3 +237,11 @@ def test_gradients_are_collected_inside_the_block_and_nowhere_else():
     give(named, 1)
     assert all(p.grad is not None for _, p in named)
     assert all(torch.equal(kept[name], m.grad) for name, m in optimizer.named_masters().items())
+
+
+def test_masters_are_made_again_where_weights_that_are_not_sharded_are():
+    """They are made first when an optimiser in 8 bits is checked, before its weights are moved to a GPU."""
+    optimizer = MasterAdamW(parameters(torch.bfloat16))
+    before = [*optimizer.masters, optimizer.adam]
+    optimizer.shard(REPLICATED)
+    assert not any(one is other for one, other in zip(before, [*optimizer.masters, optimizer.adam], strict=True))

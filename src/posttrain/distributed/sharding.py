@@ -39,6 +39,7 @@ from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.rounding import l2_norm
 from posttrain.training.checkpoint import load_tensors, save_tensors
+from posttrain.training.optimizer import WIDE
 from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
 from posttrain.training.shards import Named, Shards
 
@@ -163,7 +164,7 @@ class FSDPShards:
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
             part.set_custom_all_gather(_AllGather(self._ranks))
-            part.set_custom_reduce_scatter(sums := _ReduceScatter(self._ranks))
+            part.set_custom_reduce_scatter(sums := _ReduceScatter(self._ranks, rounded=formats.isdisjoint(WIDE)))
             for owner, name, old in places:
                 if old not in kept and not isinstance(old, DTensor):
                     self._sharded[old] = new = owner.get_parameter(name)
@@ -370,15 +371,21 @@ class _AllGather(_Meeting):
 
 
 class _ReduceScatter(_Meeting):
-    """Conforms to FSDP's `ReduceScatter`; keeps the last sum, until the pass ends."""
+    """Conforms to FSDP's `ReduceScatter`; keeps the last sum until it is taken, if FSDP has it `rounded`."""
 
     last: Tensor | None = None
     _taken = 0  # of its numbers
 
+    def __init__(self, ranks: ShardedRanks, *, rounded: bool) -> None:
+        super().__init__(ranks)
+        self._rounded = rounded
+
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for what is sent, and then for the sum; FSDP makes no call for the sum of a single rank."""
-        self.last, self._taken = super().allocate(size, dtype=dtype, device=device), 0
-        return self.last
+        found = super().allocate(size, dtype=dtype, device=device)
+        if self._rounded:
+            self.last, self._taken = found, 0
+        return found
 
     def exact(self, rounded: Tensor, rows: int) -> Tensor:
         """The gradient of a shard before FSDP has rounded it to the format of its weight.
@@ -386,10 +393,10 @@ class _ReduceScatter(_Meeting):
         FSDP gives the gradients of a sum one after another, in the order in which they are in it, each padded to as
         many `rows` as the largest shard has.
         """
+        if not self._rounded:
+            return rounded
         wide, start = self.last, self._taken
         assert wide is not None
-        if wide.dtype == rounded.dtype:
-            return rounded
         self._taken += rows * math.prod(rounded.shape[1:])
         if self._taken == wide.numel():
             self.last = None  # all of it is taken: the sums of all layers are as large as the gradient

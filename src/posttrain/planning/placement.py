@@ -1,6 +1,7 @@
 """`--dry-run` of a run on a cluster: what each process holds, and what is sent."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
@@ -21,7 +22,7 @@ from posttrain.setup.cluster_options import (
 
 MODELS = "reward models"
 ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
-LATER = ("float32 masters", "float32 gradients", "Adam state")  # what a trainer has once it has its shard
+FROZEN = ("weights", "reference", "teacher")  # sharded also with an adapter; the rest of full weights comes later
 ALONE = "memory above is that of one process that does everything"
 AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
 
@@ -40,10 +41,11 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
     if not cluster.trainers:
         return plan
     phases = {phase.name: phase for phase in plan.phases}
-    trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
+    update = {name: size for name, size in phases["update"].parts.items() if name not in ELSEWHERE}
+    trainer = sum(update.values())
     host = sum(plan.training.optimizer().values()) if plan.training.offload else 0
     if shards_of(cluster) > 1 or cluster.fsdp_offload:
-        trainer, host = _sharded(plan.training, cluster, trainer, host)
+        trainer, host = _sharded(plan.training, cluster, update, host)
     lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
     lines += [f"each trainer keeps {host / GB:.1f} GB in host memory"] if host else []
     together = cluster.trainers * trainer
@@ -79,31 +81,34 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
     return replace(plan, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _sharded(training: Training, cluster: TrainerOptions, computing: int, host: int) -> tuple[int, int]:
+def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, int], host: int) -> tuple[int, int]:
     """What a trainer with a shard needs where it computes, and in host memory if that is elsewhere.
 
-    Its part of what is held, and the embedding, which is gathered for each row; on a CPU, if that is more, the weights
-    that it has in full while it makes their shards. With offloaded shards a GPU has two layers' weights instead, one
-    of which is fetched meanwhile, and a layer's gradient, in its format and twice in float32.
+    Its part of what is sharded, and for each row the embedding and two layers' weights, one of which is fetched
+    meanwhile, with a layer's gradient, in its format and twice in float32. While it starts it has the weights in full
+    beside their shards, in host memory.
 
     Args:
         training: what is trained.
         cluster: the processes.
-        computing: what it needs without shards.
+        update: what it needs without shards.
         host: the same in host memory.
     """
-    shards = shards_of(cluster)
+    shards, shape = shards_of(cluster), training.shape
     held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}
-    whole = sum(held.values())
-    ends = training.itemsize * training.shape.vocabulary * training.shape.hidden
-    beside = computing - whole + ends
+    held |= {name: size for name, size in update.items() if name == "gradients"}
+    sharded = sum(size for name, size in held.items() if name in FROZEN or not training.lora_rank)
+    beside = sum(update.values()) - sharded
+    beside += training.itemsize * shape.vocabulary * shape.hidden
+    beside += (3 * training.itemsize + 8) * shape.parameters // shape.layers
+    host = host if training.lora_rank else host // shards  # an adapter is replicated
+    loaded = sum(size for name, size in held.items() if name in FROZEN)
+    loaded += loaded // shards
     if not training.on_gpu:
-        loaded = sum(size for name, size in held.items() if name not in LATER)
-        return max(loaded + loaded // shards, whole // shards + beside), 0
+        return max(loaded, sharded // shards + beside), 0
     if cluster.fsdp_offload:
-        layer = (3 * training.itemsize + 8) * training.shape.parameters // training.shape.layers
-        return layer + beside, (whole + host) // shards
-    return whole // shards + beside, host // shards
+        return beside, max(loaded, host + sharded // shards)
+    return sharded // shards + beside, max(loaded, host)
 
 
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:

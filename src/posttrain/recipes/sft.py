@@ -92,7 +92,7 @@ class SFT:
     stay float32."""
     offload_optimizer: bool = False
     """Keep master weights, gradient sums and Adam moments in host memory, and compute AdamW there: 16 bytes per
-    trained parameter less on the GPU, slower updates. Without a GPU it changes nothing."""
+    trained parameter less on the GPU (12 for float32 weights), slower updates. Without a GPU it changes nothing."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time. Per layer, about a third more time; gradients
     are bitwise the same."""

@@ -27,7 +27,7 @@ class TrainerOptions:
     trainers / replicas neighbouring trainers: of one node, if each node has a multiple of that many."""
     fsdp_offload: bool = False
     """With --fsdp, also for --trainers 1: keep the shards in host memory, and compute AdamW there. A GPU holds the
-    layers that compute. Slower than --offload-optimizer. Without a GPU it changes nothing."""
+    layers that compute. Slower than --offload-optimizer. Without a GPU it changes no result."""
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""

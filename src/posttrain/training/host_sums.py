@@ -9,32 +9,43 @@ from torch import Tensor
 
 from posttrain.models.rounding import add_, narrow_
 
-BUFFERS = 4  # page-locked, each as large as the largest gradient
+BUFFERS, PIECE = 8, 2**26  # page-locked memory, and bytes of each
+
+
+class _Buffer:
+    """Page-locked memory, from when it is first used."""
+
+    memory: Tensor | None = None
 
 
 class HostSums:
     """Adds gradients to sums in the host's memory while the GPU computes on.
 
-    A gradient is copied to a page-locked buffer on the stream that computes it. One thread adds what has been copied,
-    in the order of the calls, so that a sum does not depend on timing.
+    A gradient is copied in pieces to page-locked buffers, on the stream that computes it. One thread adds what has been
+    copied, in the order of the calls, so that a sum does not depend on timing.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="host-sums")
-        self._free: SimpleQueue[Tensor] = SimpleQueue()
+        self._free: SimpleQueue[_Buffer] = SimpleQueue()
         for _ in range(BUFFERS):
-            self._free.put(torch.empty(0, dtype=torch.uint8))
+            self._free.put(_Buffer())
         self._adding: list[Future[None]] = []
 
     def add(self, total: Tensor, part: Tensor, *, first: bool) -> None:
-        """`total += part`, or with `first` `total = part`, not before `wait` returns; waits for a free buffer."""
+        """`total += part`, or with `first` `total = part`, not before `wait` returns; waits for free buffers."""
         if part.is_sparse:  # of an embedding, whose rows are few
             self._adding.append(self._thread.submit(_add_sparse, total, part.cpu(), first=first))
             return
-        buffer = self._buffer(part.nbytes)
-        copy = _view(buffer, part).copy_(part, non_blocking=True)
-        copied = torch.cuda.current_stream(part.device).record_event() if part.is_cuda else None
-        self._adding.append(self._thread.submit(self._add, total, copy, buffer, copied, first=first))
+        size = PIECE // part.itemsize
+        for room, piece in zip(total.view(-1).split(size), part.reshape(-1).split(size), strict=True):
+            buffer = self._free.get()
+            try:
+                copy, copied = _copy(buffer, piece)
+                self._adding.append(self._thread.submit(self._add, room, copy, buffer, copied, first=first))
+            except BaseException:
+                self._free.put(buffer)
+                raise
 
     def wait(self) -> None:
         """Wait until all is added; raises what an addition has raised."""
@@ -44,13 +55,18 @@ class HostSums:
 
     def narrow(self, weight: Tensor, master: Tensor, start: int) -> None:
         """`rounding.narrow_` of a master in the host's memory, which the GPU rounds faster than the host."""
-        buffer = self._buffer(master.nbytes)
+        size = PIECE // master.itemsize
+        buffer = self._free.get()
         try:
-            narrow_(weight, _view(buffer, master).copy_(master).to(weight.device), start)
+            for number, (room, piece) in enumerate(
+                zip(weight.view(-1).split(size), master.view(-1).split(size), strict=True)
+            ):
+                copy, _ = _copy(buffer, piece)
+                narrow_(room, copy.to(weight.device), start + number * size)
         finally:
             self._free.put(buffer)
 
-    def _add(self, total: Tensor, copy: Tensor, buffer: Tensor, copied: Any, *, first: bool) -> None:
+    def _add(self, total: Tensor, copy: Tensor, buffer: _Buffer, copied: Any, *, first: bool) -> None:
         try:
             if copied is not None:
                 copied.synchronize()
@@ -61,16 +77,13 @@ class HostSums:
         finally:
             self._free.put(buffer)
 
-    def _buffer(self, size: int) -> Tensor:
-        """A buffer of at least `size` bytes, which is to be put back."""
-        buffer = self._free.get()
-        if buffer.nbytes >= size:
-            return buffer
-        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
 
-
-def _view(buffer: Tensor, like: Tensor) -> Tensor:
-    return buffer[: like.nbytes].view(like.dtype).view(like.shape)
+def _copy(buffer: _Buffer, piece: Tensor) -> tuple[Tensor, Any]:
+    """A copy in a buffer, and the event after which it is there; None for now."""
+    if buffer.memory is None:
+        buffer.memory = torch.empty(PIECE, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+    copy = buffer.memory[: piece.nbytes].view(piece.dtype).copy_(piece, non_blocking=True)
+    return copy, torch.cuda.current_stream(piece.device).record_event() if piece.is_cuda else None
 
 
 def _add_sparse(total: Tensor, part: Tensor, *, first: bool) -> None:

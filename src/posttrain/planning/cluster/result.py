@@ -135,10 +135,10 @@ class ClusterPlan:
                 f"completions have {work.mean_tokens:g} tokens on average (`mean_tokens`) before most are cut at "
                 f"{work.max_tokens} (`max_new_tokens`)"
             )
-        if (loaded := weights + weights / self.best.trainers) > usable:
+        if weights > usable:
             found.append(
-                "each trainer loads the whole model before it keeps its shard: "
-                f"{loaded / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
+                "each trainer loads the whole model into host memory before its GPU gets its shard: "
+                f"{weights / GB:.0f} GB times the trainers of a machine"
             )
         if len(self.splits) > 1 and any(split.mode == COLOCATED for split in self.splits):
             found.append(

@@ -92,6 +92,7 @@ _TRAINING: Mapping[str, Kind] = {
     "weight_decay": Number(0, 1),
     "max_grad_norm": Number(1e-6, 1e6),
     "optim": Choice(("adamw", "adamw-8bit")),
+    "offload_optimizer": Switch(),
     "gradient_checkpointing": Switch(),
     "lora_rank": Number(0, 256, whole=True),
     "lora_alpha": Number(0, 4096),
