@@ -245,3 +245,13 @@ def test_masters_are_made_again_where_weights_that_are_not_sharded_are():
     before = [*optimizer.masters, optimizer.adam]
     optimizer.shard(REPLICATED)
     assert not any(one is other for one, other in zip(before, [*optimizer.masters, optimizer.adam], strict=True))
+
+
+def test_rows_of_an_update_are_not_added_to_those_of_the_one_before():
+    table = nn.Embedding(3, 2, sparse=True, dtype=torch.bfloat16)
+    optimizer = MasterAdamW([("table", table.weight)])
+    for row in (0, 2):
+        with optimizer.collecting():
+            table(torch.tensor([row, row])).sum().backward()
+        assert optimizer.masters[0].grad.tolist() == [[2.0 * (number == row)] * 2 for number in range(3)]
+        optimizer.discard()
