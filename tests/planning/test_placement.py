@@ -65,8 +65,9 @@ def test_with_shards_a_trainer_holds_its_part_and_the_embedding(folder):  # noqa
     large = replace(plan, phases=tuple(_times(phase, 1000) for phase in plan.phases))  # gigabytes, to be seen
     held *= 1000
     large = replace(large, training=replace(plan.training, shape=replace(shape, parameters=1000 * shape.parameters)))
-    ends = 2 * shape.vocabulary * shape.hidden + 14 * 1000 * shape.parameters // shape.layers
-    found = update * 1000 - held + held // 2 + ends
+    layer = 1000 * shape.parameters // shape.layers
+    ends = 2 * shape.vocabulary * shape.hidden  # numbers, if the head has its own
+    found = update * 1000 - held + held // 2 + 2 * ends + (2 * 2 + 10) * layer
     assert f"2 trainers of {found / 1e9:.1f} GB" in placed(large, replace(TWO, fsdp=True)).notes[-1]
     replicas = replace(TWO, trainers=6, fsdp=True, fsdp_replicas=3)
     assert f"6 trainers of {found / 1e9:.1f} GB" in placed(large, replicas).notes[-1]
@@ -88,7 +89,7 @@ def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # no
 P = 10**10
 
 
-def on_a_gpu(folder, trained=None, *, gradients=0, **options):  # noqa: F811
+def on_a_gpu(folder, trained=None, *, gradients=0, available=10**12, **options):  # noqa: F811
     """What is said of four trainers of a model with 10 billion parameters, on GPUs."""
     plan = rl(folder, precision="bfloat16")
     shape = replace(plan.training.shape, parameters=P, vocabulary=10**6)
@@ -97,8 +98,12 @@ def on_a_gpu(folder, trained=None, *, gradients=0, **options):  # noqa: F811
         "update", {**training.held(), "activations": 10**9} | ({"gradients": gradients} if gradients else {})
     )
     several = ClusterOptions(**({"trainers": 4, "fsdp": True} | options))
-    passes = 10**9 + training.itemsize * 10**6 * shape.hidden + (3 * training.itemsize + 8) * P // shape.layers
-    return placed(replace(plan, training=training, phases=(plan.phases[0], update)), several), passes
+    ends, layer = 2 * 10**6 * shape.hidden, P // shape.layers  # a head of its own, and a larger layer
+    trained = 0 if training.lora_rank else training.itemsize + 8
+    passes = 10**9 + training.itemsize * (ends + 2 * layer) + trained * layer
+    return placed(
+        replace(plan, training=training, phases=(plan.phases[0], update), available=available), several
+    ), passes
 
 
 def amount(size):
@@ -108,13 +113,25 @@ def amount(size):
 def test_shards_of_a_gpu_come_from_host_memory(folder):  # noqa: F811
     found, passes = on_a_gpu(folder)  # weights, reference, masters, gradients and moments
     assert f"4 trainers of {amount((4 + 16) * P // 4 + passes)} " in found.notes[-1]
-    assert f"each trainer keeps {amount(4 * P + P)} in host memory" in found.notes[-1]  # both models, and their shards
+    assert f"each trainer takes {amount(4 * P + P)} of host memory while it starts" in found.notes[-1]
+    assert "keeps" not in found.notes[-1]
+
+
+def test_each_process_has_a_gpu_of_its_own(folder):  # noqa: F811
+    found, passes = on_a_gpu(folder, address="auto")
+    need = 20 * P // 4 + passes
+    assert not [line for line in found.warnings if "a process needs" in line]
+    for room, fits in ((need, True), (need - 1, False)):
+        warned, _ = on_a_gpu(folder, available=room)
+        assert ("a process needs" in " ".join(warned.warnings)) != fits
+    assert "the processes need" not in " ".join(warned.warnings)
 
 
 @pytest.mark.parametrize("trained", [{}, {"offload": True}])
 def test_offloaded_shards_are_in_host_memory(folder, trained, monkeypatch):  # noqa: F811
     found, passes = on_a_gpu(folder, trained, fsdp_offload=True)
     assert f"4 trainers of {amount(passes)} and 1 CPU each; each trainer keeps {amount(5 * P)} " in found.notes[-1]
+    assert "while it starts" not in found.notes[-1]  # that is as much: both models, and their shards
     for room, fits in ((4 * 5 * P, True), (4 * 5 * P - 1, False)):
         monkeypatch.setattr("posttrain.planning.placement.available_bytes", lambda room=room: room)
         warned = [line for line in on_a_gpu(folder, fsdp_offload=True)[0].warnings if "host memory" in line]
@@ -125,7 +142,8 @@ def test_offloaded_shards_are_in_host_memory(folder, trained, monkeypatch):  # n
 
 def test_a_sharded_optimizer_may_be_in_host_memory(folder):  # noqa: F811
     found, passes = on_a_gpu(folder, {"offload": True})
-    assert f"4 trainers of {amount(P + passes)} and 1 CPU each; each trainer keeps {amount(5 * P)} " in found.notes[-1]
+    assert f"4 trainers of {amount(P + passes)} and 1 CPU each; each trainer keeps {amount(4 * P)} " in found.notes[-1]
+    assert f"each trainer takes {amount(5 * P)} of host memory while it starts" in found.notes[-1]
 
 
 def test_gradients_of_float32_weights_are_sharded(folder):  # noqa: F811
@@ -133,12 +151,12 @@ def test_gradients_of_float32_weights_are_sharded(folder):  # noqa: F811
     assert f"4 trainers of {amount((8 + 8 + 4) * P // 4 + passes)} " in found.notes[-1]
 
 
-def test_an_adapter_is_replicated(folder):  # noqa: F811
+def test_an_adapter_is_replicated_and_nothing_sharded_has_a_gradient(folder):  # noqa: F811
     found, passes = on_a_gpu(folder, {"lora_rank": 8, "offload": True}, fsdp_offload=True)
     training = found.training
     assert f"4 trainers of {amount(training.held()['adapter'] + passes)} " in found.notes[-1]
     state = sum(training.optimizer().values())
-    assert f"each trainer keeps {amount(max(2 * P, state) + P // 2)} in host memory" in found.notes[-1]
+    assert f"each trainer keeps {amount(state + P // 2)} in host memory" in found.notes[-1]
 
 
 def test_without_a_gpu_no_memory_is_another_one(folder):  # noqa: F811

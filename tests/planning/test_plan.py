@@ -23,7 +23,7 @@ from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
-from posttrain.setup.cluster_options import AsyncOptions
+from posttrain.setup.cluster_options import AsyncOptions, TrainerOptions
 from posttrain.training.load import Load
 from posttrain.types import Message
 from tests.data.families import of_family
@@ -131,7 +131,18 @@ def test_an_optimizer_in_host_memory_is_a_line_of_its_own(folder, monkeypatch):
     )
     assert not found.warnings
     monkeypatch.setattr("posttrain.planning.plan.available_bytes", lambda: 16 * p - 1)
-    assert "of host memory" in fine_tuning(folder, offload_optimizer=True).warnings[-1]
+    assert fine_tuning(folder, offload_optimizer=True).warnings[-1].endswith("type `lora_rank=16`")
+    monkeypatch.setattr(blockwise, "LEAST", 256)  # so that 8 bits are for some of it
+    assert fine_tuning(folder, offload_optimizer=True).warnings[-1].endswith('type `optim="adamw-8bit"`')
+
+
+def test_what_one_process_would_need_is_no_warning_about_shards(folder, monkeypatch):
+    monkeypatch.setattr("posttrain.planning.plan.available_bytes", lambda: 1)
+    data = write(folder / "said.jsonl", [{"prompt": "x", "completion": "y"}])
+    config = SFT(dataset=data, model=str(folder / "model"), precision="float32", examples_per_step=1)
+    for fsdp in (False, True):
+        found = sft.dry_run(config, TrainerOptions(trainers=2, fsdp=fsdp), measure=False)
+        assert any("update needs" in line for line in found.warnings) != fsdp
 
 
 def test_checkpointing_and_8_bits_have_their_lines(folder, monkeypatch):

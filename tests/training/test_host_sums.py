@@ -98,10 +98,12 @@ def test_what_waits_takes_no_more_memory(monkeypatch):
 
 
 @PIECES
-def test_masters_are_rounded_as_elsewhere(piece, monkeypatch):
+@pytest.mark.parametrize("shape", [(3, 700), (700, 3)], ids=["rows", "columns"])
+def test_masters_are_rounded_as_elsewhere(piece, shape, monkeypatch):
     monkeypatch.setattr(host_sums, "PIECE", piece)
     master = torch.randn(3, 700, generator=torch.Generator().manual_seed(0))
-    found, expected = (torch.zeros(3, 700, dtype=torch.bfloat16) for _ in range(2))
+    found, expected = (torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2))
+    found, expected = (x if shape == (3, 700) else x.T for x in (found, expected))  # the latter is not contiguous
     HostSums().narrow(found, master, 100)
     narrow_(expected, master, 100)
     assert torch.equal(found, expected)

@@ -50,6 +50,12 @@ class PeerFailed(TrainingError):
     """Another rank has failed; all ranks know it."""
 
 
+def check_torch() -> None:
+    """Raise `UserError` if torch is too old for sharded ranks."""
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise UserError(f"`fsdp` needs torch 2.13 or later; this is {torch.__version__}")
+
+
 class ShardedRanks:
     """A process group whose learners are sharded. Conforms to `training.ranks.Ranks`; all ranks construct it.
 
@@ -76,11 +82,8 @@ class ShardedRanks:
         """See `Ranks`.
 
         Raises:
-            UserError: the weights of a network are in more than one number format, an optimiser cannot be sharded, or
-                torch is too old.
+            UserError: the weights of a network are in more than one number format, or an optimiser cannot be sharded.
         """
-        if not hasattr(FSDPModule, "reset_iter_state"):
-            raise UserError(f"sharded ranks need torch 2.13 or later; this is {torch.__version__}")
         shards = FSDPShards(self, bodies)
         for optimizer in optimizers:
             optimizer.shard(shards)

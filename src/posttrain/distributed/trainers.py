@@ -26,7 +26,7 @@ from posttrain.distributed import cluster, connection
 from posttrain.distributed.group import Group
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
-from posttrain.distributed.sharding import ShardedRanks
+from posttrain.distributed.sharding import ShardedRanks, check_torch
 from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
 from posttrain.rollouts.weight_channel import offered
@@ -226,6 +226,8 @@ class LearnerGroup:
     _numbers = itertools.count()
 
     def __init__(self, actors: RankActors, make: Make, *, shards: int = 1, offload: bool = False) -> None:
+        if shards > 1 or offload:
+            check_torch()  # before weights are loaded
         self._actors, self._number, self._updates = actors, next(self._numbers), 0
         actors.all("build", self._number, make, shards, offload, timeout_s=cluster.START_S)
         self._name = secrets.token_hex(4)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
@@ -42,16 +43,14 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     update = {name: size for name, size in phases["update"].parts.items() if name not in ELSEWHERE}
-    trainer = sum(update.values())
-    host = sum(plan.training.optimizer().values()) if plan.training.offload else 0
+    need = _Need(sum(update.values()), sum(plan.training.optimizer().values()) if plan.training.offload else 0)
     if shards_of(cluster) > 1 or cluster.fsdp_offload:
-        trainer, host = _sharded(plan.training, cluster, update, host)
-    lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
-    lines += [f"each trainer keeps {host / GB:.1f} GB in host memory"] if host else []
-    together = cluster.trainers * trainer
+        need = _sharded(plan.training, cluster, update, need.host)
+    lines = [_line(cluster, "trainer", cluster.trainers, need.device), *need.on_host()]
+    each, together = need.device, cluster.trainers * need.device
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
-        together += cluster.samplers * sampler
+        each, together = max(each, sampler), together + cluster.samplers * sampler
         lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
@@ -67,26 +66,50 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
     notes += [ALONE if plan.time is None else f"{ALONE}; {AS_FAST}", "; ".join(lines)]
-    warnings = [*plan.warnings]
-    if cluster.address == LOCAL and together > plan.available:
-        warnings.append(
-            f"the processes need {together / GB:.1f} GB, and {plan.available / GB:.1f} GB are available here; use "
-            "fewer trainers or samplers"
+    warnings = (*plan.warnings, *(_too_much(plan, cluster, need, each, together) if cluster.address == LOCAL else []))
+    return replace(plan, notes=tuple(notes), warnings=warnings)
+
+
+class _Need(NamedTuple):
+    """Bytes of a trainer: where it computes, in host memory if that is elsewhere, and there while it starts."""
+
+    device: int
+    host: int
+    starting: int = 0
+
+    def on_host(self) -> list[str]:
+        """What is said of host memory."""
+        found = [f"each trainer keeps {self.host / GB:.1f} GB in host memory"] if self.host else []
+        more = [f"each trainer takes {self.starting / GB:.1f} GB of host memory while it starts"]
+        return found + (more if self.starting > self.host else [])
+
+
+def _too_much(plan: Plan, cluster: TrainerOptions, need: _Need, each: int, together: int) -> list[str]:
+    """What this machine lacks: each process on a GPU has one of its own, those on CPUs share the memory."""
+    found: list[str] = []
+    have = plan.available
+    if plan.training.on_gpu and each > have:
+        found.append(
+            f"a process needs {each / GB:.1f} GB, and {have / GB:.1f} GB of a GPU are available here; pass `fsdp=True` "
+            "with more trainers, `offload_optimizer=True` or `fsdp_offload=True`"
         )
-    if cluster.address == LOCAL and cluster.trainers * host > (here := available_bytes()):
-        warnings.append(
-            f"the trainers need {cluster.trainers * host / GB:.1f} GB of host memory, and {here / GB:.1f} GB are "
-            "available here"
+    if not plan.training.on_gpu and together > have:
+        found.append(
+            f"the processes need {together / GB:.1f} GB, and {have / GB:.1f} GB are available here; use fewer trainers "
+            "or samplers"
         )
-    return replace(plan, notes=tuple(notes), warnings=tuple(warnings))
+    host, here = cluster.trainers * max(need.host, need.starting) / GB, available_bytes() / GB
+    if host > here:
+        found.append(f"the trainers need {host:.1f} GB of host memory, and {here:.1f} GB are available here")
+    return found
 
 
-def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, int], host: int) -> tuple[int, int]:
-    """What a trainer with a shard needs where it computes, and in host memory if that is elsewhere.
+def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, int], host: int) -> _Need:
+    """What a trainer with a shard needs.
 
-    Its part of what is sharded, and for each row the embedding and two layers' weights, one of which is fetched
-    meanwhile, with a layer's gradient, in its format and twice in float32. While it starts it has the weights in full
-    beside their shards, in host memory.
+    Its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is fetched
+    meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of embedding and
+    head. While it starts it has the weights in full beside their shards, in host memory.
 
     Args:
         training: what is trained.
@@ -94,21 +117,22 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
         update: what it needs without shards.
         host: the same in host memory.
     """
-    shards, shape = shards_of(cluster), training.shape
+    shards, shape, narrow = shards_of(cluster), training.shape, training.itemsize
     held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}
     held |= {name: size for name, size in update.items() if name == "gradients"}
     sharded = sum(size for name, size in held.items() if name in FROZEN or not training.lora_rank)
-    beside = sum(update.values()) - sharded
-    beside += training.itemsize * shape.vocabulary * shape.hidden
-    beside += (3 * training.itemsize + 8) * shape.parameters // shape.layers
+    layer, table = shape.parameters // shape.layers, shape.vocabulary * shape.hidden
+    ends = max(table, min(2 * table, shape.parameters - shape.active))  # a head of its own, unless it is tied
+    gradient = 0 if training.lora_rank else (narrow + 8) * max(layer, ends)
+    beside = sum(update.values()) - sharded + narrow * (ends + 2 * layer) + gradient
     host = host if training.lora_rank else host // shards  # an adapter is replicated
     loaded = sum(size for name, size in held.items() if name in FROZEN)
     loaded += loaded // shards
     if not training.on_gpu:
-        return max(loaded, sharded // shards + beside), 0
+        return _Need(max(loaded, sharded // shards + beside), 0)
     if cluster.fsdp_offload:
-        return beside, max(loaded, host + sharded // shards)
-    return sharded // shards + beside, max(loaded, host)
+        return _Need(beside, host + sharded // shards, loaded)
+    return _Need(sharded // shards + beside, host, loaded)
 
 
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:

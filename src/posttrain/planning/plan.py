@@ -8,6 +8,7 @@ Not included: evaluations during the run, and the load of other programs.
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +29,7 @@ from posttrain.planning.speed import computing_with, measured_speed
 from posttrain.planning.step_time import step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, shards_of
 from posttrain.setup.lora_options import lora_of
 from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
@@ -71,7 +72,9 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         with computing_with(threads):
             return measured_speed(training, work.expected, dtype, device, together)
 
-    # `placed` says it of trainers
+    # `placed` says it of trainers, and of their shards
+    sharded = shards_of(cluster) > 1 or cluster.fsdp_offload
+    alone = [one for one in worst if not (sharded and one[0].name == "update")]
     offloaded, too_much = _offloaded(training, host) if training.offload and not cluster.trainers else ([], [])
     time = step_time(training, work, cluster, speed) if measure else None
     together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
@@ -93,7 +96,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         disk=disk,
         free=free,
         busy=busy,
-        warnings=(*_warnings(training, work, worst, available, disk, free), *too_much),
+        warnings=(*_warnings(training, work, alone, available, disk, free), *too_much),
         notes=(*work.notes, *elsewhere, *offloaded),
     )
     return placed(plan, cluster, functions=work.functions)
@@ -151,9 +154,11 @@ def _offloaded(training: Training, available: int) -> tuple[list[str], list[str]
     parts = training.optimizer()
     needed = sum(parts.values())
     shown = ", ".join(f"{name} {size / GB:.2f} GB" for name, size in parts.items())
+    less = replace(training, moment_bits=8) if training.shape.quantized(training.lora_rank) else training
+    remedy = '`optim="adamw-8bit"`' if sum(less.optimizer().values()) <= available else "`lora_rank=16`"
     too_much = (
-        f"the optimizer needs {needed / GB:.1f} GB of host memory, and {available / GB:.1f} GB are available; train an "
-        "adapter: type `lora_rank=16`"
+        f"the optimizer needs {needed / GB:.1f} GB of host memory, and {available / GB:.1f} GB are available; type "
+        f"{remedy}"
     )
     return [f"the optimizer is in host memory: {shown}"], [too_much] if needed > available else []
 

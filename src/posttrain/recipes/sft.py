@@ -53,7 +53,8 @@ class SFT:
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment columns limit max_tokens train_on",
         "model": "model lora_rank precision",
-        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
+        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
+        "offload_optimizer",
         "evaluation": "eval_share eval_dataset eval_every stop_after",
         "run": "seed",
     }

@@ -16,7 +16,8 @@ class PairOptions:
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns limit max_tokens",
         "model": "model lora_rank precision",
-        "optimisation": "epochs steps pairs_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
+        "optimisation": "epochs steps pairs_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
+        "offload_optimizer",
         "evaluation": "eval_share eval_dataset eval_every stop_after",
         "run": "seed",
     }

@@ -1,6 +1,6 @@
 """Gradient sums in the host's memory, of weights on a GPU (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840)."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Any
 
@@ -50,11 +50,15 @@ class HostSums:
     def wait(self) -> None:
         """Wait until all is added; raises what an addition has raised."""
         adding, self._adding = self._adding, []
+        wait(adding)
         for each in adding:
             each.result()
 
     def narrow(self, weight: Tensor, master: Tensor, start: int) -> None:
         """`rounding.narrow_` of a master in the host's memory, which the GPU rounds faster than the host."""
+        if not weight.is_contiguous():
+            narrow_(weight, master.to(weight.device), start)
+            return
         size = PIECE // master.itemsize
         buffer = self._free.get()
         try:

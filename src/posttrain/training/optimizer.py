@@ -318,5 +318,5 @@ def _master_of(weight: nn.Parameter, *, offload: bool) -> nn.Parameter:
     """The weight in float32 or wider, and with `offload` in the host's memory: itself where it is."""
     if weight.dtype in WIDE and (weight.device.type == "cpu" or not offload):
         return weight
-    found = weight.detach().cpu() if offload else weight.detach()
+    found = weight.detach().cpu().contiguous() if offload else weight.detach()
     return nn.Parameter(found if found.dtype in WIDE else found.float())
