@@ -241,6 +241,7 @@ MUTATIONS = [
             ("sharding", "ranks.rank % ranks.shards", "ranks.rank"),
             ("sharding", "sharded / (self._ranks.size // self._ranks.shards)", "sharded"),
             ("sharding", "math.ceil(len(tensor) / self._ranks.shards)", "math.ceil(len(tensor) / self._ranks.size)"),
+            ("fsdp_calls", "wide[start : start + rounded.numel()].view(rounded.shape)", "rounded.to(wide.dtype)"),
             ("process_group", "for each in (ranks.T, ranks)", "for each in (ranks, ranks.T)"),
             ("process_group", "if columns == self.size:", "if True:"),
         ]

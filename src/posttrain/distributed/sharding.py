@@ -32,6 +32,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from posttrain.distributed.fsdp_calls import AllGather, ReduceScatter, as_bytes
 from posttrain.distributed.process_group import ProcessGroup, peers
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
@@ -137,7 +138,7 @@ class FSDPShards:
         self._ranks, self._shard = ranks, ranks.rank % ranks.shards
         self._replica = ranks.mesh.get_group(ranks.mesh.ndim - 1)  # the ranks that hold the shards of one
         self._sharded: Any = WeakTensorKeyDictionary()  # by the parameter that it replaced
-        self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a sharded parameter
+        self._sums: dict[int, ReduceScatter] = {}  # by the identity of a sharded parameter
         self._used: set[Any] = set()
         self._device = torch.empty(0, device=ranks.device).device  # with its number
         roots: dict[int, _Root] = {}
@@ -166,8 +167,8 @@ class FSDPShards:
             part: Any = fully_shard(module, mesh=self._ranks.mesh, **more)
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-            part.set_custom_all_gather(_AllGather(self._ranks))
-            part.set_custom_reduce_scatter(sums := _ReduceScatter(self._ranks, rounded=formats.isdisjoint(WIDE)))
+            part.set_custom_all_gather(AllGather(self._ranks.meet))
+            part.set_custom_reduce_scatter(sums := ReduceScatter(self._ranks.meet, rounded=formats.isdisjoint(WIDE)))
             for owner, name, old in places:
                 if old not in kept and not isinstance(old, DTensor):
                     self._sharded[old] = new = owner.get_parameter(name)
@@ -318,10 +319,10 @@ class FSDPShards:
         if self._ranks.rank >= self._ranks.shards:  # of another replica
             return None
         if self._shard:
-            dist.gather(_bytes(padded), group=self._replica, group_dst=0)
+            dist.gather(as_bytes(padded), group=self._replica, group_dst=0)
             return None
         whole = padded.new_empty((rows * self._ranks.shards, *mine.shape[1:]))
-        dist.gather(_bytes(padded), list(_bytes(whole).chunk(self._ranks.shards)), group=self._replica, group_dst=0)
+        dist.gather(as_bytes(padded), list(as_bytes(whole).chunk(self._ranks.shards)), group=self._replica, group_dst=0)
         return whole[: len(tensor)]
 
 
@@ -354,67 +355,6 @@ def _make_dense(weight: Tensor) -> None:
         weight.grad = weight.grad.to_dense()
 
 
-class _Meeting:
-    """A collective call of FSDP; the ranks meet before it."""
-
-    def __init__(self, ranks: ShardedRanks) -> None:
-        self._ranks = ranks
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for what is sent or received."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _AllGather(_Meeting):
-    """Conforms to FSDP's `AllGather`."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        self._ranks.meet(input_tensor.numel())
-        dist.all_gather_single(_bytes(output_tensor), _bytes(input_tensor), group=group)
-
-
-class _ReduceScatter(_Meeting):
-    """Conforms to FSDP's `ReduceScatter`; keeps the last sum until it is taken, if FSDP has it `rounded`."""
-
-    last: Tensor | None = None
-    _taken = 0  # of its numbers
-
-    def __init__(self, ranks: ShardedRanks, *, rounded: bool) -> None:
-        super().__init__(ranks)
-        self._rounded = rounded
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for what is sent, and then for the sum; FSDP makes no call for the sum of a single rank."""
-        found = super().allocate(size, dtype=dtype, device=device)
-        if self._rounded:
-            self.last, self._taken = found, 0
-        return found
-
-    def exact(self, rounded: Tensor, rows: int) -> Tensor:
-        """The gradient of a shard before FSDP has rounded it to the format of its weight.
-
-        FSDP gives the gradients of a sum one after another, in the order in which they are in it, each padded to as
-        many `rows` as the largest shard has.
-        """
-        if not self._rounded:
-            return rounded
-        wide, start = self.last, self._taken
-        assert wide is not None
-        self._taken += rows * math.prod(rounded.shape[1:])
-        if self._taken == wide.numel():
-            self.last = None  # all of it is taken: the sums of all layers are as large as the gradient
-        copied = rounded.device != wide.device  # to the host's memory
-        assert copied or rounded.storage_offset() == start, "FSDP has another layout of gradients"
-        assert self._taken <= wide.numel(), "FSDP has given a gradient twice"
-        return wide[start : start + rounded.numel()].view(rounded.shape)
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
-    ) -> None:
-        self._ranks.meet(input_tensor.numel())
-        dist.reduce_scatter_single(output_tensor, input_tensor, op, group=group)
-
-
 def _places(network: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Parameters with their modules and names; a tied one occurs more than once."""
     return [(module, name, p) for module in network.modules() for name, p in module.named_parameters(recurse=False)]
@@ -427,11 +367,6 @@ def _shard(mine: Tensor, like: DTensor) -> DTensor:
         made: Any = DTensor
         return made(mine, like._spec, requires_grad=False)
     return DTensor.from_local(mine, mesh, placements, run_check=False, shape=shape, stride=stride)
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """The same memory; gloo does not know every number format."""
-    return tensor.view(-1).view(torch.uint8)
 
 
 def _in_a_file(tensor: Tensor, folder: Path | None) -> Tensor:

@@ -109,7 +109,7 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
 
     Its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is fetched
     meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of embedding and
-    head. While it starts it has the weights in full beside their shards, in host memory.
+    head. While it starts it has the weights in full as well as their shards, in host memory.
 
     Args:
         training: what is trained.
@@ -124,15 +124,15 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
     layer, table = shape.parameters // shape.layers, shape.vocabulary * shape.hidden
     ends = max(table, min(2 * table, shape.parameters - shape.active))  # a head of its own, unless it is tied
     gradient = 0 if training.lora_rank else (narrow + 8) * max(layer, ends)
-    beside = sum(update.values()) - sharded + narrow * (ends + 2 * layer) + gradient
+    working = sum(update.values()) - sharded + narrow * (ends + 2 * layer) + gradient
     host = host if training.lora_rank else host // shards  # an adapter is replicated
     loaded = sum(size for name, size in held.items() if name in FROZEN)
     loaded += loaded // shards
     if not training.on_gpu:
-        return _Need(max(loaded, sharded // shards + beside), 0)
+        return _Need(max(loaded, sharded // shards + working), 0)
     if cluster.fsdp_offload:
-        return _Need(beside, host + sharded // shards, loaded)
-    return _Need(sharded // shards + beside, host, loaded)
+        return _Need(working, host + sharded // shards, loaded)
+    return _Need(sharded // shards + working, host, loaded)
 
 
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:
