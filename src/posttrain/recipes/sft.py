@@ -92,8 +92,9 @@ class SFT:
     parameter instead of 8, and updates slower; the moments of input embedding, norms and matrices below 4,096 elements
     stay float32."""
     offload_optimizer: bool = False
-    """Keep master weights, gradient sums and Adam moments in host memory, and compute AdamW there: 16 bytes per
-    trained parameter less on the GPU (12 for float32 weights), slower updates. Without a GPU it changes nothing."""
+    """Keep the optimizer's state in host memory. Master weights, gradient sums and Adam moments are kept and AdamW is
+    computed there: 16 bytes per trained parameter less on the GPU (12 for float32 weights), slower updates. Without a
+    GPU it changes nothing."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time. Per layer, about a third more time; gradients
     are bitwise the same."""
