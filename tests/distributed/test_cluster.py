@@ -183,6 +183,9 @@ class Talker(Process):
     def fail(self):
         raise ValueError("of a talker")
 
+    def folder(self):
+        return os.getcwd()
+
 
 @pytest.fixture(scope="module")
 def talkers(cluster):
@@ -211,6 +214,18 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     told = [f"process {first}", "before", "before as an error", "within", "within as an error"]
     assert words == [*told, f"process {second}", "after", "after as an error"]
     assert f"process {first}" not in (tmp_path / "logs/talker-1.log").read_text()
+
+
+def test_processes_and_what_replaces_them_work_in_the_folder_of_the_command(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = Actors("talker", Talker, [()], {"CPU": 0.25}, {})
+    monkeypatch.undo()
+    assert asked(found, 0, "folder").result() == str(tmp_path)
+    found.replace(0)
+    assert asked(found, 0, "folder").result() == str(tmp_path)
+    here = asked(found, 0, "work_in", f"{tmp_path}/missing")  # of a machine that does not have it
+    assert here.error is None and asked(found, 0, "folder").result() == str(tmp_path)
+    found.stop()
 
 
 def test_processes_of_one_node_are_neighbours(cluster, monkeypatch):

@@ -25,7 +25,7 @@ from tests.recipes.conftest import folder  # noqa: F401  a fixture
 pytest.importorskip("ray")
 
 from posttrain.distributed import scorers
-from posttrain.distributed.scorers import ScorerGroup, ScoringProcess
+from posttrain.distributed.scorers import Models, ScorerGroup, ScoringProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -117,7 +117,7 @@ def functions(tmp_path_factory):
 
 
 def started(size, functions, timeout_s=8.0):
-    loads = partial(ScorerGroup, size, lambda precision: [], precision="float32", timeout_s=timeout_s)
+    loads = partial(ScorerGroup, size, lambda precision: Models(), precision="float32", timeout_s=timeout_s)
     return loads(functions=list(functions.values()))
 
 
@@ -196,14 +196,16 @@ def test_a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored(
     function = functions["single"]
     process = ScoringProcess(1)
     with pytest.raises(UserError, match=r"a scorer on \S+ cannot load a reward function: .*gone.py.*does not exist"):
-        process.build(lambda precision: [], "float32", [function.source._replace(path=f"{tmp_path}/gone.py:single")])
+        process.build(
+            lambda precision: Models(), "float32", [function.source._replace(path=f"{tmp_path}/gone.py:single")]
+        )
     with pytest.raises(UserError, match="is not what the run began with; restore it"):
-        process.build(lambda precision: [], "float32", [function.source._replace(digest="other")])
+        process.build(lambda precision: Models(), "float32", [function.source._replace(digest="other")])
 
 
 def test_what_cannot_be_read_there_is_an_error_that_says_so(functions):
     process = ScoringProcess(1)
-    process.build(lambda precision: [], "float32", [functions["single"].source])
+    process.build(lambda precision: Models(), "float32", [functions["single"].source])
     with pytest.raises(RewardError, match="reward 'single': episodes cannot be sent to a scorer, with the tasks'"):
         process.rewards(functions["single"].source.path, 60.0, b"cno.such.module\nName\n.")
 

@@ -1,4 +1,4 @@
-"""Reward models in processes: the scores of one process, whoever is lost."""
+"""Reward models and chat models in processes: the scores and replies of one process, whoever is lost."""
 
 import json
 import os
@@ -22,19 +22,21 @@ from posttrain.rollouts.scorer import ScorerFacts
 from posttrain.runs import read_run, timeline
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
 from posttrain.setup.reward_models import _loaded
-from posttrain.types import Episode, EpisodeGroup, Message, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
+from tests.recipes.folders import model_folder
 
 pytest.importorskip("ray")
 
 from posttrain.distributed import scorers as module
 from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.scorers import ScorerGroup
+from posttrain.distributed.scorers import ModelFacts, Models, ScorerGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SAID = [[Message("user", f"{i}?"), Message("assistant", "yes " * (i % 5 + 1))] for i in range(11)]
+ASKED = [Request((1 + i, 2, 3), Sampling(6, 0.0 if i % 2 else 1.0), seed=i) for i in range(7)]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,10 @@ def models(tmp_path_factory, folder):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def load(models):
-    return partial(_loaded, [str(models / "one"), str(models / "three")], 256)
+def load(models, folder):  # noqa: F811
+    model_folder(models / "other", seed=7)
+    chats = [str(folder / "model"), str(models / "other")]
+    return partial(_loaded, [str(models / "one"), str(models / "three")], chats, 256)
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +66,34 @@ def group(cluster, load):
 @pytest.mark.parametrize("model", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 2, 11])
 def test_scores_are_those_of_one_process_in_order(group, load, model, count):
-    here = load("float32")[model](SAID[:count])
+    here = load("float32").rewards[model](SAID[:count])
     there = group.ask(model)(SAID[:count])
     assert len(there) == len(here) == count
     for ours, theirs in zip(there, here, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
 
 
-def test_what_is_known_of_them(group, models):
-    assert [facts.members for facts in group.facts] == [1, 3]
-    assert all(facts.comparable and facts.most == 256 for facts in group.facts)
-    assert group.facts[0].name == str(models / "one")
+@pytest.mark.parametrize("model", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_completions_are_those_of_one_process_in_order(group, load, model, count):
+    here = load("float32").chats[model].engine.generate(ASKED[:count])
+    told: list[int] = []
+    there = group.engine(model).generate(ASKED[:count], told.append)
+    assert [done.token_ids for done in there] == [done.token_ids for done in here] and len(there) == count
+    for ours, theirs in zip(there, here, strict=True):
+        assert ours.logprobs == pytest.approx(theirs.logprobs, rel=1e-5, abs=1e-6)
+        assert ours.stop_reason is theirs.stop_reason
+    assert told == [sum(len(done.token_ids) for done in here)]
+
+
+def test_what_is_known_of_them(group, models, load):
+    rewards, chats = group.facts
+    assert [facts.members for facts in rewards] == [1, 3]
+    assert all(facts.comparable and facts.most == 256 for facts in rewards)
+    assert rewards[0].name == str(models / "one")
+    here = load("float32").chats
+    assert [facts.context for facts in chats] == [policy.model.context for policy in here]
+    assert [facts.stop_ids for facts in chats] == [policy.chat.stop_ids for policy in here]
 
 
 def test_what_a_model_refuses_is_raised_as_it_is(group):
@@ -85,6 +106,9 @@ def test_the_share_of_a_process_that_is_lost_is_scored_again(sign, group):
     before, replaced = group.ask(1)(SAID), group.replaced
     os.kill(group.actors.whereabouts()[1].pid, sign)
     assert group.ask(1)(SAID) == before and group.replaced == replaced + 1
+    said = group.engine(1).generate(ASKED)
+    os.kill(group.actors.whereabouts()[0].pid, sign)
+    assert group.engine(1).generate(ASKED) == said and group.replaced == replaced + 2
     assert group.metrics()["cluster/scorers_replaced"] == group.replaced
 
 
@@ -107,6 +131,48 @@ def test_a_run_with_scorers_is_that_of_one_process(folder, models, tmp_path, clu
     assert (there / "logs/scorer-0.log").exists()
 
 
+ANSWERS = """
+from posttrain.environments import Environment
+from posttrain.types import Message, Outcome, Sampling, Task
+
+
+class Answers(Environment):
+    seats, trained = ("first", "second"), ("second",)
+
+    def tasks(self, split, seed):
+        return [Task((Message("user", f"{n}?"),), id=str(n)) for n in range(4)]
+
+    async def play(self, task, seats, seed):
+        said = (await seats["first"].turn(task.prompt)).text
+        await seats["second"].turn((Message("user", said),))
+        return Outcome({"second": 0.0})
+
+
+async def asks(completion, reward_context):
+    reply = await reward_context.judge("kind").chat([Message("user", completion)], sampling=Sampling(8), seed=5)
+    return sum(map(ord, reply.text)) / 1e6
+"""
+
+
+def played(folder, here, **more):  # noqa: F811
+    """Answers to what a local model says; the replies of another one to them are the reward."""
+    (here / "answers.py").write_text(ANSWERS)
+    model_folder(here / "opponent", seed=7)
+    named = {"environment": f"{here / 'answers.py'}:Answers", "seats": f"first={here / 'opponent'}"}
+    named |= {"judge": f"kind={folder / 'model'}", "reward": f"{here / 'answers.py'}:asks"}
+    named |= {"dataset": "", "max_new_tokens": 4, "steps": 2, "save_every": 1}
+    return partial(rl.run, RL(**options(folder, **named, **more)), algorithms.get("grpo")())
+
+
+def test_a_judge_and_a_player_in_a_scorer_say_what_they_say_in_one_process(folder, tmp_path, cluster):  # noqa: F811
+    job = played(folder, tmp_path)
+    here = job(output=tmp_path / "here", quiet=True).run
+    there = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run
+    assert curve(there) == curve(here) and same(there, here) and read_run(there).samples == read_run(here).samples
+    assert len({row["rewards"]["asks"] for row in read_run(there).samples}) > 1
+    assert {span.work for span in timeline.read(there) if span.process == "scorer 0"} == {"scoring"}
+
+
 class Fakes:
     """Actors that answer with the length of each conversation, after some losses."""
 
@@ -126,7 +192,7 @@ class Fakes:
         if method == "precision":
             return Answer(("float32", "`precision`"))
         if method == "build":
-            return Answer([ScorerFacts("a", 1, True, 10, frozenset())])
+            return Answer(ModelFacts([ScorerFacts("a", 1, True, 10, frozenset())]))
         if self.losses:
             self.losses -= 1
             return Answer(error=Lost(f"scorer {place} is gone"))
@@ -146,7 +212,7 @@ def fakes(monkeypatch):
         monkeypatch.setattr(module.connection, "connect", lambda **more: False)
         monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
         here = module.cluster.Share(gpus=0.0)  # what needs no cluster to be asked
-        return found, ScorerGroup(size, lambda precision: [], share=here)
+        return found, ScorerGroup(size, lambda precision: Models(), share=here)
 
     return made
 
@@ -286,5 +352,5 @@ def test_options_that_make_no_sense_are_refused(changes, says):
 
 def test_scorers_that_have_nothing_to_score_are_refused(folder, tmp_path):  # noqa: F811
     job = partial(rl.run, RL(**options(folder, reward="tags")), algorithms.get("grpo")())
-    with pytest.raises(UserError, match="--scorers have nothing to score: pass --reward-model, --gold-model or --rewa"):
+    with pytest.raises(UserError, match="--scorers have nothing to score: pass --reward-model, --gold-model, --judge"):
         job(AsyncOptions(trainers=1, scorers=1), output=tmp_path / "run", quiet=True)

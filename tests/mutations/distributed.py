@@ -6,6 +6,7 @@ CLUSTER, GROUP = "distributed/test_cluster.py", "distributed/test_learner_group.
 ROUTING, RECIPES = "distributed/test_routing.py", "distributed/test_recipes.py"
 SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py"
 FUNCTIONS = "distributed/test_reward_functions.py"
+SAY = "say_what_they_say_in_one_process"
 ORDERED = "scores_are_those_of_one_process_in_order"
 STARTING = "a_process_that_is_lost_while_it_starts_is_an_attempt_like_others"
 NOBODY = "calls_at_the_same_time_go_to_processes_that_nobody_uses"
@@ -58,6 +59,8 @@ MUTATIONS = [
             ('open(file, "ab") as log', 'open(file, "wb") as log'),
             ("if first else ()", "if False else ()"),
             ('if not line.startswith(b":")', "if line"),
+            ("            os.chdir(folder)\n", "            pass\n"),
+            ("with contextlib.suppress(OSError):\n            os.chdir", "if True:\n            os.chdir"),
             ("if self._logs is not None:", "if False:"),
             ("handles, self._handles = self._handles, []  # at", "handles = self._handles  # at"),
             ("        if not self._handles:\n            raise", "        if False:\n            raise"),
@@ -73,7 +76,21 @@ MUTATIONS = [
                 "if not answer.error:",
                 "what_a_model_refuses_is_raised_as_it_is",
             ),
-            ("self._models[model](conversations), time", "self._models[0](conversations), time", ORDERED),
+            (
+                "self._models.rewards[model](conversations), time",
+                "self._models.rewards[0](conversations), time",
+                ORDERED,
+            ),
+            (
+                "self._models.chats[model].engine",
+                "self._models.chats[0].engine",
+                "completions_are_those_of_one_process_in_order",
+            ),
+            (
+                "            on_tokens(sum(len",
+                "            on_tokens(0 * sum(len",
+                "completions_are_those_of_one_process_in_order",
+            ),
             ("for each in answer.result()]", "for each in answer.result()[:1]]", ORDERED),
             ("in _at_once(calls) for", "in _at_once(calls)[::-1] for", ORDERED),
             ("range(1 + LOSSES)", "range(LOSSES)", "losses_in_a_row_are_an_error"),
@@ -159,17 +176,24 @@ MUTATIONS = [
         for old, new in [
             ("found.pop() if options.gold_model else None", "None"),
             ("group.ask(number)", "group.ask(0)"),
-            ("            refuse_idle_scorers(bool(where or functions))\n", ""),
+            ("            refuse_idle_scorers(bool(where or chats or functions))\n", ""),
             ("self._group.metrics", "backend.metrics"),
             ("(*backend.logged, self._group.log_in)", "backend.logged"),
             ("[backend.spans, self._group.spans]", "[backend.spans]"),
         ]
     ),
     *(
+        Mutation("setup/reward_models.py", old, new, f"{SCORERS}::test_a_judge_and_a_player_in_a_scorer_{SAY}")
+        for old, new in [
+            ("partial(_chat, group, number, chats[number])", "partial(_chat, group, 0, chats[number])"),
+            ("model.made_by(partial", "(lambda _: None)(partial"),
+        ]
+    ),
+    *(
         Mutation("setup/reward_models.py", old, new, f"{FUNCTIONS}::test_a_run_with_a_scorer_is_that_of_one_process")
         for old, new in [
             (", parsed.moved(group.call)", ", parsed"),
-            ("bool(where or functions)", "bool(where)"),
+            ("bool(where or chats or functions)", "bool(where or chats)"),
         ]
     ),
     *(

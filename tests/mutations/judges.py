@@ -189,7 +189,7 @@ _FAULTS = {
         ("        if name not in environment.seats:\n", "        if False:\n"),
         ("    if {*trained_seats(environment)} <= taken:\n", "    if False:\n"),
         ("taken = {*judging.seats, *people}", "taken = {*judging.seats}"),
-        ("(*self.models.values(), *self.seats.values())", "self.models.values()"),
+        ("for model in self.local.values():", "for model in ():"),
         ("for name, model in judging.seats.items()}", "for name, model in ()}"),
     ],
     ("rollouts/chat_seat.py", "rollouts/test_chat_seat.py"): [

@@ -218,6 +218,16 @@ def test_scorers_hold_the_reward_models(folder):  # noqa: F811
         placed(plan, AsyncOptions(trainers=1, scorers=2))
 
 
+def test_scorers_hold_the_local_models_of_judges_and_seats(folder):  # noqa: F811
+    plan = rl(folder)
+    models = replace(plan, training=replace(plan.training, reward_models=10**9, chat_models=2 * 10**9))
+    size = 3 * 10**9 * plan.training.itemsize
+    note = placed(models, AsyncOptions(trainers=1, scorers=2)).notes[-1]
+    assert f"2 scorers of {size / 1e9:.1f} GB and 1 CPU each" in note
+    alone = replace(plan, training=replace(plan.training, chat_models=10**9))
+    assert f"1 scorer of {size / 3e9:.1f} GB" in placed(alone, AsyncOptions(trainers=1, scorers=1)).notes[-1]
+
+
 def test_what_reward_functions_hold_is_not_known(folder):  # noqa: F811
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9))

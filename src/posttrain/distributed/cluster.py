@@ -68,6 +68,11 @@ class Process:
         """Where it runs."""
         return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid(), _started(os.getpid()))
 
+    def work_in(self, folder: str) -> None:
+        """Have relative paths mean here what they mean to the command; unless this machine has no such folder."""
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+
     def precision(self, asked: str) -> tuple[str, str]:
         """The number format that `auto` stands for in this process, and why it was chosen."""
         if asked != "auto":
@@ -177,6 +182,7 @@ class Actors:
             raise UserError(_too_many(kind, len(arguments), bundle))
         self._bundles = _by_node(ray.util.placement_group_table(self._group)["bundles_to_node_id"])
         self._logs: Path | None = None
+        self._folder = os.getcwd()
         self._where: dict[int, Any] = {}
         self._handles = [self._start(place) for place in range(len(arguments))]
 
@@ -200,6 +206,7 @@ class Actors:
             runtime_env={"env_vars": self._environment},
         )
         started = settings.remote(*self._arguments[place])
+        started.call.remote("work_in", (self._folder,))  # calls to one process run in order
         self._where[place] = started.call.remote("whereabouts", ())
         if self._logs is not None:
             started.call.remote("log_to", (self._log(place).resolve(),))

@@ -1,7 +1,8 @@
-"""Reward models and reward functions in processes of a Ray cluster.
+"""Reward models, local chat models and reward functions in processes of a Ray cluster.
 
     with ScorerGroup(2, load, functions=[function]) as group:
-        group.ask(0)(conversations)              # by the first of the models that `load` returns
+        group.ask(0)(conversations)              # by the first of the reward models that `load` returns
+        group.engine(0).generate(requests)       # by the first of its chat models
         group.call(function, timeout_s)(groups)
 
 Each process has all of them, and scores its share of every batch. One that dies or hangs is replaced, and its share is
@@ -15,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -24,39 +26,62 @@ from posttrain.background import finish
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import Group, Ledger
+from posttrain.distributed.sampler import Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import Ask, CustomReward, Source, apart, load_again, score_all
+from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
-from posttrain.types import EpisodeGroup, Message, ScoreFn, SeatScores
+from posttrain.types import Completion, EpisodeGroup, Message, Request, ScoreFn, SeatScores
 
 LOSSES = 5  # of processes, for one share: then something else is wrong
 
-Load = Callable[[str], Sequence[Scorer]]
-"""From the name of a number format to the reward models."""
+
+class Models(NamedTuple):
+    """What scorers load."""
+
+    rewards: Sequence[Scorer] = ()
+    chats: Sequence[Policy] = ()  # judges, and players of seats
+
+
+class ModelFacts(NamedTuple):
+    """What is known of them."""
+
+    rewards: Sequence[ScorerFacts] = ()
+    chats: Sequence[Facts] = ()
+
+
+Load = Callable[[str], Models]
+"""From the name of a number format to the models."""
 
 T = TypeVar("T")
 
 
 class ScoringProcess(cluster.Process):
-    """Has reward models and reward functions, in the process of an actor."""
+    """Has reward models, chat models and reward functions, in the process of an actor."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
 
-    def build(self, load: Load, precision: str, functions: Sequence[Source]) -> list[ScorerFacts]:
-        """Load the reward models and the functions."""
+    def build(self, load: Load, precision: str, functions: Sequence[Source]) -> ModelFacts:
+        """Load the models and the functions."""
         try:
             self._functions = {source.path: load_again(source) for source in functions}
         except UserError as error:
             raise UserError(f"a scorer on {socket.gethostname()} cannot load a reward function: {error}") from error
         self._models = load(precision)
-        return [scorer.facts for scorer in self._models]
+        rewards = [scorer.facts for scorer in self._models.rewards]
+        return ModelFacts(rewards, [facts_of(policy.model) for policy in self._models.chats])
 
     def scores(self, model: int, conversations: Sequence[Sequence[Message]]) -> tuple[list[tuple[float, ...]], float]:
-        """The scores of conversations by one of the models, and the seconds that took."""
+        """The scores of conversations by one of the reward models, and the seconds that took."""
         began = time.monotonic()
-        return self._models[model](conversations), time.monotonic() - began
+        return self._models.rewards[model](conversations), time.monotonic() - began
+
+    def completions(self, model: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:
+        """The completions of requests by one of the chat models, and the seconds that took."""
+        began = time.monotonic()
+        return self._models.chats[model].engine.generate(requests), time.monotonic() - began
 
     def rewards(self, path: str, timeout_s: float, sent: bytes) -> tuple[list[list[SeatScores]], float]:
         """The scores of groups by one of the functions, and the seconds that took."""
@@ -69,7 +94,7 @@ class ScoringProcess(cluster.Process):
 
 
 class ScorerGroup(Group):
-    """Processes that have reward models and reward functions; a context manager, at whose end they are gone.
+    """Processes that have models and reward functions; a context manager, at whose end they are gone.
 
     Args:
         size: how many.
@@ -121,6 +146,14 @@ class ScorerGroup(Group):
             return self._by_shares(conversations, lambda share: ("scores", model, share), "")
 
         return scores
+
+    def engine(self, model: int) -> "ScorerEngine":
+        """One of the chat models."""
+        return ScorerEngine(self, model)
+
+    def complete(self, model: int, requests: Sequence[Request]) -> list[Completion]:
+        """The completions of requests by one of the chat models. Raises as an engine, and `ProcessLost` as `ask`."""
+        return self._by_shares(requests, lambda share: ("completions", model, share), "")
 
     def call(self, function: CustomReward, timeout_s: float) -> Ask:
         """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
@@ -208,7 +241,7 @@ class ScorerGroup(Group):
         if self._stopped:
             raise ProcessLost("the scorers have been stopped")
 
-    def _build(self, places: Sequence[int]) -> list[ScorerFacts]:
+    def _build(self, places: Sequence[int]) -> ModelFacts:
         given = self._load, self._precision, self._sources
         self._unbuilt |= set(places)
         calls = {place: self.actors.call(place, "build", *given) for place in places}
@@ -230,6 +263,21 @@ class ScorerGroup(Group):
     def spans(self) -> list[Span]:
         """What they did since the last call."""
         return self._ledger.spans()
+
+
+@dataclass(frozen=True)
+class ScorerEngine:
+    """A chat model of a group, which samples batches. Conforms to `rollouts.batched.Generates`."""
+
+    group: ScorerGroup
+    model: int
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order; `on_tokens` is called once, when all are there."""
+        done = self.group.complete(self.model, requests)
+        if on_tokens is not None:
+            on_tokens(sum(len(completion.token_ids) for completion in done))
+        return done
 
 
 def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:

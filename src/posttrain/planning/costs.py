@@ -22,6 +22,7 @@ from posttrain.training.load import Load
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
+REWARD_MODELS, CHAT_MODELS = "reward models", "judges and players"  # what they are called in plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Training:
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
     reward_models: int = 0  # parameters of all reward models
+    chat_models: int = 0  # parameters of local judges and players of seats
     teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
     offload: bool = False  # whether the optimiser's state is in the host's memory, and the model on a GPU
 
@@ -97,7 +99,9 @@ class Training:
         if self.teacher:
             kept["teacher"] = self.teacher.parameters * self.itemsize
         if self.reward_models:
-            kept["reward models"] = self.reward_models * self.itemsize
+            kept[REWARD_MODELS] = self.reward_models * self.itemsize
+        if self.chat_models:
+            kept[CHAT_MODELS] = self.chat_models * self.itemsize
         return kept if self.offload else kept | self.optimizer()
 
     def optimizer(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from posttrain.planning.costs import GB, Phase, Training
+from posttrain.planning.costs import CHAT_MODELS, GB, REWARD_MODELS, Phase, Training
 from posttrain.planning.result import Plan
 from posttrain.planning.step_time import weights_bytes
 from posttrain.runs.memory import available_bytes
@@ -21,8 +21,7 @@ from posttrain.setup.cluster_options import (
     staleness_of,
 )
 
-MODELS = "reward models"
-ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
+ELSEWHERE = (REWARD_MODELS, CHAT_MODELS)  # these are in the process of the command, or in those of scorers
 FROZEN = ("weights", "reference", "teacher")  # sharded also with an adapter; the rest of full weights comes later
 ALONE = "memory above is that of one process that does everything"
 AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
@@ -58,7 +57,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
-        models = plan.training.held().get(MODELS, 0)
+        held = plan.training.held()
+        models = sum(held.get(name, 0) for name in ELSEWHERE)
         refuse_idle_scorers(models > 0 or functions)
         together += cluster.scorers * models
         lines.append(_line(cluster, "scorer", cluster.scorers, models, functions=functions))

@@ -118,6 +118,7 @@ def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> T
         config.gradient_checkpointing,
         adapter=_adapter(shape.name, lora),
         reward_models=work.reward_models,
+        chat_models=work.chat_models,
         teacher=work.teacher,
         offload=config.offload_optimizer and device == "cuda",
     )

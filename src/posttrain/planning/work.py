@@ -38,6 +38,7 @@ class Work:
     head: bool = True  # whether words are predicted
     reward_models: int = 0  # parameters of reward models
     functions: bool = False  # whether there are reward functions that scorers would run
+    chat_models: int = 0  # parameters of local judges and players of seats
     notes: tuple[str, ...] = ()  # what the run would tell its user
     teacher: Shape | None = None  # the model that is distilled, where there is one
 

@@ -203,6 +203,7 @@ def dry_run(
         reads=config.updates_per_round if compared else 0,
         reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
         functions=prompts.functions,
+        chat_models=prompts.chat_models,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
     )
     return plan_of(config, work, cluster, measure=measure)

@@ -295,6 +295,7 @@ def dry_run(
         references=compared + apart,
         reward_models=reward_model_parameters(names, config.gold_model),
         functions=prompts.functions,
+        chat_models=prompts.chat_models,
         teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )

@@ -2,12 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from typing import Protocol
 
-from posttrain.types import Completion, Engine, Request
+from posttrain.types import Completion, Request
 
 _Asked = tuple[Request, "Future[Completion]"]
+
+
+class Generates(Protocol):
+    """What an engine needs to have for batches: any `types.Engine` has it."""
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order."""
+        ...
 
 
 class _Abandoned(Exception):
@@ -18,10 +27,10 @@ class BatchedEngine:
     """Batches the requests that are submitted together, on any event loop, in one `generate`.
 
     It runs in a daemon thread. Requests submitted meanwhile form the next batch. If all requests of a
-    batch are cancelled, sampling ends at the next token.
+    batch are cancelled, sampling ends at the next token, if the engine calls `on_tokens`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Generates) -> None:
         self._engine, self._lock = engine, threading.Lock()
         self._waiting: list[_Asked] = []
         self._working = False

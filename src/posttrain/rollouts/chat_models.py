@@ -72,6 +72,11 @@ class LateChat:
         self._made = self._made or self._make()
         return self._made
 
+    def made_by(self, make: Callable[[], ChatModel]) -> None:
+        """Load it by this function instead; nothing may have been asked yet."""
+        assert self._made is None, "it is loaded"
+        self._make = make
+
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:

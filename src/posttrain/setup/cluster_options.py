@@ -67,13 +67,14 @@ class ScorerOptions(ClusterOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     scorers: int = 0
-    """Processes that have the reward models and run reward functions of files, with --trainers; 0: this process does.
-    Each scores its share of a batch (--reward-model, --gold-model, --reward FILE.py:FUNCTION)."""
+    """Processes that score, with --trainers, 0: this process does. Each has the reward models, the reward functions of
+    files, and the local models of judges and seats, and works on its share of a batch (--reward-model, --gold-model,
+    --reward FILE.py:FUNCTION, --judge, --seats)."""
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
-    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and
-    there are reward models."""
+    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and the
+    scorers have models."""
     scorer_memory_gb: float = 0.0
     """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
     scorer_threads: int = 0
@@ -120,7 +121,7 @@ def evicts(options: TrainerOptions) -> bool:
 
 
 def scorers_of(options: TrainerOptions) -> int:
-    """How many processes have the reward models and functions; 0: this one has them."""
+    """How many processes have the reward models, local chat models and functions; 0: this one has them."""
     return options.scorers if isinstance(options, ScorerOptions) else 0
 
 
@@ -177,11 +178,11 @@ def engine_may_differ(engine: str) -> tuple[str, ...]:
 
 
 def refuse_idle_scorers(used: bool) -> None:
-    """Raise `UserError` where there are scorers, and neither reward models nor reward functions that they would run."""
+    """Raise `UserError` where there are scorers, and neither models nor reward functions that they would have."""
     if not used:
         raise UserError(
-            "--scorers have nothing to score: pass --reward-model, --gold-model or --reward FILE.py:FUNCTION (without "
-            "reward_context), or leave out --scorers"
+            "--scorers have nothing to score: pass --reward-model, --gold-model, --judge NAME=MODEL or --reward "
+            "FILE.py:FUNCTION (without reward_context), or leave out --scorers"
         )
 
 

@@ -57,6 +57,7 @@ class JudgeModels:
 
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
     folders: dict[str, str] = field(default_factory=dict[str, str])  # local models as typed, and where they are
+    local: Mapping[str, LateChat] = field(default_factory=dict[str, LateChat])  # the same models, which `load` loads
     budget: Budget = field(default_factory=Budget)
     cache: ReplyCache = field(default_factory=ReplyCache)
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
@@ -65,9 +66,8 @@ class JudgeModels:
 
     def load(self) -> None:
         """Load the local models."""
-        for model in (*self.models.values(), *self.seats.values()):
-            if isinstance(model, LateChat):
-                model.load()
+        for model in self.local.values():
+            model.load()
 
     def refuse_policy(self, command: str) -> None:
         """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
@@ -146,14 +146,14 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
         for name, what in named_models("judge", options.judge).items()
     }
     seated = {name: made.named("seat", name, what) for name, what in players.items()}
-    return JudgeModels(models, made.folders, made.budget, made.cache, options.judge_cache, policy, seated)
+    return JudgeModels(models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated)
 
 
 def seat_models(seats: Mapping[str, str], where: Callable[[str], str], precision: str) -> JudgeModels:
     """The players of seats by name, where there are no judges; see `named_models`."""
     made = _Models(where, precision)
     players = {name: made.named("seat", name, what) for name, what in seats.items()}
-    return JudgeModels(folders=made.folders, seats=players)
+    return JudgeModels(folders=made.folders, local=made.loaded, seats=players)
 
 
 def named_models(option: str, typed: str) -> dict[str, str]:

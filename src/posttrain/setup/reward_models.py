@@ -1,4 +1,4 @@
-"""Reward models and reward functions that options name: in this process, or in processes of a cluster."""
+"""Reward models, local chat models and reward functions of a run: in this process, or in processes of a cluster."""
 
 import importlib
 import shlex
@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
-from posttrain.models.load import locate
+from posttrain.models.load import locate, tokenizer_of
+from posttrain.rollouts.batched import BatchedEngine
+from posttrain.rollouts.chat_models import EngineChat
+from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.runs.timeline import Span
 from posttrain.setup.backend import Backend, connect, share_of
 from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
+from posttrain.setup.judges import JudgeModels
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import ScoreFn, Task
@@ -67,7 +71,7 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
 
 
 class Placed:
-    """The reward models and functions of a run, and the processes that have them, if there are any.
+    """The reward models, local chat models and functions of a run, and the processes that have them, if any do.
 
     Args:
         options: of the recipe.
@@ -79,8 +83,12 @@ class Placed:
         self._options, self._cluster, self._stack = options, cluster, stack
         self._group: Any = None
 
-    def load(self, parsed: ParsedRewards) -> Scoring:
+    def load(self, parsed: ParsedRewards, judging: JudgeModels) -> Scoring:
         """Load the models, and functions where they are called elsewhere.
+
+        Args:
+            parsed: the rewards.
+            judging: the judges and players of seats.
 
         Raises:
             UserError: processes for them are asked for, and there are none.
@@ -91,30 +99,34 @@ class Placed:
         typed = [*names, *([options.gold_model] if options.gold_model else [])]
         where = [folders[name] for name in typed]
         if not size:
-            scorers = _loaded(where, options.microbatch_tokens, options.precision)
+            scorers = _reward_models(where, options.microbatch_tokens, options.precision)
             found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
         else:
             check_cluster(self._cluster, options.engine)
-            functions = parsed.movable
-            refuse_idle_scorers(bool(where or functions))
-            group = self._processes(size, where, functions)
+            functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
+            refuse_idle_scorers(bool(where or chats or functions))
+            group = self._processes(size, where, chats, functions)
             found, parsed = _models(group, where), parsed.moved(group.call)
+            for number, model in enumerate(judging.local.values()):
+                model.made_by(partial(_chat, group, number, chats[number]))
+        judging.load()
         gold = found.pop() if options.gold_model else None
         return Scoring(parsed, found, gold, folders)
 
-    def _processes(self, size: int, where: Sequence[str], functions: Sequence[Any]) -> Any:
+    def _processes(self, size: int, where: Sequence[str], chats: Sequence[str], functions: Sequence[Any]) -> Any:
         """A `ScorerGroup`."""
         given: Any = self._cluster
         connect(given, self._stack)
         share = share_of(given, "scorer")
-        if not where and share.gpus is None:  # functions do not say that they compute on one
+        models = bool(where or chats)
+        if not models and share.gpus is None:  # functions do not say that they compute on one
             share = share._replace(gpus=0.0)
         self._group = self._stack.enter_context(
             importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
                 size,
-                partial(_loaded, where, self._options.microbatch_tokens),
+                partial(_loaded, where, chats, self._options.microbatch_tokens),
                 functions=functions,
-                precision=self._options.precision if where else "float32",  # which nothing has to be measured for
+                precision=self._options.precision if models else "float32",  # which nothing has to be measured for
                 share=share,
                 timeout_s=given.cluster_timeout,
             )
@@ -140,11 +152,12 @@ class Placed:
 def _models(group: Any, where: Sequence[str]) -> list[RewardModel]:
     """The models in the folders `where`, which processes have."""
     chats = [
-        ChatFormat(load_tokenizer(locate(path)), facts.stop_ids) for path, facts in zip(where, group.facts, strict=True)
+        ChatFormat(load_tokenizer(locate(path)), facts.stop_ids)
+        for path, facts in zip(where, group.facts.rewards, strict=True)
     ]
     return [
         RewardModel(group.ask(number), facts, chat)
-        for number, (facts, chat) in enumerate(zip(group.facts, chats, strict=True))
+        for number, (facts, chat) in enumerate(zip(group.facts.rewards, chats, strict=True))
     ]
 
 
@@ -152,5 +165,20 @@ def _all(sources: Sequence[Callable[[], Sequence[Span]] | None]) -> list[Span]:
     return [span for source in sources if source is not None for span in source()]
 
 
-def _loaded(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:
+def _chat(group: Any, number: int, where: str) -> EngineChat:
+    """The chat model in the folder `where`, which processes have."""
+    facts = group.facts.chats[number]
+    chat = ChatFormat(load_tokenizer(tokenizer_of(where)), facts.stop_ids)
+    return EngineChat(BatchedEngine(group.engine(number)), chat, facts.context)
+
+
+def _reward_models(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:
     return [load_scorer(each, precision=precision, microbatch_tokens=microbatch_tokens) for each in where]
+
+
+def _loaded(where: Sequence[str], chats: Sequence[str], microbatch_tokens: int, precision: str) -> Any:
+    """The `Models` of a process."""
+    models = importlib.import_module("posttrain.distributed.scorers").Models
+    return models(
+        _reward_models(where, microbatch_tokens, precision), [load_policy(each, precision=precision) for each in chats]
+    )

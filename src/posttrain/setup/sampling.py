@@ -138,8 +138,7 @@ def _set_up(
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
-    parsed, models, gold_model, folders = placed.load(parsed)
-    judging.load()
+    parsed, models, gold_model, folders = placed.load(parsed, judging)
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
         parsed.rewards,
@@ -205,10 +204,11 @@ class Prompts:
 
 @dataclass(frozen=True)
 class PlannedPrompts(Prompts):
-    """The same, what may follow a prompt, and whether there are reward functions that scorers would run."""
+    """The same, what may follow a prompt, and what scorers would have besides reward models."""
 
     episode: EpisodeLength
-    functions: bool
+    functions: bool  # whether there are any
+    chat_models: int  # parameters of local judges and players
 
 
 def fitting_prompts(
@@ -261,7 +261,8 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     found = fitting_prompts(options, tasks, chat, room, together=together)
     episode = episode_length(played or SingleTurn(), chat, options.max_new_tokens, options.seed)
     episode = replace(episode, tokens=min(episode.tokens, max(options.max_new_tokens, room - max(found.lengths))))
-    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode, bool(parsed.movable))
+    chats = sum(read_shape(folder).parameters for folder in judging.folders.values())
+    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode, bool(parsed.movable), chats)
 
 
 def rewards_of(config: OnlineOptions) -> str:
