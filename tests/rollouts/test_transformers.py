@@ -277,3 +277,18 @@ def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing
     assert done[1].token_ids == TransformersEngine(new, frozenset()).generate([later])[0].token_ids
     assert done[3].token_ids == TransformersEngine(new, frozenset()).generate([again])[0].token_ids
     assert done[2] == TransformersEngine(old, frozenset()).generate([again])[0]
+
+
+def test_a_request_that_waits_for_a_slot_begins_with_the_new_weights_whatever_was_computed_of_its_prompt():
+    old, new, model = tiny_llama(), tiny_llama(seed=3), tiny_llama()
+    requests = [Request(PROMPTS[0], Sampling(8), seed=n) for n in range(3)]
+    with TransformersEngine(model, frozenset(), max_sequences=2).open() as decoding:
+        for number, request in enumerate(requests):
+            decoding.add(number, request)
+        done = decoding.step()  # the prompt of all three is in memory
+        model.network.load_state_dict(new.network.state_dict())
+        decoding.renew()
+        while len(done) < 3:
+            done |= decoding.step()
+    alone = [TransformersEngine(each, frozenset()).generate(requests)[2].token_ids for each in (old, new)]
+    assert done[2].token_ids == alone[1] != alone[0]

@@ -9,6 +9,7 @@ import torch
 from posttrain.fast_paths import without
 from posttrain.rollouts import transformers as module
 from posttrain.rollouts.async_engine import AsyncEngine
+from posttrain.rollouts.kv_cache import STEP, bytes_per_token
 from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
@@ -91,6 +92,19 @@ def test_with_little_memory_the_same_is_drawn_and_less_is_known(cache_gb):
     assert [c.token_ids for c in ours] == [c.token_ids for c in plain]
     assert kept < len(PROMPTS) * GROUP and computed[1] > len(PROMPTS) * GROUP * (1 + SAID)
     assert (computed == every) == (cache_gb == 1e-9)
+
+
+def test_prompts_above_the_size_of_a_prefill_are_computed_one_at_a_time(monkeypatch):
+    model, passes, compute = tiny_llama(context=200), [], module.TransformersDecoding._compute
+    whole, _, _ = conversations(model, turns=True)
+    monkeypatch.setattr(module, "PREFILL_TOKENS", 1)
+    monkeypatch.setattr(
+        module.TransformersDecoding,
+        "_compute",
+        lambda self, prompts, plan, begun: (passes.append(len(prompts)), compute(self, prompts, plan, begun))[1],
+    )
+    found, _, _ = conversations(model, turns=True)
+    assert [c.token_ids for c in found] == [c.token_ids for c in whole] and set(passes) == {1}
 
 
 def test_without_its_fast_path_nothing_is_kept():
@@ -181,6 +195,32 @@ def test_requests_that_come_while_others_are_under_way_find_room_and_change_noth
             done |= decoding.step()
     assert places[0] == 1 and max(places) > 4
     assert [done[n].token_ids for n in range(7)] == [c.token_ids for c in engine.generate(requests)]
+
+
+def test_longer_requests_that_join_wait_until_the_cache_has_memory_for_them():
+    model = tiny_llama(dtype=torch.float64, context=200)
+    token_bytes = bytes_per_token(model.network.config, model.dtype)
+    memory = 6 * 40 * token_bytes  # six of 40 tokens, or one of 190
+    engine = TransformersEngine(model, frozenset(), cache_gb=(memory + 1) / 2**30)
+    short = [Request(PROMPTS[0], Sampling(40 - 4 * n - len(PROMPTS[0])), seed=n) for n in range(6)]
+    long = [Request(PROMPTS[1], Sampling(n - len(PROMPTS[1])), seed=n) for n in (70, 190, 110)]
+    requests, done, running, held = [*short, *long, *short], {}, [], []
+    with engine.open() as decoding:
+        for number, request in enumerate(short):
+            decoding.add(number, request)
+        done |= decoding.step()
+        for number, request in enumerate([*long, *short], len(short)):
+            decoding.add(number, request)
+        while len(done) < len(requests):
+            done |= decoding.step()
+            running.append(sorted({each.number for each in decoding._running}))
+            held.append(
+                sum(kept.untyped_storage().nbytes() for kept in (*decoding._cache._keys, *decoding._cache._values))
+            )
+    assert max(held) <= memory * (1 + STEP / 40)  # it grows by so many tokens
+    assert [7] in running and not any(7 in numbers and len(numbers) > 1 for numbers in running)
+    assert max(map(len, running)) == 6
+    assert [done[n].token_ids for n in range(len(requests))] == [c.token_ids for c in engine.generate(requests)]
 
 
 def test_a_request_that_is_cancelled_leaves_its_slot_to_another():

@@ -110,11 +110,12 @@ class KeyValueCache:
         self._device = device
         self.set_positions([])
 
-    def widen(self, slots: int) -> None:
-        """Add slots; slots in use are kept."""
+    def hold(self, slots: int) -> None:
+        """Have this number of slots: new ones are empty; the memory of others is free when the cache next grows."""
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):
-                kept[layer] = torch.cat([old, old.new_zeros(slots - len(old), *old.shape[1:])])
+                more = slots - len(old)
+                kept[layer] = torch.cat([old, old.new_zeros(more, *old.shape[1:])]) if more > 0 else old[:slots]
 
     def stored(self, slot: int, length: int) -> Stored:
         """A copy of the first `length` tokens of a slot."""

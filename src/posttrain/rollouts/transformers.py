@@ -162,7 +162,7 @@ class TransformersDecoding:
         if not self._running:
             self._begin()
         elif self._waiting:
-            self._widen()
+            self._fit()
         free = self._slots - len(self._running)
         # a prefill for every single place that comes free would cost more than the place is worth
         if self._waiting and free >= min(len(self._waiting), max(1, self._slots // 8)):
@@ -216,18 +216,26 @@ class TransformersDecoding:
         self._slots = self._places(len(self._waiting))
         self._cache = KeyValueCache(self._model.network.config, self._slots, self._model.dtype, self._model.device)
 
-    def _widen(self) -> None:
-        """Add slots for requests that arrived during decoding, as far as memory allows."""
-        wanted = self._places(len(self._waiting) + len(self._running))
-        if wanted > self._slots:
-            self._cache.widen(wanted)
-            self._slots = wanted
+    def _fit(self) -> None:
+        """Choose the number of slots again for requests that arrived during decoding.
+
+        More, as far as memory allows; fewer where these are longer, which then wait until as few are running.
+        """
+        slots = self._places(len(self._waiting) + len(self._running))
+        if slots < self._slots:
+            slots = max(min(self._slots, self._fitting()), len(self._running))
+        if slots != self._slots:
+            self._cache.hold(slots)
+            self._slots = slots
 
     def _places(self, wanted: int) -> int:
         """Number of sequences that are decoded together."""
+        return min(self._max_sequences, wanted, self._fitting())
+
+    def _fitting(self) -> int:
+        """Number of sequences as long as the longest may become that the cache has memory for; at least one."""
         longest = max(self._longest(each.request) for each in chain(self._waiting, self._running))
-        fits = self._cache_bytes // (longest * self._token_bytes)
-        return max(1, min(self._max_sequences, wanted, fits))
+        return max(1, self._cache_bytes // (longest * self._token_bytes))
 
     def _longest(self, request: Request) -> int:
         return min(len(request.token_ids) + request.sampling.max_new_tokens, self._model.context)
