@@ -207,6 +207,13 @@ def test_reserved_memory_is_named(folder):  # noqa: F811
     assert " GB (7.5 GB reserved) and 1 CPU each; 3 samplers" in note and "reserved" not in note.partition("; ")[2]
 
 
+def test_a_sampler_of_a_server_has_the_weights_alone(folder):  # noqa: F811
+    plan, two = rl(folder), AsyncOptions(trainers=1, samplers=2)
+    size = plan.training.shape.parameters * plan.training.itemsize / 1e9
+    assert f"2 samplers of {size:.1f} GB and" in placed(plan, two, served=True).notes[-1]
+    assert f"2 samplers of {size:.1f} GB and" not in placed(plan, two).notes[-1]
+
+
 def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9))

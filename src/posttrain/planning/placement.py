@@ -27,7 +27,7 @@ ALONE = "memory above is that of one process that does everything"
 AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
 
 
-def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> Plan:
+def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, served: bool = False) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process, or with shards
@@ -37,6 +37,7 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
         plan: of one process.
         cluster: the processes.
         functions: whether there are reward functions that scorers run; what these hold is not known.
+        served: whether servers sample, so that a sampler only has the weights, in host memory.
     """
     if not cluster.trainers:
         return plan
@@ -48,8 +49,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False) -> P
     lines = [_line(cluster, "trainer", cluster.trainers, need.device), *need.on_host()]
     each, together = need.device, cluster.trainers * need.device
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
-        sampler = _sampler(plan.training, phases["sampling"])
-        each, together = max(each, sampler), together + cluster.samplers * sampler
+        sampler = _sampler(plan.training, None if served else phases["sampling"])
+        each, together = each if served else max(each, sampler), together + cluster.samplers * sampler
         lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
@@ -145,8 +146,8 @@ def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, function
     return f"{count} {kind}{'s' * (count > 1)} of {' plus '.join(held)}{memory} and {' and '.join(amounts)} each"
 
 
-def _sampler(training: Training, sampling: Phase) -> int:
-    """Bytes of a process that only samples."""
+def _sampler(training: Training, sampling: Phase | None) -> int:
+    """Bytes of a process that only samples; without `sampling` it only has the weights."""
     held = training.held()
-    decoding = sum(size for name, size in sampling.parts.items() if name not in held)
+    decoding = sum(size for name, size in sampling.parts.items() if name not in held) if sampling else 0
     return decoding + training.shape.parameters * training.itemsize + held.get("adapter", 0)

@@ -29,7 +29,7 @@ from posttrain.planning.speed import computing_with, measured_speed
 from posttrain.planning.step_time import step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, shards_of
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.setup.lora_options import lora_of
 from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
@@ -99,7 +99,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
         warnings=(*_warnings(training, work, alone, available, disk, free), *too_much),
         notes=(*work.notes, *elsewhere, *offloaded),
     )
-    return placed(plan, cluster, functions=work.functions)
+    return placed(plan, cluster, functions=work.functions, served=bool(servers_in(engine)))
 
 
 def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> Training:
