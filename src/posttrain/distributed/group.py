@@ -9,6 +9,8 @@ from typing import Self
 from posttrain.distributed import cluster
 from posttrain.runs.timeline import Span
 
+LOSSES = 5  # of processes in a row, without an answer in between: then something else is wrong
+
 
 class Group:
     """Processes of one kind; a context manager, at whose end they are gone.

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from posttrain.distributed.cluster import LONGER, Actors, Answer, Lost
+from posttrain.distributed.group import LOSSES
 from posttrain.distributed.sampler import Exchanged, Facts
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.types import Completion, Request
-
-LOSSES = 5  # of samplers, without an answer in between: then something else is wrong
 
 
 @dataclass

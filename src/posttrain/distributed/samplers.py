@@ -21,8 +21,8 @@ from typing import Protocol
 
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.group import Group, Ledger
-from posttrain.distributed.routing import LOSSES, Place, RoutedDecoding
+from posttrain.distributed.group import LOSSES, Group, Ledger
+from posttrain.distributed.routing import Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Offer, Sampler
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable

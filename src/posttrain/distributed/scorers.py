@@ -25,7 +25,7 @@ import torch
 from posttrain.background import finish
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.group import Group, Ledger
+from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import Ask, CustomReward, Source, apart, load_again, score_all
@@ -33,8 +33,6 @@ from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
 from posttrain.types import Completion, EpisodeGroup, Message, Request, ScoreFn, SeatScores
-
-LOSSES = 5  # of processes, for one share: then something else is wrong
 
 
 class Models(NamedTuple):
