@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ from posttrain import algorithms
 from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
-from posttrain.rewards import load_reward, score_all
+from posttrain.rewards import TIME_LIMITS, load_reward, score_all
 from posttrain.runs import read_run, timeline
 from posttrain.setup.cluster_options import AsyncOptions
 from posttrain.training import checkpoint
@@ -37,6 +38,7 @@ from pathlib import Path
 
 import numpy as np
 
+from posttrain.rewards import TIME_LIMITS
 from posttrain.types import Score, Span
 
 
@@ -87,6 +89,12 @@ def ends_once(completion, answer, log):
         Path(log).touch()
         os._exit(3)
     return answer
+
+
+def limited(completion):
+    known = completion in TIME_LIMITS  # a digest, to a verifier
+    TIME_LIMITS.add(completion)
+    return known
 
 
 def hangs(completion, answer):
@@ -172,6 +180,16 @@ def test_a_share_whose_process_is_lost_in_the_middle_is_scored_again_and_nothing
     assert [text for pid, text in scored if pid not in pids] == said[3:]
 
 
+def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, functions, tmp_path):
+    ask, groups = two.call(functions["limited"], 60.0), groups_of(2, 3)  # completions of five lengths
+    with TIME_LIMITS.kept_in(tmp_path / "timeouts.jsonl"):
+        assert [score.value for of_group in ask(groups) for score in of_group] == [0.0] * 5
+        assert len(TIME_LIMITS.known) == len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 5
+        os.kill(two.actors.whereabouts()[0].pid, signal.SIGKILL)
+        backwards = [replace(group, episodes=group.episodes[::-1]) for group in groups[::-1]]
+        assert [score.value for of_group in ask(backwards) for score in of_group] == [1.0] * 5
+
+
 def test_a_process_that_its_function_ends_is_replaced(two, functions, tmp_path):
     log, replaced = tmp_path / "log", two.replaced
     groups = groups_of(*[1] * 12, log=str(log))
@@ -207,7 +225,7 @@ def test_what_cannot_be_read_there_is_an_error_that_says_so(functions):
     process = ScoringProcess(1)
     process.build(lambda precision: Models(), "float32", [functions["single"].source])
     with pytest.raises(RewardError, match="reward 'single': episodes cannot be sent to a scorer, with the tasks'"):
-        process.rewards(functions["single"].source.path, 60.0, b"cno.such.module\nName\n.")
+        process.rewards(functions["single"].source.path, 60.0, b"cno.such.module\nName\n.", frozenset())
 
 
 def test_who_waits_for_a_function_that_hangs_gets_an_error_when_all_is_stopped(cluster, functions, tmp_path):

@@ -28,7 +28,7 @@ from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
-from posttrain.rewards import Ask, CustomReward, Source, apart, load_again, score_all
+from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
@@ -81,14 +81,23 @@ class ScoringProcess(cluster.Process):
         began = time.monotonic()
         return self._models.chats[model].engine.generate(requests), time.monotonic() - began
 
-    def rewards(self, path: str, timeout_s: float, sent: bytes) -> tuple[list[list[SeatScores]], float]:
-        """The scores of groups by one of the functions, and the seconds that took."""
+    def rewards(
+        self, path: str, timeout_s: float, sent: bytes, timed_out: frozenset[str]
+    ) -> tuple[list[tuple[list[SeatScores], frozenset[str]]], float]:
+        """The scores of groups by one of the functions, and the seconds that took.
+
+        With the scores of each group come the questions to verifiers that have timed out here; `timed_out` are those
+        that the run knows.
+        """
         began, function = time.monotonic(), self._functions[path]
+        TIME_LIMITS.learn(timed_out)
         try:
             groups: list[EpisodeGroup] = _cloudpickle().loads(sent)
         except Exception as error:
             raise RewardError(_unsent(function.name, error)) from error
-        return finish(score_all(function, groups, timeout_s=timeout_s)), time.monotonic() - began
+        scores = finish(score_all(function, groups, timeout_s=timeout_s))
+        found = TIME_LIMITS.known - timed_out
+        return [(of_group, found) for of_group in scores], time.monotonic() - began
 
 
 class ScorerGroup(Group):
@@ -168,14 +177,15 @@ class ScorerGroup(Group):
 
         def sent(share: Sequence[EpisodeGroup]) -> tuple[Any, ...]:
             try:
-                return "rewards", source.path, timeout_s, _cloudpickle().dumps(share)
+                return "rewards", source.path, timeout_s, _cloudpickle().dumps(share), TIME_LIMITS.known
             except Exception as error:  # whatever an object says of itself
                 raise RewardError(_unsent(function.name, error)) from error
 
         def scores(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
             split = apart([episode for group in groups for episode in group.episodes])
             found = self._by_shares(groups if function.mode == "group" else split, sent, doing)
-            flat = iter([each for of_group in found for each in of_group])
+            TIME_LIMITS.learn({digest for _, timed_out in found for digest in timed_out})
+            flat = iter([each for of_group, _ in found for each in of_group])
             return [[next(flat) for _ in group.episodes] for group in groups]
 
         return scores

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -57,6 +57,17 @@ class TimeLimits:
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as lines:
                     lines.write("\n" * _is_torn(self._path) + json.dumps({"timed_out": digest}) + "\n")
+
+    def learn(self, digests: Iterable[str]) -> None:
+        """Keep those that another process knows."""
+        for digest in sorted(digests):
+            self.add(digest)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """All of them."""
+        with self._lock:
+            return frozenset(self._digests)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._digests
