@@ -6,6 +6,7 @@ CLUSTER, GROUP = "distributed/test_cluster.py", "distributed/test_learner_group.
 ROUTING, RECIPES = "distributed/test_routing.py", "distributed/test_recipes.py"
 SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py"
 FUNCTIONS = "distributed/test_reward_functions.py"
+TIMED_OUT = "what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes"
 SAY = "say_what_they_say_in_one_process"
 ORDERED = "scores_are_those_of_one_process_in_order"
 STARTING = "a_process_that_is_lost_while_it_starts_is_an_attempt_like_others"
@@ -139,7 +140,9 @@ MUTATIONS = [
                 "[next(flat) for _ in group.episodes][::-1]",
                 f"{ORDERED}[group-two]",
             ),
-            ("timeout_s=timeout_s)), time", "timeout_s=60.0)), time", "the_error_is_that_of_one_process"),
+            ("groups, timeout_s=timeout_s))", "groups, timeout_s=60.0))", "the_error_is_that_of_one_process"),
+            ("        TIME_LIMITS.learn(timed_out)\n", "", TIMED_OUT),
+            ("TIME_LIMITS.known - timed_out", "frozenset()", TIMED_OUT),
             (
                 "except UserError as error:",
                 "except RewardError as error:",

@@ -132,10 +132,10 @@ MUTATIONS = [
             ("new[:, :, :both] = old[:, :, :both]", "pass"),
             ("if length > self._room:", "if False:"),
             ("if not 0 <= self._room - longest < 2 * STEP:", "if not -2 <= self._room - longest < 2 * STEP:"),
-            ("room = -(-longest // STEP) * STEP", "room = longest"),
+            ("room = rounded(longest)", "room = longest"),
             (
-                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys, self._values):",
-                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys,):",
+                "room = rounded(longest)\n        for kept in (self._keys, self._values):",
+                "room = rounded(longest)\n        for kept in (self._keys,):",
             ),
             ("part = slice(start, start + length)", "part = slice(0, length)"),
             ("kept[target, :, :length] = kept[source, :, :length]", "pass"),

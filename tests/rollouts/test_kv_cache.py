@@ -70,7 +70,7 @@ def test_what_is_stored_of_a_slot_is_a_copy_of_its_first_tokens():
 
 def test_a_cache_that_is_widened_keeps_what_it_holds_and_has_empty_slots_more():
     cache, plan = filled(2, [4, 6])
-    cache.hold(5)
+    cache.hold(5, 6)
     for kept, prefilled in ((cache._keys, plan.keys), (cache._values, plan.values)):
         for layer, of_layer in enumerate(kept):
             assert len(of_layer) == 5 and not of_layer[2:].any()
@@ -80,7 +80,7 @@ def test_a_cache_that_is_widened_keeps_what_it_holds_and_has_empty_slots_more():
 
 def test_a_cache_that_is_narrowed_keeps_its_first_slots_and_frees_the_others_when_it_grows():
     cache, plan = filled(3, [4, 6, 2])
-    cache.hold(2)
+    cache.hold(2, 6)
     cache.set_positions([4, 100])
     for kept, prefilled in ((cache._keys, plan.keys), (cache._values, plan.values)):
         for layer, of_layer in enumerate(kept):

@@ -197,30 +197,63 @@ def test_requests_that_come_while_others_are_under_way_find_room_and_change_noth
     assert [done[n].token_ids for n in range(7)] == [c.token_ids for c in engine.generate(requests)]
 
 
-def test_longer_requests_that_join_wait_until_the_cache_has_memory_for_them():
-    model = tiny_llama(dtype=torch.float64, context=200)
-    token_bytes = bytes_per_token(model.network.config, model.dtype)
-    memory = 6 * 40 * token_bytes  # six of 40 tokens, or one of 190
-    engine = TransformersEngine(model, frozenset(), cache_gb=(memory + 1) / 2**30)
-    short = [Request(PROMPTS[0], Sampling(40 - 4 * n - len(PROMPTS[0])), seed=n) for n in range(6)]
-    long = [Request(PROMPTS[1], Sampling(n - len(PROMPTS[1])), seed=n) for n in (70, 190, 110)]
-    requests, done, running, held = [*short, *long, *short], {}, [], []
+def sizes(engine, *waves):
+    """All completions of requests, some of which come after a step; the bytes of the cache, and who runs, by step."""
+    requests, done, held, running = [each for wave in waves for each in wave], {}, [], []
     with engine.open() as decoding:
-        for number, request in enumerate(short):
-            decoding.add(number, request)
-        done |= decoding.step()
-        for number, request in enumerate([*long, *short], len(short)):
-            decoding.add(number, request)
+        numbers = iter(range(len(requests)))
+        for wave in waves:
+            for request in wave:
+                decoding.add(next(numbers), request)
+            done |= decoding.step()
         while len(done) < len(requests):
             done |= decoding.step()
-            running.append(sorted({each.number for each in decoding._running}))
-            held.append(
-                sum(kept.untyped_storage().nbytes() for kept in (*decoding._cache._keys, *decoding._cache._values))
-            )
-    assert max(held) <= memory * (1 + STEP / 40)  # it grows by so many tokens
-    assert [7] in running and not any(7 in numbers and len(numbers) > 1 for numbers in running)
-    assert max(map(len, running)) == 6
-    assert [done[n].token_ids for n in range(len(requests))] == [c.token_ids for c in engine.generate(requests)]
+            cache = decoding._cache
+            held.append(sum(kept.untyped_storage().nbytes() for kept in (*cache._keys, *cache._values)))
+            running.append({each.number for each in decoding._running})
+    return [done[number].token_ids for number in range(len(requests))], held, running
+
+
+def of_tokens(*tokens, prompt=PROMPTS[2]):
+    """Requests whose sequences become so long."""
+    return [Request(prompt, Sampling(n - len(prompt)), seed=place) for place, n in enumerate(tokens)]
+
+
+def with_memory(tokens):
+    """An engine whose cache has memory for so many tokens."""
+    model = tiny_llama(dtype=torch.float64, context=200)
+    memory = tokens * bytes_per_token(model.network.config, model.dtype)
+    return TransformersEngine(model, frozenset(), cache_gb=(memory + 1) / 2**30), memory
+
+
+def test_longer_requests_that_join_wait_until_the_cache_has_memory_for_them():
+    engine, memory = with_memory(6 * 2 * STEP)
+    short, long = of_tokens(*range(40, 64, 4)), of_tokens(2 * STEP, 6 * STEP, 3 * STEP, prompt=PROMPTS[1])
+    found, held, running = sizes(engine, short, [*long, *short])
+    assert max(held) <= memory
+    together = [len(numbers) for numbers in running if 7 in numbers]
+    assert max(together) == 2 and max(map(len, running)) == 6
+    assert found == [done.token_ids for done in engine.generate([*short, *long, *short])]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_slots_that_are_added_when_a_long_request_is_done_are_short(joins):
+    engine, memory = with_memory(2 * 6 * STEP)
+    long, short = of_tokens(5 * STEP, 6 * STEP), of_tokens(*[STEP, STEP - 5] * 10)
+    waves = [*([short[:3]] if joins else []), [*long, *short]]
+    found, held, _ = sizes(engine, *waves)
+    assert max(held) <= memory
+    assert found == [done.token_ids for done in engine.generate([each for wave in waves for each in wave])]
+
+
+def test_requests_before_a_long_one_do_not_wait_for_it():
+    engine, _ = with_memory(8 * STEP)
+    short, long = of_tokens(*[STEP - n % 5 for n in range(40)]), of_tokens(6 * STEP)
+    last = []
+    for waves in ([short], [short, long]):
+        _, _, running = sizes(engine, *waves)
+        last.append(max(step for step, numbers in enumerate(running) if numbers & {*range(40)}) + len(waves))
+    assert last[0] == last[1]
 
 
 def test_a_request_that_is_cancelled_leaves_its_slot_to_another():

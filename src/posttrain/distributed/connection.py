@@ -1,6 +1,7 @@
 """The Ray cluster that this process is connected to, and the address of this machine in it."""
 
 import contextlib
+import functools
 import importlib
 import os
 import socket
@@ -57,7 +58,7 @@ def connect(address: str = "", cpus: float = 0.0) -> bool:
         constants.ENABLE_RAY_CLUSTER = False
         os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15 else, and any other job of the machine goes first
         try:
-            with _without_proxies():
+            with _without_proxies(), _in_own_groups():
                 ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         except Exception as error:  # of no type of its own, such as where a busy machine lets Ray wait too long
             raise UserError(f"Ray could not start on this machine: {first_line(error)}") from error
@@ -102,6 +103,22 @@ def _without_proxies() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _in_own_groups() -> Iterator[None]:
+    """Have each of Ray's processes that start in the block in a process group of its own.
+
+    A signal to the command's group, as `timeout` sends it, would otherwise end them before the run is saved.
+    """
+    services: Any = importlib.import_module("ray._private.services")
+    before = services.ConsolePopen
+    if os.name == "posix":
+        services.ConsolePopen = functools.partial(before, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 def disconnect() -> None:

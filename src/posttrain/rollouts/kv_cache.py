@@ -110,12 +110,18 @@ class KeyValueCache:
         self._device = device
         self.set_positions([])
 
-    def hold(self, slots: int) -> None:
-        """Have this number of slots: new ones are empty; the memory of others is free when the cache next grows."""
+    def hold(self, slots: int, longest: int) -> None:
+        """Have this number of slots.
+
+        New ones are empty, and all get the room of the longest sequence in use, of `longest` tokens; the memory of
+        slots that are given up is free when the cache next grows.
+        """
+        room = min(self._room, rounded(longest))
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):
                 more = slots - len(old)
-                kept[layer] = torch.cat([old, old.new_zeros(more, *old.shape[1:])]) if more > 0 else old[:slots]
+                new = [old[:, :, :room], old.new_zeros(more, old.shape[1], room, old.shape[3])] if more > 0 else []
+                kept[layer] = torch.cat(new) if new else old[:slots]
 
     def stored(self, slot: int, length: int) -> Stored:
         """A copy of the first `length` tokens of a slot."""
@@ -171,7 +177,7 @@ class KeyValueCache:
 
     def _resize(self, longest: int) -> None:
         """Make room for `longest` tokens, layer by layer, so that old and new never both exist whole."""
-        room = -(-longest // STEP) * STEP
+        room = rounded(longest)
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):
                 new = old.new_empty(*old.shape[:2], room, old.shape[3])
@@ -180,3 +186,8 @@ class KeyValueCache:
                 # zeros: masked entries get weight 0, and 0 times nan would be nan
                 new[:, :, both:] = 0
                 kept[layer] = new
+
+
+def rounded(tokens: int) -> int:
+    """The tokens that a slot of the cache has room for, where it must have room for these."""
+    return -(-tokens // STEP) * STEP

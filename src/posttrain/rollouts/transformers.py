@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.models.packed_weights import packed_weights
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
-from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token
+from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token, rounded
 from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.sampling import draw, uniforms
 from posttrain.types import Completion, Request, StopReason
@@ -213,29 +213,31 @@ class TransformersDecoding:
             settings.setdefault(each.settings, place)
         order = sorted(self._waiting, key=lambda each: (settings[each.settings], first_seen[each.prompt]))
         self._waiting = deque(order)
-        self._slots = self._places(len(self._waiting))
+        self._slots = self._fitting()
         self._cache = KeyValueCache(self._model.network.config, self._slots, self._model.dtype, self._model.device)
 
     def _fit(self) -> None:
         """Choose the number of slots again for requests that arrived during decoding.
 
-        More, as far as memory allows; fewer where these are longer, which then wait until as few are running.
+        More, as far as memory allows; fewer where the next one is longer, which waits until few enough are running.
         """
-        slots = self._places(len(self._waiting) + len(self._running))
-        if slots < self._slots:
-            slots = max(min(self._slots, self._fitting()), len(self._running))
-        if slots != self._slots:
-            self._cache.hold(slots)
-            self._slots = slots
-
-    def _places(self, wanted: int) -> int:
-        """Number of sequences that are decoded together."""
-        return min(self._max_sequences, wanted, self._fitting())
+        fitting = self._fitting()
+        if fitting > self._slots or fitting < min(self._slots, len(self._running) + len(self._waiting)):
+            self._slots = max(fitting, len(self._running))
+            self._cache.hold(self._slots, max(each.length for each in self._running))
 
     def _fitting(self) -> int:
-        """Number of sequences as long as the longest may become that the cache has memory for; at least one."""
-        longest = max(self._longest(each.request) for each in chain(self._waiting, self._running))
-        return max(1, self._cache_bytes // (longest * self._token_bytes))
+        """Number of sequences that the cache has memory for: those that run, and then those that wait, in order.
+
+        All take as much as the longest of them may. At least one.
+        """
+        tokens, longest, fitting = self._cache_bytes // self._token_bytes, 0, 0
+        for each in islice(chain(self._running, self._waiting), self._max_sequences):
+            longest = max(longest, rounded(self._longest(each.request)))
+            if fitting and (fitting + 1) * longest > tokens:
+                break
+            fitting += 1
+        return fitting
 
     def _longest(self, request: Request) -> int:
         return min(len(request.token_ids) + request.sampling.max_new_tokens, self._model.context)
