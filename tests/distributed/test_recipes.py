@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
+from posttrain.setup.backend import connect
 from posttrain.setup.cluster_options import (
     ONE_PROCESS,
     ClusterOptions,
@@ -43,7 +45,7 @@ from tests.recipes.test_self_play import DUEL
 
 pytest.importorskip("ray")
 
-from posttrain.distributed import trainers
+from posttrain.distributed import connection, trainers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -384,12 +386,15 @@ def test_addresses_of_clusters(address):
     check_cluster(replace(ONE_PROCESS, trainers=1, address=address))
 
 
-def test_what_starts_is_said_each_time(monkeypatch):
+def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypatch, cluster):
     said, asked = [], []
-    monkeypatch.setattr("posttrain.session.restarts.announce", lambda text, quiet: said.append(text))
+    monkeypatch.setattr("posttrain.session.restarts.announce", lambda text, quiet: said.append((text, quiet)))
 
     def run(where):
         asked.append(where)
+        with monkeypatch.context() as patch, ExitStack() as stack:
+            patch.setattr("posttrain.distributed.connection.connect", lambda address, cpus, begins: begins())
+            connect(options, stack)
         if len(asked) == 1:
             raise ProcessLost("gone")
         return "done"
@@ -399,8 +404,11 @@ def test_what_starts_is_said_each_time(monkeypatch):
     assert starts == "starting 1 trainer, 2 samplers, 1 scorer in a Ray cluster on this machine"
     assert starting(replace(options, address="auto")).endswith(" on the Ray cluster auto")
     assert starting(ONE_PROCESS) == ""
-    restarted(run, {"resume": Path("there")}, starts)
-    assert said.count(starts) == 2 and said[0] == starts
+    restarted(run, {"resume": Path("there")})
+    assert said.count((starts, False)) == 2 and said[0] == (starts, False)
+    restarted(run, {"resume": Path("there"), "quiet": True})
+    assert said[-1] == (starts, True)
+    assert not connection.connect(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
 
 
 def test_servers_may_be_others_when_a_run_is_resumed():

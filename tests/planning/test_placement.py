@@ -221,7 +221,7 @@ def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     note = placed(models, AsyncOptions(trainers=1, scorers=2, scorer_cpus=0.5)).notes[-1]
     assert f"2 scorers of {size / 1e9:.1f} GB and 0.5 CPUs each" in note
     assert "scorer" not in placed(models, AsyncOptions(trainers=1)).notes[-1]
-    with pytest.raises(UserError, match="--scorers have nothing to score"):
+    with pytest.raises(UserError, match="--scorers has nothing to do"):
         placed(plan, AsyncOptions(trainers=1, scorers=2))
 
 
@@ -231,6 +231,14 @@ def test_scorers_hold_the_local_models_of_judges_and_seats(folder):  # noqa: F81
     size = 3 * 10**9 * plan.training.itemsize
     note = placed(models, AsyncOptions(trainers=1, scorers=2)).notes[-1]
     assert f"2 scorers of {size / 1e9:.1f} GB and 1 CPU each" in note
+    here = placed(models, AsyncOptions(trainers=1))
+    assert here.notes[-1].endswith(
+        f"the process of the command holds {size / 1e9:.1f} GB of models that score, judge or play"
+    )
+    assert any(
+        "the processes need" in warning
+        for warning in placed(replace(models, available=size), AsyncOptions(trainers=1)).warnings
+    )
     alone = replace(plan, training=replace(plan.training, chat_models=10**9))
     assert f"1 scorer of {size / 3e9:.1f} GB" in placed(alone, AsyncOptions(trainers=1, scorers=1)).notes[-1]
 

@@ -538,7 +538,8 @@ def test_reward_models_and_the_beginning_are_held_beside_the_policy(folder):
     )
     assert "reward models" not in plain and judged["reward models"] == 2 * plain["weights"]
     both = rl(folder, reward="", judge=f"a={judge} b={judge} c=http://x/v1#m").summary()["memory"]["update"]
-    assert "judges and players" not in judged and both["judges and players"] == plain["weights"]  # loaded once
+    name = "weights of judges and players"
+    assert name not in judged and both[name] == plain["weights"]  # loaded once
     assert "reference" not in judged and gold["reference"] == gold["reward models"] == plain["weights"]
 
 

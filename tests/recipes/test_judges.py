@@ -182,8 +182,10 @@ def test_a_judge_without_a_score_is_asked_again_and_then_left_out(posttrain, rl,
     assert {row["reward/kind"] for row in rewards()} == {0.3}
     server.answer = lambda body: "Score: nan"
     code, _, err = posttrain(*rl, "--output", "none")
-    assert code == 1 and "no reward ('kind') applies to all completions of any of the first 2 prompts" in err
+    assert code == 1 and "each of the first 2 prompts has a completion to which no reward ('kind') applies" in err
+    assert "('kind': none of 3 verdicts ends with a line 'Score: N'; the last one ends 'Score: nan')" in err
     assert posttrain(*rl, "--reward", "length", "--output", "both")[0] == 0
+    assert {row["not_applicable/kind"] for row in read_run(Path("both")).metrics} == {1.0}
 
 
 def test_a_judge_is_weighed_named_and_prompted(posttrain, rl, server):

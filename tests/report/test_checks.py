@@ -221,3 +221,17 @@ def test_a_fall_within_the_noise_of_gold_or_of_a_share_of_what_was_gained_is_non
     assert over_optimised([0.50, 0.51, 0.505], [0.0, 1.0, 2.0]) is None
     assert over_optimised([0.0, 1.0, 0.5], [0.0, 1.0, 2.0], error=0.3) is None
     assert over_optimised([0.0, 0.0], [0.0, 1.0]) is None  # too few
+
+
+@pytest.mark.parametrize("share, found", [(0.52, True), (0.48, False), ((0.0, 1.0), True), ((0.0, 0.9), False)])
+def test_silent(share: Sequence[float] | float, found: bool) -> None:
+    said = told(checks.silent, not_applicable__kind=share, not_applicable__tags=0.1, reward__mean=0.5)
+    assert (said is not None) == found
+    assert said is None or ("'kind'" in said.title and said.severity is Severity.WARNING)
+
+
+def test_silent_counts_the_steps_in_which_a_reward_always_applied() -> None:
+    rows = [{"step": n} | ({"not_applicable/kind": 1.0} if n < 9 else {}) for n in range(20)]
+    assert checks.silent(Curves(rows, LIMITS), LIMITS) is None
+    assert checks.silent(Curves(rows[:17], LIMITS), LIMITS) is not None
+    assert checks.silent(Curves(rows[:7], LIMITS), LIMITS) is None

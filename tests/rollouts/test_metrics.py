@@ -72,6 +72,9 @@ def test_what_is_lost_or_does_not_apply_is_in_no_mean():
     )
     found = rollout_metrics([one], "right")
     assert found == found | {"reward/mean": 0.75, "lost": pytest.approx(1 / 3), "reward/right": 0.5, "reward/tags": 0.5}
+    assert found["not_applicable/right"] == pytest.approx(1 / 3) and found["not_applicable/tags"] == pytest.approx(
+        2 / 3
+    )
     assert found["accuracy"] == 0.5 and found["tokens"] == 6 and "reward/length_correlation" not in found
     nothing = rollout_metrics([group([math.nan], [{"right": none}], Trajectory((turn([1, 2]),)))], "right")
     assert nothing["lost"] == 1 and not {"reward/mean", "reward/right", "accuracy", "unparsed"} & nothing.keys()

@@ -82,7 +82,7 @@ def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
 
 
 def test_a_reward_that_never_applies_ends_the_run_before_its_first_update():
-    with pytest.raises(RewardError, match=r"no reward \('mine'\) applies to all completions of any of the first 2 pro"):
+    with pytest.raises(RewardError, match=r"first 2 prompts has a completion to which no reward \('mine'\) applies"):
         sampler(lambda completions: [None] * len(completions)).roll_out(0)
     later = sampler(lambda completions: [None] * len(completions)).roll_out(1)  # by chance, or after a change: skipped
     assert (later.groups, later.lost) == ([], 2)

@@ -5,7 +5,7 @@ import functools
 import importlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from posttrain.errors import UserError, first_line
@@ -25,13 +25,14 @@ SIOCGIFADDR = 0x8915  # of Linux: the address of a network interface
 LOCAL, AUTO, LOOPBACK = "local", "auto", "127.0.0.1"
 
 
-def connect(address: str = "", cpus: float = 0.0) -> bool:
+def connect(address: str = "", cpus: float = 0.0, begins: Callable[[], None] | None = None) -> bool:
     """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
 
     Args:
         address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or HOST:PORT
             or `ray://HOST:PORT`; "" is the one that this process is connected to, else `local`.
         cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
+        begins: called before a cluster is connected to, which takes seconds.
 
     Returns:
         Whether a cluster was connected to; `disconnect` leaves it.
@@ -48,6 +49,8 @@ def connect(address: str = "", cpus: float = 0.0) -> bool:
         if known != LOCAL or any(node["Alive"] for node in ray.nodes()):
             return False
         disconnect()  # a local cluster whose only node is gone
+    if begins is not None:
+        begins()
     address = address or LOCAL
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults

@@ -57,12 +57,14 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
         if staleness_of(cluster):
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
+    models = sum(plan.training.held().get(name, 0) for name in ELSEWHERE)
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
-        held = plan.training.held()
-        models = sum(held.get(name, 0) for name in ELSEWHERE)
         refuse_idle_scorers(models > 0 or functions)
         together += cluster.scorers * models
         lines.append(_line(cluster, "scorer", cluster.scorers, models, functions=functions))
+    elif models:
+        together += models
+        lines.append(f"the process of the command holds {models / GB:.1f} GB of models that score, judge or play")
     notes = [*plan.notes]
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")

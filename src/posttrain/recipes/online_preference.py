@@ -33,7 +33,7 @@ from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ, starting
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.reward_models import names_in
 from posttrain.setup.sampling import Setup, read_prompts, set_up
@@ -89,7 +89,7 @@ def run(
     **where: Unpack[RunOptions],
 ) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where, starting(cluster))
+    return restarted(partial(_run, config, algorithm, cluster), where)
 
 
 def _run(

@@ -34,7 +34,7 @@ from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of, starting
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
@@ -70,7 +70,7 @@ def run(
     **where: Unpack[RunOptions],
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where, starting(cluster))
+    return restarted(partial(_run, config, algorithm, cluster), where)
 
 
 def _run(

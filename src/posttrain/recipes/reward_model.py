@@ -48,7 +48,7 @@ from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of, starting
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import RANKINGS, Units
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
@@ -94,7 +94,7 @@ class ScoringResult(FeedbackResult):
 
 def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    return restarted(partial(_run, config, cluster), where, starting(cluster))
+    return restarted(partial(_run, config, cluster), where)
 
 
 def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> ScoringResult:

@@ -52,7 +52,6 @@ from posttrain.setup.cluster_options import (
     engine_may_differ,
     evicts,
     staleness_of,
-    starting,
 )
 from posttrain.setup.heldout import (
     KL,
@@ -147,7 +146,7 @@ def run(
     config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where, starting(cluster))
+    return restarted(partial(_run, config, algorithm, cluster), where)
 
 
 def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:

@@ -32,7 +32,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, settings_of, starting
+from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -157,7 +157,7 @@ class SFTResult(RunResult):
 
 def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, cluster), where, starting(cluster))
+    return restarted(partial(_run, config, cluster), where)
 
 
 def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:

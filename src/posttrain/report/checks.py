@@ -258,6 +258,23 @@ def overfit(run: Curves, limits: Thresholds) -> Finding | None:
     )
 
 
+def silent(run: Curves, limits: Thresholds) -> Finding | None:
+    """A reward that does not apply to most completions, such as a judge whose verdicts have no score."""
+    prefix = "not_applicable/"
+    names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(prefix))
+    shares = {name.removeprefix(prefix): sum(run.values(name)) / len(run.rows) for name in names}
+    if len(run.rows) < limits.min_steps or max(shares.values(), default=0.0) < limits.silent:
+        return None
+    name = max(shares, key=lambda name: shares[name])
+    return Finding(
+        Severity.WARNING,
+        f"The reward '{name}' says nothing about most completions",
+        f"it does not apply to {percent(shares[name])} of them; the total is that of the other rewards",
+        "Score some completions with posttrain score. A judge whose verdicts have no score needs longer replies, "
+        "another prompt or a larger model.",
+    )
+
+
 Check = Callable[[Curves, Thresholds], Finding | None]
 
 CHECKS: tuple[Check, ...] = (
@@ -271,6 +288,7 @@ CHECKS: tuple[Check, ...] = (
     logprob_gap,
     clipped,
     unparsed,
+    silent,
     gaming,
     over_optimised,
     progress,

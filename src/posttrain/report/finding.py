@@ -69,6 +69,8 @@ class Thresholds:
     """Share of tokens that the clip stops: with one in five the update is much larger than the method allows for."""
     unparsed: float = 0.2
     """Share of completions in which no answer is found: the reward measures format, not correctness."""
+    silent: float = 0.5
+    """Share of completions that a reward does not apply to: what is optimised is mostly the sum of the others."""
     held_out_gain: float = 0.01
     """Held-out accuracy that moved less than a point has not moved."""
     gold_lost: float = 0.2

@@ -18,8 +18,8 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     neither exists without an outcome reward, such as with a function that gave a score outside 0 to 1.
     `length/truncated` is the share of completions cut off before a stop token, `reward/length_correlation` Pearson's
     correlation of reward and length within groups. Lengths are in tokens.
-    Each reward is measured over the completions that it applies to; `lost` is the share of those that no optimised one
-    applies to, where there are any.
+    Each reward is measured over the completions that it applies to; `not_applicable/NAME` is the share of those that it
+    does not apply to, and `lost` of those that no optimised one applies to, where there are any.
     """
     rewards = [reward for group in groups for reward in group.rewards if not math.isnan(reward)]
     scores = [part for group in groups for part in group.scores]
@@ -30,6 +30,7 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         **_by_seat(groups),
         **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
         **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
+        **_not_applicable(scores),
         **(_solved(scores, outcome) if outcome else {}),
         "length/mean": fmean(lengths),
         "length/max": max(lengths),
@@ -88,6 +89,11 @@ def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, fl
 
 def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
     return [part[name].total for part in scores if part[name].applicable]
+
+
+def _not_applicable(scores: Sequence[Mapping[str, Score]]) -> dict[str, float]:
+    shares = {name: fmean(not part[name].applicable for part in scores) for name in scores[0]}
+    return {f"not_applicable/{name}": share for name, share in shares.items() if share}
 
 
 def _repetition(token_ids: Sequence[int], n: int = 4) -> float:

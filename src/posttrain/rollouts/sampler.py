@@ -277,8 +277,17 @@ def _is_accepted(group: Group, accepts: Accepts) -> bool:
 
 
 def _never(groups: Sequence[Group]) -> str:
+    """The error of a first batch in which no group can be learned from, with one reason of a reward."""
     names = ", ".join(f"'{name}'" for name in groups[0].scores[0])
+    said = [
+        f"'{name}': {score.explanation}"
+        for group in groups
+        for scores in group.scores
+        for name, score in scores.items()
+        if not score.applicable and score.explanation
+    ]
     return (
-        f"no reward ({names}) applies to all completions of any of the first {len(groups)} prompts, so that there is "
-        "nothing to learn from; see what they score with posttrain score, or add a reward that always applies"
+        f"there is nothing to learn from: each of the first {len(groups)} prompts has a completion to which no reward "
+        f"({names}) applies{f' ({said[0]})' if said else ''}; see what they score with posttrain score, or add a "
+        "reward that always applies"
     )

@@ -1,6 +1,7 @@
 """A run that goes on from its last checkpoint when it loses processes of its cluster."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TypeVar
 
 from posttrain.errors import ProcessLost
@@ -9,20 +10,30 @@ from posttrain.session.training import RunOptions
 
 R = TypeVar("R")
 LOSSES = 3  # without a checkpoint in between
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=True)  # whether the run that is called shows no progress
 
 
-def restarted(run: Callable[[RunOptions], R], where: RunOptions, starting: str = "") -> R:
+def announce_start(line: str) -> None:
+    """Print which processes start, once the options of the run have been checked; nothing if the run is quiet."""
+    announce(line, quiet=_QUIET.get())
+
+
+def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
     """Call `run` until it has not lost a process; after the first time it resumes.
-
-    `starting` says which processes start, each time.
 
     Raises:
         ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
     """
+    before = _QUIET.set(where.get("quiet", False))
+    try:
+        return _restarted(run, where)
+    finally:
+        _QUIET.reset(before)
+
+
+def _restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
     step, losses = 0, 0
     while True:
-        if starting:
-            announce(starting, quiet=where.get("quiet", False))
         try:
             return run(where)
         except ProcessLost as lost:

@@ -20,6 +20,7 @@ from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolling
 from posttrain.rollouts.shared_engine import SharedEngine
 from posttrain.runs.timeline import Span
+from posttrain.session.restarts import announce_start
 from posttrain.setup.cluster_options import (
     ONE_PROCESS,
     AsyncOptions,
@@ -31,6 +32,7 @@ from posttrain.setup.cluster_options import (
     servers_in,
     settings_of,
     shards_of,
+    starting,
 )
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
@@ -221,9 +223,9 @@ def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
 
 
 def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
-    """Connect to the cluster of these options, with CPUs for all its processes, until `stack` ends."""
-    ray = importlib.import_module("posttrain.distributed.connection")
-    if ray.connect(cluster.address, reserved_by_all(cluster, "cpus")):
+    """Connect to the cluster of these options, with CPUs for all its processes, until `stack` ends; says so before."""
+    ray, said = importlib.import_module("posttrain.distributed.connection"), partial(announce_start, starting(cluster))
+    if ray.connect(cluster.address, reserved_by_all(cluster, "cpus"), said):
         stack.callback(ray.disconnect)
 
 

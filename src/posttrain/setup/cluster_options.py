@@ -40,8 +40,8 @@ class TrainerOptions:
     trainer_threads: int = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: float = 600.0
-    """Seconds that a call to a process may take. After that the process counts as lost, and is replaced: a sampler
-    alone, trainers all together from the last checkpoint."""
+    """Seconds that a call to a process may take. After that the process counts as lost, and is replaced: a sampler or a
+    scorer alone, trainers all together from the last checkpoint. A scorer's call is its share of a batch."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class ScorerOptions(ClusterOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     scorers: int = 0
-    """Processes that score, with --trainers, 0: this process does. Each has the reward models, the reward functions of
-    files, and the local models of judges and seats, and works on its share of a batch (--reward-model, --gold-model,
-    --reward FILE.py:FUNCTION, --judge, --seats)."""
+    """Scorer processes, with --trainers, 0: none; this process does their work. Each loads the reward models
+    (--reward-model, --gold-model), the reward functions of files (--reward FILE.py:FUNCTION) and the local models of
+    judges and seats (--judge, --seats), and works on its share of every batch."""
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
     """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and the
     scorers have models."""
     scorer_memory_gb: float = 0.0
-    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
+    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what its weights need."""
     scorer_threads: int = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
@@ -178,11 +178,11 @@ def engine_may_differ(engine: str) -> tuple[str, ...]:
 
 
 def refuse_idle_scorers(used: bool) -> None:
-    """Raise `UserError` where there are scorers, and neither models nor reward functions that they would have."""
+    """Raise `UserError` where there are scorers, and nothing for them to load."""
     if not used:
         raise UserError(
-            "--scorers have nothing to score: pass --reward-model, --gold-model, --judge NAME=MODEL or --reward "
-            "FILE.py:FUNCTION (without reward_context), or leave out --scorers"
+            "--scorers has nothing to do: pass --reward-model, --gold-model, --judge NAME=MODEL, --seats NAME=MODEL or "
+            "--reward FILE.py:FUNCTION (without reward_context), or leave out --scorers"
         )
 
 
