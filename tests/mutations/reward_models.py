@@ -87,7 +87,10 @@ MUTATIONS = [
     ),
     *(
         Mutation("rollouts/metrics.py", old, new, "rollouts/test_metrics.py")
-        for old, new in [("(_solved(scores, outcome) if outcome else {})", "_solved(scores, outcome or 'learned')")]
+        for old, new in [
+            ("(_solved(scores, outcome) if outcome else {})", "_solved(scores, outcome or 'learned')"),
+            ("fmean(not part[name].applicable for", "fmean(part[name].applicable for"),
+        ]
     ),
     *(
         Mutation(file, old, new, "recipes/test_rl_reward_model.py")
