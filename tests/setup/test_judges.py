@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import ModelError, RewardError, UserError
 from posttrain.rollouts.chat_models import LateChat
 from posttrain.rollouts.openai_chat import OpenAIChat
 from posttrain.setup.judges import MAY_DIFFER, check_judges, judges_in, named_models, rewards_with
@@ -50,12 +50,22 @@ def test_what_is_no_judge_is_refused(typed, message):
         judges_in(options(judge=typed))
 
 
-def test_addresses_and_models_by_name():
+def test_addresses_and_models_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MY MODEL").mkdir()
     assert named_models("judge", "") == {}
     found = judges_in(options(judge="a=http://x/v1#o/m b=OWNER/NAME 'c=my model'", judge_concurrency=3), str.upper)
     assert (found.models["a"].address, found.models["a"].model, found.models["a"].at_once) == ("http://x/v1", "o/m", 3)
     assert isinstance(found.models["b"], LateChat) and isinstance(found.models["a"], OpenAIChat)
     assert found.folders == {"OWNER/NAME": "OWNER/NAME", "my model": "MY MODEL"}
+
+
+@pytest.mark.parametrize("where", ["nowhere", "/no/such/folder"])
+def test_a_local_model_that_is_not_there_is_told_with_the_name_of_its_judge_or_seat(where):
+    with pytest.raises(ModelError, match=f"judge 'kind': no model '{where}': it is no folder here"):
+        judges_in(options(judge=f"kind={where}"))
+    with pytest.raises(ModelError, match=f"seat 'second': no model '{where}': it is no folder here"):
+        judges_in(options(), seats=f"second={where}")
 
 
 def test_one_local_model_under_two_names_is_loaded_once(tmp_path):

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
-from posttrain.errors import UserError, unknown
+from posttrain.errors import ModelError, UserError, unknown
+from posttrain.models.load import locate
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
 from posttrain.rollouts.chat_models import EngineChat, LateChat, PolicyChat
@@ -117,7 +118,11 @@ class _Models:
         if hash_ and ":" in address and "://" not in address:
             raise UserError(f"the address of {kind} '{name}' has no http:// or https://; write {name}=http://{what}")
         if "://" not in what:
-            self.folders[what] = self.where(what)
+            try:
+                self.folders[what] = self.where(what)
+                locate(self.folders[what])
+            except ModelError as error:
+                raise ModelError(f"{kind} '{name}': {error}") from error
             return self.loaded.setdefault(what, LateChat(_local(self.folders[what], self.precision)))
         if not hash_ or not model:
             raise UserError(f"{kind} '{name}' has a URL without a model; write {name}=URL#MODEL")
