@@ -277,7 +277,7 @@ def _is_accepted(group: Group, accepts: Accepts) -> bool:
 
 
 def _never(groups: Sequence[Group]) -> str:
-    """The error of a first batch in which no group can be learned from, with one reason of a reward."""
+    """The error message for a first batch whose groups are all lost, with the explanation of one score."""
     names = ", ".join(f"'{name}'" for name in groups[0].scores[0])
     said = [
         f"'{name}': {score.explanation}"
