@@ -115,9 +115,11 @@ def _in_own_groups() -> Iterator[None]:
     A signal to the command's group, as `timeout` sends it, would otherwise end them before the run is saved.
     """
     services: Any = importlib.import_module("ray._private.services")
-    before = services.ConsolePopen
-    if os.name == "posix":
-        services.ConsolePopen = functools.partial(before, process_group=0)
+    before = getattr(services, "ConsolePopen", None)  # private: a version of Ray without it starts, too
+    if before is None or os.name != "posix":
+        yield
+        return
+    services.ConsolePopen = functools.partial(before, process_group=0)
     try:
         yield
     finally:
