@@ -45,6 +45,24 @@ class Counted(Trainer):
             yield Offer(self.version, "127.0.0.1", port, key)
 
 
+def signal_at_second(source, pid, number):
+    """Sends a signal when both samplers that read from `source` have begun and neither has all of its weights.
+
+    A sampler that had all of them when it got the signal would have passed them on already.
+    """
+    both, first, sent = source.reads + 2, threading.Lock(), threading.Event()
+
+    def send():
+        if first.acquire(blocking=False):
+            while source.reads < both:
+                time.sleep(0.01)
+            os.kill(pid, number)
+            sent.set()
+        sent.wait()
+
+    source.at_second = send
+
+
 def fresh(source):
     """Other weights for a source; what they sample."""
     other = Trainer(source.model.network.config.hidden_size + source.reads)
@@ -60,15 +78,7 @@ def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(c
             assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
             assert source.reads == reads
         expected = fresh(source)
-        lost = iter([pids(engine)[0]])
-
-        def lose():
-            for pid in lost:
-                while source.reads < 6:  # both have begun
-                    time.sleep(0.01)
-                os.kill(pid, signal.SIGKILL)
-
-        source.at_second = lose
+        signal_at_second(source, pids(engine)[0], signal.SIGKILL)
         assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
         # its two, and the one that takes its place, take them from the trainer
         assert engine.replaced == 1 and source.reads == 4 + 2 + 2 + 1
@@ -83,7 +93,6 @@ def test_those_that_wait_for_a_sampler_that_hangs_are_not_replaced_with_it(clust
     with SamplerGroup(4, load, source, share=SMALL, timeout_s=16.0) as engine:
         engine.generate(REQUESTS)
         expected = fresh(source)
-        hung = iter([pids(engine)[0]])
-        source.at_second = lambda: [os.kill(pid, signal.SIGSTOP) for pid in hung]
+        signal_at_second(source, pids(engine)[0], signal.SIGSTOP)
         assert [each.token_ids for each in engine.generate(REQUESTS)] == expected
         assert engine.replaced == 1
