@@ -1,5 +1,6 @@
 """Reward models and chat models in processes: the scores and replies of one process, whoever is lost."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +33,7 @@ pytest.importorskip("ray")
 
 from posttrain.distributed import scorers as module
 from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.sampler import Exchanged
 from posttrain.distributed.scorers import ModelFacts, Models, ScorerGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -59,7 +62,7 @@ def load(models, folder):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def group(cluster, load):
-    with ScorerGroup(2, load, precision="float32", timeout_s=8.0) as found:
+    with ScorerGroup(2, load, precision="float32", timeout_s=15.0) as found:
         yield found
 
 
@@ -83,7 +86,17 @@ def test_completions_are_those_of_one_process_in_order(group, load, model, count
     for ours, theirs in zip(there, here, strict=True):
         assert ours.logprobs == pytest.approx(theirs.logprobs, rel=1e-5, abs=1e-6)
         assert ours.stop_reason is theirs.stop_reason
-    assert told == [sum(len(done.token_ids) for done in here)]
+    assert sum(told) == sum(len(done.token_ids) for done in here)
+
+
+def test_one_who_gives_up_ends_the_sampling_and_the_next_is_answered(group):
+    def gives_up(tokens):
+        raise InterruptedError(f"{tokens} are enough")
+
+    before = group.engine(0).generate(ASKED)
+    with pytest.raises(InterruptedError, match="are enough"):
+        group.engine(1).generate(ASKED, gives_up)
+    assert group.engine(0).generate(ASKED) == before
 
 
 def test_what_is_known_of_them(group, models, load):
@@ -215,6 +228,95 @@ def fakes(monkeypatch):
         return found, ScorerGroup(size, lambda precision: Models(), share=here)
 
     return made
+
+
+class Slow(Fakes):
+    """Its chat models finish one request in each slice; what was called, and how long an answer might take."""
+
+    def __init__(self):
+        super().__init__(1, 0)
+        self.called, self.most = [], []
+        self.lost_at = 0  # the number of the slice with which a process is lost
+
+    def call(self, place, method, *args):
+        self.called.append(method)
+        return super().call(place, method, *args)
+
+    def collect(self, calls, timeout_s):
+        self.most.append(timeout_s)
+        return super().collect(calls, timeout_s)
+
+    def answer(self, place, method, args):
+        if method == "begin":
+            self.left = dict(enumerate(args[1]))
+            return Answer()
+        if method != "sample":
+            return super().answer(place, method, args)
+        self.lost_at -= 1
+        if self.lost_at == 0:
+            return Answer(error=Lost("gone"))
+        return Answer(Exchanged(dict([self.left.popitem()]), 3, 0.5))
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    found = Slow()
+    monkeypatch.setattr(module.connection, "connect", lambda **more: False)
+    monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
+    group = ScorerGroup(1, lambda precision: Models(), share=module.cluster.Share(gpus=0.0), timeout_s=8.0)
+    found.called.clear()
+    found.most.clear()
+    return found, group
+
+
+def test_a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer(slow):
+    actors, group = slow
+    told = []
+    assert group.engine(0).generate(["a", "b", "c"], told.append) == ["a", "b", "c"]
+    assert actors.called == ["begin", "sample", "sample", "sample", "end"] and actors.most == [8.0] * 4
+    assert told == [3, 3, 3] and group.metrics()["cluster/busy/scorer0"] > 0.0 and group.replaced == 0
+
+
+def test_a_process_that_is_lost_in_the_middle_of_a_share_samples_it_again(slow):
+    actors, group = slow
+    actors.lost_at = 2
+    assert group.engine(0).generate(["a", "b", "c"]) == ["a", "b", "c"] and group.replaced == 1
+    assert actors.called == [*["begin", "sample", "sample", "end"], "build", *["begin", *["sample"] * 3, "end"]]
+
+
+class Clocked:
+    """An engine and its decoding: a step takes 0.04 s on its own clock, and finishes the request that came last."""
+
+    def __init__(self):
+        self.now, self.left, self.closed = 0.0, {}, 0
+
+    @contextlib.contextmanager
+    def open(self, on_tokens):
+        self.left, self.on_tokens = {}, on_tokens
+        yield self
+        self.closed += 1
+
+    def add(self, number, request):
+        self.left[number] = request
+
+    def step(self):
+        self.now += 0.04
+        self.on_tokens(2)
+        return dict([self.left.popitem()])
+
+
+def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
+    engine = Clocked()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: engine.now))
+    process = module.ScoringProcess(1)
+    process._models = Models(chats=[SimpleNamespace(engine=engine)])
+    process.begin(0, list("abcde"))
+    assert process.sample() == Exchanged({4: "e", 3: "d", 2: "c"}, 6, pytest.approx(0.12))
+    assert process.sample() == Exchanged({1: "b", 0: "a"}, 4, pytest.approx(0.08))
+    process.begin(0, ["f"])
+    assert engine.closed == 1 and process.sample().done == {0: "f"}
+    process.end()
+    assert engine.closed == 2
 
 
 def test_losses_in_a_row_are_an_error(fakes):

@@ -88,9 +88,49 @@ MUTATIONS = [
                 "completions_are_those_of_one_process_in_order",
             ),
             (
-                "            on_tokens(sum(len",
-                "            on_tokens(0 * sum(len",
-                "completions_are_those_of_one_process_in_order",
+                "        self._tokens += tokens",
+                "        self._tokens = tokens",
+                "a_process_says_after_each_slice_of_time_what_is_done",
+            ),
+            (
+                "len(done) < self._left and time.monotonic() < until",
+                "len(done) < self._left",
+                "a_process_says_after_each_slice_of_time_what_is_done",
+            ),
+            (
+                "time.monotonic() < until",
+                "not done",
+                "a_process_says_after_each_slice_of_time_what_is_done",
+            ),
+            (
+                "        self._left -= len(done)\n",
+                "",
+                "a_process_says_after_each_slice_of_time_what_is_done",
+            ),
+            (
+                "        self.end()\n        self._decoding",
+                "        self._decoding",
+                "a_process_says_after_each_slice_of_time_what_is_done",
+            ),
+            (
+                '            self.actors.call(place, "end")\n',
+                "            pass\n",
+                "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
+            ),
+            (
+                "                    done |= answer.value.done\n",
+                "                    done = answer.value.done\n",
+                "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
+            ),
+            (
+                "seconds += answer.value.seconds",
+                "pass",
+                "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
+            ),
+            (
+                "                        on_tokens(answer.value.tokens)\n",
+                "                        pass\n",
+                "one_who_gives_up_ends_the_sampling_and_the_next_is_answered",
             ),
             ("for each in answer.result()]", "for each in answer.result()[:1]]", ORDERED),
             ("in _at_once(calls) for", "in _at_once(calls)[::-1] for", ORDERED),

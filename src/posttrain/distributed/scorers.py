@@ -26,7 +26,7 @@ from posttrain.background import finish
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
-from posttrain.distributed.sampler import Facts, facts_of
+from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
 from posttrain.rollouts.policy import Policy
@@ -60,6 +60,7 @@ class ScoringProcess(cluster.Process):
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
+        self._opened, self._left, self._tokens = contextlib.ExitStack(), 0, 0
 
     def build(self, load: Load, precision: str, functions: Sequence[Source]) -> ModelFacts:
         """Load the models and the functions."""
@@ -76,10 +77,30 @@ class ScoringProcess(cluster.Process):
         began = time.monotonic()
         return self._models.rewards[model](conversations), time.monotonic() - began
 
-    def completions(self, model: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:
-        """The completions of requests by one of the chat models, and the seconds that took."""
+    def begin(self, model: int, requests: Sequence[Request]) -> None:
+        """Give requests to one of the chat models. Raises as its engine."""
+        self.end()
+        self._decoding = self._opened.enter_context(self._models.chats[model].engine.open(self._count))
+        for number, request in enumerate(requests):
+            self._decoding.add(number, request)
+        self._left = len(requests)
+
+    def sample(self) -> Exchanged:
+        """What is done of them after a slice of time."""
+        done: dict[int, Completion] = {}
         began = time.monotonic()
-        return self._models.chats[model].engine.generate(requests), time.monotonic() - began
+        self._tokens, until = 0, began + SLICE_S
+        while len(done) < self._left and time.monotonic() < until:
+            done |= self._decoding.step()
+        self._left -= len(done)
+        return Exchanged(done, self._tokens, time.monotonic() - began)
+
+    def end(self) -> None:
+        """Give up what is not done of them."""
+        self._opened.close()
+
+    def _count(self, tokens: int) -> None:
+        self._tokens += tokens
 
     def rewards(
         self, path: str, timeout_s: float, sent: bytes, timed_out: frozenset[str]
@@ -109,7 +130,8 @@ class ScorerGroup(Group):
         functions: of files, which each loads from the same paths.
         precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
         share: what each gets of a machine.
-        timeout_s: how long a process may take to score its share before it counts as lost.
+        timeout_s: how long a process may take to score its share before it counts as lost. A chat model may sample
+            for longer, as long as the process says what it has done.
 
     Attributes:
         facts: of the models.
@@ -150,7 +172,7 @@ class ScorerGroup(Group):
         """The scores of one of the models. Raises as `Scorer`, and `ProcessLost` if processes are lost in a row."""
 
         def scores(conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
-            return self._by_shares(conversations, lambda share: ("scores", model, share), "")
+            return self._by_shares(conversations, lambda share: partial(self._asked, ("scores", model, share)), "")
 
         return scores
 
@@ -158,9 +180,14 @@ class ScorerGroup(Group):
         """One of the chat models."""
         return ScorerEngine(self, model)
 
-    def complete(self, model: int, requests: Sequence[Request]) -> list[Completion]:
-        """The completions of requests by one of the chat models. Raises as an engine, and `ProcessLost` as `ask`."""
-        return self._by_shares(requests, lambda share: ("completions", model, share), "")
+    def complete(
+        self, model: int, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> list[Completion]:
+        """The completions of requests by one of the chat models. Raises as an engine, and `ProcessLost` as `ask`.
+
+        `on_tokens` is called by several threads, and ends the sampling of a share if it raises.
+        """
+        return self._by_shares(requests, lambda share: partial(self._sampled, model, share, on_tokens), "")
 
     def call(self, function: CustomReward, timeout_s: float) -> Ask:
         """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
@@ -175,11 +202,12 @@ class ScorerGroup(Group):
         assert source is not None, "it is not of a file"
         doing = f"; each was running the reward '{source.path}'"
 
-        def sent(share: Sequence[EpisodeGroup]) -> tuple[Any, ...]:
+        def sent(share: Sequence[EpisodeGroup]) -> Callable[[int], Answer]:
             try:
-                return "rewards", source.path, timeout_s, _cloudpickle().dumps(share), TIME_LIMITS.known
+                pickled = _cloudpickle().dumps(share)
             except Exception as error:  # whatever an object says of itself
                 raise RewardError(_unsent(function.name, error)) from error
+            return partial(self._asked, ("rewards", source.path, timeout_s, pickled, TIME_LIMITS.known))
 
         def scores(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
             split = apart([episode for group in groups for episode in group.episodes])
@@ -190,8 +218,10 @@ class ScorerGroup(Group):
 
         return scores
 
-    def _by_shares(self, items: Sequence[T], asked: Callable[[Sequence[T]], tuple[Any, ...]], doing: str) -> list[Any]:
-        """What processes answer of their shares of the items, one after another.
+    def _by_shares(
+        self, items: Sequence[T], asked: Callable[[Sequence[T]], Callable[[int], Answer]], doing: str
+    ) -> list[Any]:
+        """What processes answer of their shares of the items, one after another; `asked` asks one of a share.
 
         The error is that of the first share that has one: with one process or several the same, if it is of one item.
         """
@@ -199,12 +229,12 @@ class ScorerGroup(Group):
         calls = [partial(self._answer, place, asked(share), doing) for place, share in shares.items()]
         return [each for answer in _at_once(calls) for each in answer.result()]
 
-    def _answer(self, preferred: int, asked: tuple[Any, ...], doing: str) -> Any:
+    def _answer(self, preferred: int, asked: Callable[[int], Answer], doing: str) -> Any:
         """What a process answers: the preferred one, or if that is busy whichever is idle first."""
         why: Lost | None = None
         for _ in range(1 + LOSSES):
             with self._idle_place(preferred) as place:
-                answer = self._asked(place, asked)
+                answer = self._built(place) or asked(place)
                 if not isinstance(answer.error, Lost):
                     found, seconds = answer.result()
                     self._ledger.note("scoring", [place], seconds)
@@ -214,14 +244,37 @@ class ScorerGroup(Group):
                     self._replace(place)
         raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
 
-    def _asked(self, place: int, asked: tuple[Any, ...]) -> Answer:
-        """What a process answers; one that has not loaded what it should tries that again first."""
+    def _built(self, place: int) -> Answer | None:
+        """A process that has not loaded what it should tries that again; the error, if it is lost."""
         if place in self._unbuilt:
             try:
                 self._build([place])
             except Lost as lost:
                 return Answer(error=lost)
+        return None
+
+    def _asked(self, asked: tuple[Any, ...], place: int) -> Answer:
+        """What a process answers."""
         return self.actors.collect({place: self.actors.call(place, *asked)}, self._timeout_s)[place]
+
+    def _sampled(
+        self, model: int, requests: Sequence[Request], on_tokens: Callable[[int], None] | None, place: int
+    ) -> Answer:
+        """The completions that a process samples, slice by slice, and the seconds that took."""
+        answer = self._asked(("begin", model, requests), place)
+        done: dict[int, Completion] = {}
+        seconds = 0.0
+        try:
+            while answer.error is None and len(done) < len(requests):
+                answer = self._asked(("sample",), place)
+                if answer.error is None:
+                    done |= answer.value.done
+                    seconds += answer.value.seconds
+                    if on_tokens is not None:
+                        on_tokens(answer.value.tokens)
+        finally:
+            self.actors.call(place, "end")
+        return answer if answer.error else Answer(([done[number] for number in range(len(requests))], seconds))
 
     @contextlib.contextmanager
     def _idle_place(self, preferred: int) -> Generator[int]:
@@ -281,11 +334,8 @@ class ScorerEngine:
     model: int
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order; `on_tokens` is called once, when all are there."""
-        done = self.group.complete(self.model, requests)
-        if on_tokens is not None:
-            on_tokens(sum(len(completion.token_ids) for completion in done))
-        return done
+        """See `ScorerGroup.complete`."""
+        return self.group.complete(self.model, requests, on_tokens)
 
 
 def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:
