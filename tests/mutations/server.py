@@ -213,7 +213,11 @@ MUTATIONS = [
                 "if waiting and waiting + amount > share * self._most",
                 "if waiting + amount > share * self._most",
             ),
-            ("runs.py", "            self._backlog.leave(run.record.owner, counts)\n\n", "            pass\n\n"),
+            (
+                "runs.py",
+                "            self._backlog.leave(run.record.owner, counts)  # first",
+                "            pass  # first",
+            ),
             ("runs.py", "                    self._backlog.leave(record.owner, counts)\n", ""),
             ("runs.py", "if record.base_model == self.base.name:", "if True:"),
             ("runs.py", "share=1.0 if seq == run.next else 0.5", "share=1.0"),

@@ -518,6 +518,23 @@ def test_training_requests_that_are_not_done_have_a_limit(server):
     assert isinstance(wait(alice, asked(alice, models[0], 5)), bytes)
 
 
+def test_who_has_a_result_may_ask_for_as_much_again(server, monkeypatch):
+    """A request counts until its result is told, and no longer."""
+    url, services = server
+    client, seen = http(url, services.keys.add("alice")), []
+    model = model_of(client)
+    finish, backlog = services.runs._futures.finish, services.runs._backlog
+    monkeypatch.setattr(
+        services.runs._futures, "finish", lambda *told: (seen.append(backlog._waiting["alice"]), finish(*told))
+    )
+    answer = client.post("forward_backward", content=batch(model, 1).SerializeToString(), headers=PROTOBUF)
+    assert isinstance(wait(client, answer), bytes)
+    answer = client.post("forward_backward", content=batch(model, 3).SerializeToString(), headers=PROTOBUF)
+    assert answer.status_code == 200  # 2 is missing
+    services.runs._end(services.runs.get("alice", model).record)
+    assert seen == [0, 0]
+
+
 def test_what_an_ended_model_was_asked_waits_no_more(server):
     url, services = server
     client, held = http(url), threading.Event()

@@ -289,8 +289,8 @@ class Runs:
             with run.lock:
                 run.record = ended
                 for seq, counts in run.waiting.items():
-                    self._futures.finish(run.request_id(seq), failure(_gone(record)))
                     self._backlog.leave(record.owner, counts)
+                    self._futures.finish(run.request_id(seq), failure(_gone(record)))
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
@@ -310,6 +310,7 @@ class Runs:
         """Do a request, unless it is computed, and tell the result."""
         with run.lock:
             counts = run.queued.pop(seq)
+        told = SERVER_FAILED  # whatever fails, a client shall not wait for ever
         try:
             if run.record.ended:
                 result = failure(_gone(run.record))
@@ -318,12 +319,10 @@ class Runs:
                 run.executed = seq
             if run.apart and result.kind != ERROR and run.trainer is not None:
                 run.apart = not math.isfinite(run.trainer.optimizer.grad_norm())
-            self._futures.finish(run.request_id(seq), result)
-        except BaseException:  # whatever it is, a client shall not wait for ever
-            self._futures.finish(run.request_id(seq), SERVER_FAILED)
-            raise
+            told = result
         finally:
-            self._backlog.leave(run.record.owner, counts)
+            self._backlog.leave(run.record.owner, counts)  # first: who has the result may ask for as much again
+            self._futures.finish(run.request_id(seq), told)
 
     def _batch(self, joint: JointPass, run: Run, seq: int) -> list[tuple[Run, int, Computed | None]]:
         """A request, with those of other models that could be computed in one pass; without answers if that failed."""
