@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -75,13 +75,8 @@ class FakeOpenAI:
                     fault = fake.faults.popleft() if fake.faults else fake.fault(body)
                     fake._now += 1
                     fake.most = max(fake.most, fake._now)
-                try:
+                with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has left
                     fake._respond(self, body, fault)
-                except (BrokenPipeError, ConnectionResetError):  # whoever asked has left
-                    pass
-                finally:
-                    with fake._lock:
-                        fake._now -= 1
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -120,6 +115,8 @@ class FakeOpenAI:
     def _send(
         self, handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str], drip_s: float = 0.0
     ) -> None:
+        with self._lock:  # before whoever asked can have the answer, and ask again
+            self._now -= 1
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         handler.send_response(status)
         for name, value in {"content-type": "application/json", "content-length": str(len(raw)), **headers}.items():

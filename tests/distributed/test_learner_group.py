@@ -155,9 +155,9 @@ def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
         learner = LearnerGroup(actors, functools.partial(built, tokens=12))
         pids = [where.pid for _, where in sorted(actors.actors.whereabouts().items())]
         os.kill(pids[1], signal.SIGSTOP)
+        began = time.monotonic()
         waking = threading.Timer(6.0, os.kill, (pids[1], signal.SIGCONT))
         waking.start()
-        began = time.monotonic()
         with pytest.raises(ProcessLost, match="a trainer does not hear the others"):
             learner.forward_backward(supervised_batch(EXAMPLES), NLL())
         assert 5.9 < time.monotonic() - began < 4 + trainers.SLOWER_S

@@ -90,7 +90,7 @@ def test_samplers_pass_weights_on_and_none_is_replaced_for_the_loss_of_another(c
 
 def test_those_that_wait_for_a_sampler_that_hangs_are_not_replaced_with_it(cluster):
     source = Counted()
-    with SamplerGroup(4, load, source, share=SMALL, timeout_s=16.0) as engine:
+    with SamplerGroup(4, load, source, share=SMALL, timeout_s=30.0) as engine:
         engine.generate(REQUESTS)
         expected = fresh(source)
         signal_at_second(source, pids(engine)[0], signal.SIGSTOP)

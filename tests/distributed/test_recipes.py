@@ -193,6 +193,9 @@ def test_a_run_goes_on_on_another_number_of_processes(run_of, folder, tmp_path, 
     assert curve(run_of(grpo)) == curve(part) and same(run_of(grpo), part)
 
 
+PATIENCE = {signal.SIGKILL: 60.0, signal.SIGSTOP: 15.0}  # seconds; one that is dead is noticed at once
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_path, shared, run_of, monkeypatch):  # noqa: F811
     """The trainers are its own, and those of the run that is left alone are others."""
@@ -215,7 +218,7 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
     monkeypatch.setattr(trainers.LearnerGroup, "forward_backward", disturbed)
     monkeypatch.setattr(trainers, "RankActors", Watched)
     monkeypatch.setattr("posttrain.distributed.cluster.Actors", shared.actors)
-    cluster = replace(TWO, cluster_timeout=6.0)
+    cluster = replace(TWO, cluster_timeout=PATIENCE[sign])
     monkeypatch.setattr(trainers, "SLOWER_S", 2.0)
     run = grpo(folder)(cluster, output=tmp_path / "lost", quiet=True).run
     assert len(ranks) == 2 and curve(run) == curve(whole) and same(run, whole)

@@ -74,7 +74,7 @@ def who(completion):
 def slow(completion, log):
     with open(log, "a") as file:
         file.write(f"{os.getpid()} {completion}\\n")
-    time.sleep(0.3)
+    time.sleep(1.0)
     return len(completion)
 
 
@@ -124,7 +124,7 @@ def functions(tmp_path_factory):
     return {name: load_reward(f"{file}:{name}") for name in names}
 
 
-def started(size, functions, timeout_s=8.0):
+def started(size, functions, timeout_s=15.0):
     loads = partial(ScorerGroup, size, lambda precision: Models(), precision="float32", timeout_s=timeout_s)
     return loads(functions=list(functions.values()))
 
@@ -197,12 +197,12 @@ def test_a_process_that_its_function_ends_is_replaced(two, functions, tmp_path):
     assert [score.value for (score,) in found] == list(range(12)) and two.replaced == replaced + 1
 
 
-@pytest.mark.parametrize(("name", "timeout_s"), [("fails", 60.0), ("hangs", 0.5)])
+@pytest.mark.parametrize(("name", "timeout_s"), [("fails", 60.0), ("hangs", 2.0)])
 def test_the_error_is_that_of_one_process(name, timeout_s, one, two, functions):
     groups = groups_of(*[1] * 12)
     with pytest.raises(RewardError) as ours:
         here(functions[name], groups, timeout_s)
-    assert ("no 5" if name == "fails" else "did not finish within 0.5 s on task 'task-2'") in str(ours.value)
+    assert ("no 5" if name == "fails" else "did not finish within 2 s on task 'task-2'") in str(ours.value)
     for group in (one, two):
         with pytest.raises(RewardError) as theirs:
             group.call(functions[name], timeout_s)(groups)

@@ -123,7 +123,7 @@ def load_slow():
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_what_a_lost_sampler_had_is_sampled_again_to_the_same_bits(shared_processes, trainer, sign):
-    with SamplerGroup(2, load_slow, trainer, timeout_s=6.0) as engine:
+    with SamplerGroup(2, load_slow, trainer, timeout_s=15.0 if sign == signal.SIGSTOP else 60.0) as engine:
 
         def played(disturb):
             """Two turns of several conversations, as `lockstep` samples them."""

@@ -117,20 +117,20 @@ def test_a_connection_that_is_cut_is_tried_again():
 
 
 def test_an_answer_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(remote, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(remote, "TIMEOUT_S", 1.0)
 
     def drips(handler, body):
         handler.send_response(200)
         handler.end_headers()
-        for _ in range(20):
+        for _ in range(200):
             handler.wfile.write(b" ")
             handler.wfile.flush()
             time.sleep(0.05)
 
     began = time.monotonic()
-    with Answers(drips) as server, pytest.raises(RewardError, match=r"no whole answer within 0.2 s"):
+    with Answers(drips) as server, pytest.raises(RewardError, match=r"no whole answer within 1 s"):
         scores(RemoteReward(server.url, pause_s=0.001), episode())
-    assert len(server.asked) == ATTEMPTS and time.monotonic() - began < 3
+    assert len(server.asked) == ATTEMPTS and time.monotonic() - began < 10 * ATTEMPTS
 
 
 @pytest.mark.parametrize(

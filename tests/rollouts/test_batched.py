@@ -28,9 +28,10 @@ def requests(*lengths: int) -> list[Request]:
 def engine(pause_s: float = 0.0, tokens: int = 1) -> ScriptedEngine:
     """Says how long its prompt is."""
     made = ScriptedEngine(lambda request: (len(request.token_ids), 0), STOP)
-    answer = made.generate
+    answer, made.begun = made.generate, threading.Event()
 
     def generate(asked, on_tokens=None):
+        made.begun.set()
         for _ in range(tokens):
             time.sleep(pause_s)
             if on_tokens:
@@ -39,6 +40,11 @@ def engine(pause_s: float = 0.0, tokens: int = 1) -> ScriptedEngine:
 
     made.generate = generate
     return made
+
+
+async def has_begun(made: ScriptedEngine) -> None:
+    while not made.begun.is_set():
+        await asyncio.sleep(0.001)
 
 
 async def all_of(batched: BatchedEngine, asked: list[Request]) -> list[int]:
@@ -58,7 +64,7 @@ def test_what_is_submitted_meanwhile_is_the_next_batch():
 
     async def both():
         first = asyncio.ensure_future(all_of(batched, requests(1, 2)))
-        await asyncio.sleep(0.05)
+        await has_begun(made)
         return [await all_of(batched, requests(3, 4)), await first]
 
     assert run(both()) == [[3, 4], [1, 2]]
@@ -129,12 +135,12 @@ def test_one_who_leaves_does_not_end_it_for_the_others():
 
 
 def test_one_who_leaves_before_the_batch_begins_is_not_in_it():
-    made = engine(pause_s=0.1)
+    made = engine(pause_s=0.5)
     batched = BatchedEngine(made)
 
     async def one_leaves():
         first = asyncio.ensure_future(batched.submit(requests(9)[0]))
-        await asyncio.sleep(0.02)
+        await has_begun(made)
         tasks = [asyncio.ensure_future(batched.submit(r)) for r in requests(1, 2)]
         await asyncio.sleep(0.02)
         tasks[0].cancel()

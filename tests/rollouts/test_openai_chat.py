@@ -103,19 +103,19 @@ def test_garbage_for_good_ends_in_one_line(server, monkeypatch):
 
 
 def test_a_server_that_hangs_is_asked_again(server, monkeypatch):
-    monkeypatch.setattr(openai_chat, "TIMEOUT_S", 0.2)
-    server.faults.append(Fault(hang_s=30))
+    monkeypatch.setattr(openai_chat, "TIMEOUT_S", 2.0)
+    server.faults.append(Fault(hang_s=60))
     began = time.monotonic()
     assert ask(chat_model(server), "ab")[0].text == "Fine.\nScore: 2"
-    assert len(server.asked) == 2 and time.monotonic() - began < 5
+    assert len(server.asked) == 2 and time.monotonic() - began < 30
 
 
 def test_a_reply_that_comes_a_byte_at_a_time_is_given_up(server, monkeypatch):
-    monkeypatch.setattr(openai_chat, "TIMEOUT_S", 0.5)
-    server.faults.append(Fault(drip_s=0.1, body={"long": "x" * 100}))
+    monkeypatch.setattr(openai_chat, "TIMEOUT_S", 2.0)
+    server.faults.append(Fault(drip_s=0.1, body={"long": "x" * 600}))
     began = time.monotonic()
     assert ask(chat_model(server), "ab")[0].text == "Fine.\nScore: 2"
-    assert len(server.asked) == 2 and time.monotonic() - began < 5
+    assert len(server.asked) == 2 and time.monotonic() - began < 30
 
 
 def test_a_server_that_is_gone_is_named_with_the_cause(server, monkeypatch):

@@ -156,11 +156,11 @@ def test_whoever_passes_on_says_that_it_waits(monkeypatch):
     arriving = Arriving()
     found = []
     with offered(arriving, "127.0.0.1") as (port, key):
-        reader = threading.Thread(target=lambda: found.extend(received("127.0.0.1", port, key, patience=0.5)))
+        reader = threading.Thread(target=lambda: found.extend(received("127.0.0.1", port, key, patience=1.5)))
         reader.start()
         with arriving.adding() as add:
             for _ in range(2):
-                time.sleep(1.0)
+                time.sleep(3.0)
                 add("a", torch.ones(3))
         reader.join(30)
     assert [name for name, _ in found] == ["a", "a"]

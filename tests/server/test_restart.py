@@ -170,8 +170,8 @@ def test_a_poll_is_held_until_the_result_is_there(base, tmp_path, monkeypatch):
         client = Client(url)
         model = client.create()
         client.gradient(model, 2)
-        threading.Timer(1.0, lambda: Client(url).gradient(model, 1)).start()
         began = time.monotonic()
+        threading.Timer(1.0, lambda: Client(url).gradient(model, 1)).start()
         assert isinstance(client.raw(f"{model}:2"), bytes)
         assert 0.9 < time.monotonic() - began < 10
 

@@ -207,8 +207,9 @@ def test_a_second_request_on_a_connection_has_to_come_in_time_too(address):
 
 
 def test_others_are_served_while_many_hang(address):
-    hanging = [connect(address) for _ in range(60)]
-    for n, line in enumerate(hanging):
+    hanging = []
+    for n in range(60):
+        hanging.append(line := connect(address))
         line.sendall(HEAD if n % 2 else HEAD + b"Content-Length: 100\r\n\r\n")
     line = connect(address)
     line.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

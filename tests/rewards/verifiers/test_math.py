@@ -343,7 +343,7 @@ def test_an_answer_that_hangs_is_unparsed_counted_by_its_explanation_and_spares_
     monkeypatch.setattr(math, "too_large", lambda text: None)
     start = time.monotonic()
     value(VERIFIER, r"\boxed{1}", "1")  # start the process before the clock matters
-    quick = MathVerifier(timeout_s=0.7)
+    quick = MathVerifier(timeout_s=3.0)
     batch = [episode(rf"\boxed{{{x}}}", "5") for x in ("5", "9^{9^{9^{9}}}", "5", "6")]
     got = scores(quick, batch)
     assert [s.value for s in got] == [1.0, 0.0, 1.0, 0.0]

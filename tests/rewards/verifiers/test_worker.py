@@ -117,10 +117,10 @@ print(worker.ask(("pid", 0), 5), flush=True)
 """
     env = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
     pid = int(subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, timeout=60).stdout)
-    for _ in range(100):
+    for _ in range(300):
         if not os.path.exists(f"/proc/{pid}"):
             return
-        time.sleep(0.02)
+        time.sleep(0.1)
     pytest.fail(f"process {pid} outlived the program that started it")
 
 

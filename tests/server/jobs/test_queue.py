@@ -275,7 +275,7 @@ def test_processes_that_training_left_behind_are_ended(house):
 
 
 def test_a_job_has_a_time_limit(house):
-    home = house("waits", seconds=0.2)
+    home = house("waits", seconds=3.0)  # which Python takes to start, at most
     job = home.submit()
     done = home.ended(job)
     assert done.state == "failed" and "which is the limit" in done.why
@@ -461,11 +461,12 @@ def test_training_without_its_supervisor_is_ended_before_the_job_starts_again(ho
     os.kill(home.queue.processes._children[home.folder(job)].pid, signal.SIGKILL)
     trains = int(home.starts(job)[0][0])
     home.until(job, lambda: home.queue.processes.look(home.folder(job)) in (ORPHANED, GONE))
-    assert not home.queue.processes.start(home.folder(job), "sft", title="t", hidden={}) or not alive(trains)
+    started = home.queue.processes.start(home.folder(job), "sft", title="t", hidden={})  # behind the queue's back
+    assert not started or not alive(trains)
     home.until(job, lambda: not alive(trains))
     (home.folder(job) / "alone").unlink(missing_ok=True)
     home.ready(job, starts=2)
-    assert home.now(job).attempts >= 2 and home.now(job).state == "running"
+    assert home.now(job).attempts >= 2 - started and home.now(job).state == "running"
 
 
 def test_no_second_start_of_a_job_meets_the_first(house):
