@@ -173,9 +173,10 @@ def test_unknown_knob_in_the_configuration(fails, here):
 def test_configuration_that_is_not_toml(fails, here):
     (here / "my.toml").write_text("dataset: x\n")
     assert fails(words("sft", "--config my.toml")).startswith("my.toml is not TOML: ")
-    (here / "my.toml").write_text('epochs = "2"\n')
-    said = fails(words("sft", "--config my.toml"))
-    assert said == "my.toml: 'epochs' must be a number; got '2', which is text; leave out the quotes"
+    for text, advice in (("2", "; leave out the quotes"), ("two", ""), ("true", "")):
+        (here / "my.toml").write_text(f'epochs = "{text}"\n')
+        said = fails(words("sft", "--config my.toml"))
+        assert said.endswith(f"'epochs' must be a number; got '{text}', which is text{advice}"), said
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ and nothing is said twice. What people get wrong is looked for before tyro reads
 
 import contextlib
 import dataclasses
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -147,8 +148,8 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             with contextlib.suppress(TypeError):
                 values[key] = _loaded(value, kinds[key])
                 continue
-            quoted = ", which is text; leave out the quotes" if isinstance(value, str) else ""
-            raise UserError(f"{origin}: '{key}' must be {_expected(kinds[key])}; got {value!r}{quoted}")
+            expected = _expected(kinds[key])
+            raise UserError(f"{origin}: '{key}' must be {expected}; got {value!r}{_quoted(value, kinds[key])}")
         found.append(values)
     return found
 
@@ -182,6 +183,16 @@ def _loaded(value: Any, kind: Any) -> Any:
         if option in (int, str, bool) and type(value) is option:
             return value
     raise TypeError
+
+
+def _quoted(value: Any, kind: Any) -> str:
+    """What an error says of a text: that it is one, and to leave out the quotes if it would be right without them."""
+    if not isinstance(value, str):
+        return ""
+    with contextlib.suppress(TypeError, tomllib.TOMLDecodeError):
+        _loaded(tomllib.loads(f"value = {value}")["value"], kind)
+        return ", which is text; leave out the quotes"
+    return ", which is text"
 
 
 def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:

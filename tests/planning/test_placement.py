@@ -1,5 +1,6 @@
 """What a dry run says of the processes of a cluster."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from posttrain.errors import UserError
 from posttrain.planning.costs import Phase
 from posttrain.planning.placement import placed
 from posttrain.planning.step_time import StepTime, weights_bytes
+from posttrain.rollouts.policy import load_policy
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
@@ -214,10 +216,15 @@ def test_a_sampler_of_a_server_has_the_weights_alone(folder):  # noqa: F811
     assert f"2 samplers of {size:.1f} GB and" not in placed(plan, two).notes[-1]
 
 
+def libraries(plan):
+    """Bytes of Python and the rest in each process."""
+    return plan.phases[0].parts["Python, libraries and data"]
+
+
 def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9))
-    size = 10**9 * plan.training.itemsize
+    size = 10**9 * plan.training.itemsize + libraries(plan)
     note = placed(models, AsyncOptions(trainers=1, scorers=2, scorer_cpus=0.5)).notes[-1]
     assert f"2 scorers of {size / 1e9:.1f} GB and 0.5 CPUs each" in note
     assert "scorer" not in placed(models, AsyncOptions(trainers=1)).notes[-1]
@@ -229,8 +236,12 @@ def test_scorers_hold_the_local_models_of_judges_and_seats(folder):  # noqa: F81
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9, chat_models=2 * 10**9))
     size = 3 * 10**9 * plan.training.itemsize
-    note = placed(models, AsyncOptions(trainers=1, scorers=2)).notes[-1]
-    assert f"2 scorers of {size / 1e9:.1f} GB and 1 CPU each" in note
+    cache = inspect.signature(load_policy).parameters["cache_gb"].default * 2**30
+    for itemsize, packed in ((4, 0), (2, 2 * 2 * 10**9)):
+        narrow = replace(models, training=replace(models.training, itemsize=itemsize))
+        each = libraries(plan) + 3 * 10**9 * itemsize + packed
+        note = placed(narrow, AsyncOptions(trainers=1, scorers=2)).notes[-1]
+        assert f"2 scorers of {each / 1e9:.1f} GB plus at most {cache / 1e9:.1f} GB of KV cache and 1 CPU each" in note
     here = placed(models, AsyncOptions(trainers=1))
     assert here.notes[-1].endswith(
         f"the process of the command holds {size / 1e9:.1f} GB of models that score, judge or play"
@@ -239,17 +250,19 @@ def test_scorers_hold_the_local_models_of_judges_and_seats(folder):  # noqa: F81
         "the processes need" in warning
         for warning in placed(replace(models, available=size), AsyncOptions(trainers=1)).warnings
     )
-    alone = replace(plan, training=replace(plan.training, chat_models=10**9))
-    assert f"1 scorer of {size / 3e9:.1f} GB" in placed(alone, AsyncOptions(trainers=1, scorers=1)).notes[-1]
 
 
 def test_what_reward_functions_hold_is_not_known(folder):  # noqa: F811
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9))
-    size = 10**9 * plan.training.itemsize / 1e9
+    base = libraries(plan) / 1e9
+    size = base + plan.training.itemsize
     both = AsyncOptions(trainers=1, scorers=2)
     assert f"2 scorers of {size:.1f} GB plus what reward fu" in placed(models, both, functions=True).notes[-1]
-    assert "2 scorers of what reward functions hold and 1 CPU each" in placed(plan, both, functions=True).notes[-1]
+    assert (
+        f"2 scorers of {base:.1f} GB plus what reward functions hold and 1 CPU each"
+        in placed(plan, both, functions=True).notes[-1]
+    )
 
 
 def test_gpus_are_named_where_they_are_asked_for(folder):  # noqa: F811

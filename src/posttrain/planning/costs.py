@@ -22,6 +22,7 @@ from posttrain.training.load import Load
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
+LIBRARIES = "Python, libraries and data"
 REWARD_MODELS, CHAT_MODELS = "reward models", "weights of judges and players"  # what they are called in plans
 
 

@@ -1,11 +1,11 @@
 """`--dry-run` of a run on a cluster: what each process holds, and what is sent."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from posttrain.planning.costs import CHAT_MODELS, GB, REWARD_MODELS, Phase, Training
+from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
 from posttrain.planning.result import Plan
 from posttrain.planning.step_time import weights_bytes
 from posttrain.runs.memory import available_bytes
@@ -23,6 +23,7 @@ from posttrain.setup.cluster_options import (
 
 ELSEWHERE = (REWARD_MODELS, CHAT_MODELS)  # these are in the process of the command, or in those of scorers
 FROZEN = ("weights", "reference", "teacher")  # sharded also with an adapter; the rest of full weights comes later
+CHAT_CACHE = int(1.5 * 2**30)  # bytes, of `load_policy` for a judge or player
 ALONE = "memory above is that of one process that does everything"
 AS_FAST = "time is of processes that each compute as this one does with as many threads, without scoring and waiting"
 
@@ -60,8 +61,11 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     models = sum(plan.training.held().get(name, 0) for name in ELSEWHERE)
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
         refuse_idle_scorers(models > 0 or functions)
-        together += cluster.scorers * models
-        lines.append(_line(cluster, "scorer", cluster.scorers, models, functions=functions))
+        scorer = update.get(LIBRARIES, 0) + models + _packed(plan.training)
+        together += cluster.scorers * scorer
+        unknown = ["what reward functions hold"] if functions else []
+        unknown += [f"at most {CHAT_CACHE / GB:.1f} GB of KV cache"] if plan.training.chat_models else []
+        lines.append(_line(cluster, "scorer", cluster.scorers, scorer, unknown))
     elif models:
         together += models
         lines.append(f"the process of the command holds {models / GB:.1f} GB of models that score, judge or play")
@@ -138,14 +142,18 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
     return _Need(sharded // shards + working, host, loaded)
 
 
-def _line(cluster: TrainerOptions, kind: str, count: int, size: int, *, functions: bool = False) -> str:
+def _packed(training: Training) -> int:
+    """Bytes of the packed weights of chat models, while they sample."""
+    return 0 if training.on_gpu or training.itemsize != 2 else training.held().get(CHAT_MODELS, 0)
+
+
+def _line(cluster: TrainerOptions, kind: str, count: int, size: int, unknown: Sequence[str] = ()) -> str:
     share = reserved(cluster, kind)
     amounts = [f"{share['cpus']:g} CPU{'s' * (share['cpus'] != 1)}"]
     amounts += [f"{share['gpus']:g} GPU"] if share["gpus"] else []
     memory = f" ({share['memory_gb']:g} GB reserved)" if share["memory_gb"] else ""
-    held = [f"{size / GB:.1f} GB"] if size or not functions else []
-    held += ["what reward functions hold"] if functions else []
-    return f"{count} {kind}{'s' * (count > 1)} of {' plus '.join(held)}{memory} and {' and '.join(amounts)} each"
+    held = " plus ".join([f"{size / GB:.1f} GB", *unknown])
+    return f"{count} {kind}{'s' * (count > 1)} of {held}{memory} and {' and '.join(amounts)} each"
 
 
 def _sampler(training: Training, sampling: Phase | None) -> int:

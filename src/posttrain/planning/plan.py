@@ -146,7 +146,7 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
     worst = [max(same, key=lambda one: one[0].total) for same in found if same]
     if training.lora_rank and not training.head and not training.on_gpu:  # from a GPU they go to the host
         worst.append((costs.saving_phase(training), work.longest))
-    beside = {"Python, libraries and data": libraries} if libraries else {}
+    beside = {costs.LIBRARIES: libraries} if libraries else {}
     return [(Phase(phase.name, beside | dict(phase.parts)), load) for phase, load in worst]
 
 
