@@ -3,11 +3,13 @@
 import importlib
 import json
 import os
+import pickle
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -73,6 +75,42 @@ def sleeper():
     yield process
     process.kill()
     process.wait()
+
+
+class Two(Exception):
+    """Is pickled without its second argument, so that it cannot be read."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+
+class Fails(Process):
+    def two(self):
+        raise Two("out of", "memory")
+
+    def locked(self):
+        error = ValueError("out of memory")
+        error.lock = threading.Lock()
+        raise error
+
+    def usual(self):
+        raise KeyError("a")
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "says"),
+    [
+        ("two", RuntimeError, "Two: out of memory"),
+        ("locked", RuntimeError, "ValueError: out of memory"),
+        ("usual", KeyError, "'a'"),
+    ],
+)
+def test_an_error_that_cannot_be_sent_is_said_and_is_no_loss_of_the_process(method, kind, says):
+    answer = pickle.loads(pickle.dumps(Fails().call(method, ())))  # as Ray sends it
+    with pytest.raises(kind) as raised:
+        answer.result()
+    assert type(raised.value) is kind and str(raised.value) == says
+    assert "Traceback" in raised.value.__notes__[0] and method in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize("stopped", [False, True])

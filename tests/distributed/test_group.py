@@ -58,3 +58,15 @@ def test_spans_end_when_they_are_noted_and_are_returned_once(clock):
     ledger.note("scoring", [1, 0], 3.0)
     assert ledger.spans() == [Span(f"scorer {n}", "scoring", 5101.0, 5104.0) for n in (1, 0)]
     assert ledger.spans() == []
+
+
+def test_slices_of_one_work_that_follow_each_other_are_one_span(clock):
+    ledger = Ledger("scorer", 1)
+    for now, work in ((104.0, "scoring"), (105.03, "scoring"), (106.03, "weights"), (108.0, "weights")):
+        clock.now = now
+        ledger.note(work, [0], 1.0)
+    assert [(span.work, span.began, span.ended) for span in ledger.spans()] == [
+        ("scoring", pytest.approx(5103.0), pytest.approx(5105.03)),
+        ("weights", pytest.approx(5105.03), pytest.approx(5106.03)),
+        ("weights", pytest.approx(5107.0), pytest.approx(5108.0)),
+    ]

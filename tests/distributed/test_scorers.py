@@ -274,7 +274,7 @@ def test_a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer(sl
     told = []
     assert group.engine(0).generate(["a", "b", "c"], told.append) == ["a", "b", "c"]
     assert actors.called == ["begin", "sample", "sample", "sample", "end"] and actors.most == [8.0] * 4
-    assert told == [3, 3, 3] and group.metrics()["cluster/busy/scorer0"] > 0.0 and group.replaced == 0
+    assert told == [0, 3, 3, 3] and group.metrics()["cluster/busy/scorer0"] > 0.0 and group.replaced == 0
 
 
 def test_a_process_that_is_lost_in_the_middle_of_a_share_samples_it_again(slow):
@@ -297,7 +297,7 @@ class Clocked:
         self.closed += 1
 
     def add(self, number, request):
-        self.left[number] = request
+        self.left[number] = request.name
 
     def step(self):
         self.now += 0.04
@@ -305,18 +305,25 @@ class Clocked:
         return dict([self.left.popitem()])
 
 
+def asking(name, tokens=1):
+    return SimpleNamespace(name=name, token_ids=(1,) * tokens)
+
+
 def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
     engine = Clocked()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: engine.now))
     process = module.ScoringProcess(1)
-    process._models = Models(chats=[SimpleNamespace(engine=engine)])
-    process.begin(0, list("abcde"))
+    process._models = Models(chats=[SimpleNamespace(engine=engine, model=SimpleNamespace(context=64, name="judge"))])
+    process.begin(0, [asking(letter) for letter in "abcde"])
     assert process.sample() == Exchanged({4: "e", 3: "d", 2: "c"}, 6, pytest.approx(0.12))
     assert process.sample() == Exchanged({1: "b", 0: "a"}, 4, pytest.approx(0.08))
-    process.begin(0, ["f"])
+    process.begin(0, [asking("f")])
     assert engine.closed == 1 and process.sample().done == {0: "f"}
     process.end()
     assert engine.closed == 2
+    with pytest.raises(UserError, match="64"):
+        process.begin(0, [asking("g"), asking("h", tokens=64)])
+    assert engine.closed == 2  # it was not opened
 
 
 def test_losses_in_a_row_are_an_error(fakes):

@@ -47,6 +47,8 @@ MUTATIONS = [
             ("except ray.exceptions.RayError as error:", "except ray.exceptions.RayActorError as error:"),
             ("except ray.exceptions.RayTaskError:", "except ray.exceptions.ActorDiedError:"),
             ("first_line(error)", "str(error)"),
+            ("ray.cloudpickle.loads(ray.cloudpickle.dumps(error))", "ray.cloudpickle.dumps(error)"),
+            ("            told.add_note(note)\n", "            pass\n"),
             ('min(1.0, ray.cluster_resources().get("GPU", 0.0))', 'ray.cluster_resources().get("GPU", 0.0)'),
             ("if self.gpus is None else self.gpus", "if not self.gpus else self.gpus"),
             ('"GPU": found, ', ""),
@@ -83,8 +85,8 @@ MUTATIONS = [
                 ORDERED,
             ),
             (
-                "self._models.chats[model].engine",
-                "self._models.chats[0].engine",
+                "self._models.chats[model]\n",
+                "self._models.chats[0]\n",
                 "completions_are_those_of_one_process_in_order",
             ),
             (
@@ -108,8 +110,8 @@ MUTATIONS = [
                 "a_process_says_after_each_slice_of_time_what_is_done",
             ),
             (
-                "        self.end()\n        self._decoding",
-                "        self._decoding",
+                "        self.end()\n        policy",
+                "        policy",
                 "a_process_says_after_each_slice_of_time_what_is_done",
             ),
             (
@@ -118,19 +120,29 @@ MUTATIONS = [
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "                    done |= answer.value.done\n",
-                "                    done = answer.value.done\n",
+                "                    done |= found.done\n",
+                "                    done = found.done\n",
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "seconds += answer.value.seconds",
+                'self._ledger.note("scoring", [place], found.seconds)',
                 "pass",
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "                        on_tokens(answer.value.tokens)\n",
-                "                        pass\n",
-                "one_who_gives_up_ends_the_sampling_and_the_next_is_answered",
+                "                    told(found.tokens)\n",
+                "                    pass\n",
+                "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
+            ),
+            (
+                "        told(0)  # who",
+                "        # who",
+                "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
+            ),
+            (
+                "        refuse_unanswerable(requests, policy.model.context, policy.model.name)\n",
+                "",
+                "a_process_says_after_each_slice_of_time_what_is_done",
             ),
             ("for each in answer.result()]", "for each in answer.result()[:1]]", ORDERED),
             ("in _at_once(calls) for", "in _at_once(calls)[::-1] for", ORDERED),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from posttrain.rollouts import batched
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Request, Sampling
@@ -132,6 +133,21 @@ def test_one_who_leaves_does_not_end_it_for_the_others():
         return (await tasks[1]).token_ids[0]
 
     assert run(one_leaves()) == 2
+
+
+def test_what_goes_on_after_an_error_is_told_that_nobody_waits():
+    """Such as the share of another process."""
+    made, told = engine(), []
+
+    def generate(asked, on_tokens=None):
+        told.append(on_tokens)
+        raise ValueError("out of memory")
+
+    made.generate = generate
+    with pytest.raises(ValueError, match="out of memory"):
+        run(all_of(BatchedEngine(made), requests(1, 2)))
+    with pytest.raises(batched._Abandoned):
+        told[0](1)
 
 
 def test_one_who_leaves_before_the_batch_begins_is_not_in_it():

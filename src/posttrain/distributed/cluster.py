@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from posttrain.distributed.connection import PROXIES
-from posttrain.errors import EngineError, PosttrainError, ProcessLost, UserError, first_line
+from posttrain.errors import EngineError, PosttrainError, ProcessLost, UserError, described, first_line
 from posttrain.models.precision import default_device, fastest
 
 try:
@@ -106,7 +106,22 @@ class Process:
         except (Exception, KeyboardInterrupt) as error:  # SystemExit, of a signal, ends the process
             if not isinstance(error, PosttrainError):
                 error.add_note(traceback.format_exc())  # which is not sent with it
-            return Answer(error=error)
+            return Answer(error=_sendable(error))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, or a `RuntimeError` that says the same if it cannot be pickled or not be read again.
+
+    Ray would tell the second kind as the loss of the process.
+    """
+    try:
+        ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
+        return error
+    except Exception:
+        told = RuntimeError(described(error))
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(note)
+        return told
 
 
 class Share(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from posttrain.distributed import cluster
-from posttrain.runs.timeline import Span
+from posttrain.runs.timeline import Span, joined
 
 LOSSES = 5  # of processes in a row, without an answer in between: then something else is wrong
 
@@ -38,6 +38,7 @@ class Group:
         self.actors.stop()
 
 
+GAP_S = 0.05  # between two slices of time
 LEAST_S = 1e-9  # by which a rate is divided
 
 
@@ -78,7 +79,7 @@ class Ledger:
         return shares, speeds
 
     def spans(self) -> list[Span]:
-        """What they did since the last call, in the order in which it ended."""
+        """What they did since the last call; work that goes on within `GAP_S` is one span."""
         with self._noting:
             found, self._spans = self._spans, []
-        return found
+        return joined(found, GAP_S)

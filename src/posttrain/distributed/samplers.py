@@ -29,10 +29,8 @@ from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
 from posttrain.rollouts.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
-from posttrain.runs.timeline import Span, joined
+from posttrain.runs.timeline import Span
 from posttrain.types import Completion, Decoding, Request
-
-GAP_S = 0.05  # between two spans of sampling that the timeline shows as one
 
 
 class Source(Protocol):
@@ -235,7 +233,7 @@ class SamplerGroup(Group):
 
     def spans(self) -> list[Span]:
         """What samplers did since the last call."""
-        return joined(self._ledger.spans(), GAP_S)
+        return self._ledger.spans()
 
     def revive(self, place: Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""

@@ -29,6 +29,7 @@ from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
+from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
@@ -80,7 +81,9 @@ class ScoringProcess(cluster.Process):
     def begin(self, model: int, requests: Sequence[Request]) -> None:
         """Give requests to one of the chat models. Raises as its engine."""
         self.end()
-        self._decoding = self._opened.enter_context(self._models.chats[model].engine.open(self._count))
+        policy = self._models.chats[model]
+        refuse_unanswerable(requests, policy.model.context, policy.model.name)
+        self._decoding = self._opened.enter_context(policy.engine.open(self._count))
         for number, request in enumerate(requests):
             self._decoding.add(number, request)
         self._left = len(requests)
@@ -236,9 +239,7 @@ class ScorerGroup(Group):
             with self._idle_place(preferred) as place:
                 answer = self._built(place) or asked(place)
                 if not isinstance(answer.error, Lost):
-                    found, seconds = answer.result()
-                    self._ledger.note("scoring", [place], seconds)
-                    return found
+                    return answer.result()
                 why = answer.error
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self._replace(place)
@@ -254,27 +255,36 @@ class ScorerGroup(Group):
         return None
 
     def _asked(self, asked: tuple[Any, ...], place: int) -> Answer:
-        """What a process answers."""
-        return self.actors.collect({place: self.actors.call(place, *asked)}, self._timeout_s)[place]
+        """What a process answers, of which the seconds are noted that it took."""
+        answer = self._called(place, *asked)
+        if answer.error is not None:
+            return answer
+        found, seconds = answer.value
+        self._ledger.note("scoring", [place], seconds)
+        return Answer(found)
+
+    def _called(self, place: int, method: str, *args: Any) -> Answer:
+        return self.actors.collect({place: self.actors.call(place, method, *args)}, self._timeout_s)[place]
 
     def _sampled(
         self, model: int, requests: Sequence[Request], on_tokens: Callable[[int], None] | None, place: int
     ) -> Answer:
-        """The completions that a process samples, slice by slice, and the seconds that took."""
-        answer = self._asked(("begin", model, requests), place)
+        """The completions that a process samples, slice by slice."""
+        told = on_tokens or (lambda _: None)
+        told(0)  # who waits may have left while the share waited for a process
+        answer = self._called(place, "begin", model, requests)
         done: dict[int, Completion] = {}
-        seconds = 0.0
         try:
             while answer.error is None and len(done) < len(requests):
-                answer = self._asked(("sample",), place)
+                answer = self._called(place, "sample")
                 if answer.error is None:
-                    done |= answer.value.done
-                    seconds += answer.value.seconds
-                    if on_tokens is not None:
-                        on_tokens(answer.value.tokens)
+                    found: Exchanged = answer.value
+                    self._ledger.note("scoring", [place], found.seconds)
+                    done |= found.done
+                    told(found.tokens)
         finally:
             self.actors.call(place, "end")
-        return answer if answer.error else Answer(([done[number] for number in range(len(requests))], seconds))
+        return answer if answer.error else Answer([done[number] for number in range(len(requests))])
 
     @contextlib.contextmanager
     def _idle_place(self, preferred: int) -> Generator[int]:

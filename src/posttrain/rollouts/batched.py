@@ -20,7 +20,7 @@ class Generates(Protocol):
 
 
 class _Abandoned(Exception):
-    """All requests of the batch were cancelled."""
+    """Nobody waits for the batch any more."""
 
 
 class BatchedEngine:
@@ -56,7 +56,7 @@ class BatchedEngine:
 
     def _answer(self, asked: Sequence[_Asked]) -> None:
         def look(_: int) -> None:
-            if all(future.cancelled() for _, future in asked):
+            if all(future.done() for _, future in asked):  # cancelled, or told an error of another part of the batch
                 raise _Abandoned
 
         try:

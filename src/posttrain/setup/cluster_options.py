@@ -41,7 +41,8 @@ class TrainerOptions:
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: float = 600.0
     """Seconds that a call to a process may take. After that the process counts as lost, and is replaced: a sampler or a
-    scorer alone, trainers all together from the last checkpoint. A scorer's call is its share of a batch."""
+    scorer alone, trainers all together from the last checkpoint. A scorer's call is its share of a batch, or
+    a part of the tokens where a judge or player samples."""
 
 
 @dataclass(frozen=True)
