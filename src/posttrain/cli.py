@@ -94,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # help was asked for, and printed
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        return _complain(f"interrupted{_saved(words)}", 130, words)
+        made = "; if there is a run directory, --resume RUN goes on from it" if _resumes(words) else ""
+        return _complain(f"interrupted{made}", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
@@ -124,9 +125,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _saved(words: Sequence[str]) -> str:
     """What is left of a run that ended early, for commands that can go on with one."""
+    return "; what was saved before is whole, and --resume RUN goes on from it" if _resumes(words) else ""
+
+
+def _resumes(words: Sequence[str]) -> bool:
     command = COMMANDS.get(words[0]) if words else None
-    resumes = command is not None and "resume" in command.shared
-    return "; what was saved before is whole, and --resume RUN goes on from it" if resumes else ""
+    return command is not None and "resume" in command.shared
 
 
 def _set_up_libraries() -> None:

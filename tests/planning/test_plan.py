@@ -207,7 +207,10 @@ def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
     found = rl(folder, measure=True, max_new_tokens=30, steps=10)
     assert found.time.update == pytest.approx(16e-3 * (P + 240)) and found.time.sampling == pytest.approx(15.0)
     assert found.summary()["seconds"] == pytest.approx(150 + 0.16 * (P + 240))
-    assert any("at most 21 s a step (sampling 15 s, update 5.7 s), 3 min in all" in line for line in found.lines())
+    said = "at most 21 s a step (sampling 15 s, update 5.7 s), 3 min in all"
+    assert any(said in line and "scoring" not in line for line in found.lines())
+    judged = replace(found, training=replace(found.training, chat_models=1000))
+    assert any(f"{said}, without scoring" in line for line in judged.lines())
     again = rl(folder, measure=True, max_new_tokens=30, steps=10, updates_per_step=3)
     assert again.time.update == pytest.approx(3 * 16e-3 * (P + 240)) and again.time.sampling == pytest.approx(15.0)
 

@@ -107,6 +107,8 @@ def test_kl_far_away_or_torn_for_a_moment() -> None:
         ({"logprob_gap__mean": [0.001] * 19 + [0.031]}, "logprob_gap/mean reached 0.031"),
         ({"logprob_gap__mean": 0.001, "logprob_gap__max": [0.1, 1.1, 0.1, 0.1]}, "logprob_gap/max reached 1.1"),
         ({"logprob_gap__mean": 0.029, "logprob_gap__max": 0.99}, None),
+        ({"logprob_gap__mean": [0.001] + [0.06] * 19, "staleness__max": [0.0] + [1.0] * 19}, None),  # learnt since
+        ({"logprob_gap__mean": [0.031] + [0.06] * 19, "staleness__max": [0.0] + [1.0] * 19}, "/mean reached 0.031"),
         ({}, None),
     ],
 )
@@ -234,4 +236,6 @@ def test_silent_counts_the_steps_in_which_a_reward_always_applied() -> None:
     rows = [{"step": n} | ({"not_applicable/kind": 1.0} if n < 9 else {}) for n in range(20)]
     assert checks.silent(Curves(rows, LIMITS), LIMITS) is None
     assert checks.silent(Curves(rows[:17], LIMITS), LIMITS) is not None
-    assert checks.silent(Curves(rows[:7], LIMITS), LIMITS) is None
+    assert checks.silent(Curves(rows[:7], LIMITS), LIMITS) is not None  # none of any step
+    few = [{"step": n, "not_applicable/kind": 0.9} for n in range(7)]
+    assert checks.silent(Curves(few, LIMITS), LIMITS) is None

@@ -106,7 +106,8 @@ class Plan:
             else ""
         )
         step = self.time.step
-        return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.steps)} in all{busy}"
+        unscored = ", without scoring" * bool(self.training.reward_models or self.training.chat_models)
+        return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.steps)} in all{unscored}{busy}"
 
 
 def _count(number: int, name: str) -> str:

@@ -135,10 +135,11 @@ def kl(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def logprob_gap(run: Curves, limits: Thresholds) -> Finding | None:
-    """Logprob gap: sampler and trainer disagree about sampled tokens."""
+    """Logprob gap: sampler and trainer disagree about sampled tokens, in steps whose weights sampled all of them."""
     parts = []
+    fresh = Curves([row for row in run.rows if not row.get("staleness/max")], limits)
     for name, limit in (("logprob_gap/mean", limits.logprob_gap_mean), ("logprob_gap/max", limits.logprob_gap_max)):
-        worst = max(run.values(name), default=0.0)
+        worst = max(fresh.values(name), default=0.0)
         if worst > limit:
             parts.append(f"{name} reached {number(worst)} nats, {number(limit)} is the bound")
     if not parts:
@@ -263,7 +264,8 @@ def silent(run: Curves, limits: Thresholds) -> Finding | None:
     prefix = "not_applicable/"
     names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(prefix))
     shares = {name.removeprefix(prefix): sum(run.values(name)) / len(run.rows) for name in names}
-    if len(run.rows) < limits.min_steps or max(shares.values(), default=0.0) < limits.silent:
+    most = max(shares.values(), default=0.0)
+    if most < limits.silent or (len(run.rows) < limits.min_steps and most < 1.0):
         return None
     name = max(shares, key=lambda name: shares[name])
     return Finding(

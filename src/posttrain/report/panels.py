@@ -128,7 +128,7 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Share of time in which processes work", ("cluster/busy/",), percent=True),
             Panel("Time by phase", ("seconds/rollout", "seconds/reward", "seconds/train"), "seconds", stacked=True),
             Panel("Time of a step", ("seconds/step",), "seconds"),
-            Panel("Memory", ("memory_gb",), "GB"),
+            Panel("Memory of the command's process", ("memory_gb",), "GB"),
             Panel("Tokens of a step", ("tokens",)),
         ),
     ),

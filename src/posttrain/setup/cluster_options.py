@@ -77,7 +77,7 @@ class ScorerOptions(ClusterOptions):
     """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and the
     scorers have models."""
     scorer_memory_gb: float = 0.0
-    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what its weights need."""
+    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
     scorer_threads: int = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
