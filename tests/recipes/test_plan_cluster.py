@@ -33,7 +33,7 @@ def test_a_plan_has_a_table_and_a_recommendation(capsys):
     trained = run(SMALL_PLAN).plan.best.trained
     assert int(mean) == round(trained / 64)
     assert lines[4].split() == [*HEAD, "tokens/s", "cost/Mtoken"]
-    assert any(line.startswith("fastest: asynchronous with ") and "per million" in line for line in lines)
+    assert any(line.startswith("fastest of the table: asynchronous with ") and "per million" in line for line in lines)
     assert any(line.startswith("synchronous with ") and "times as long a step" in line for line in lines)
 
 
@@ -49,8 +49,8 @@ def test_other_modes_are_compared_with_the_fastest_one():
     first = replace(splits[0], mode="colocated", step=best.step / 2)
     also = replace(plan, splits=[first, *splits])
     assert also.best == best
-    assert [line for line in also.lines() if line.startswith("fastest on GPUs of their own: ")]
-    assert not [line for line in also.lines() if line.startswith("fastest: ")]
+    assert [line for line in also.lines() if line.startswith("fastest of the table on GPUs of their own: ")]
+    assert not [line for line in also.lines() if line.startswith("fastest of the table: ")]
 
 
 def test_the_same_as_json(capsys):

@@ -227,7 +227,7 @@ def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
     ray, said = importlib.import_module("posttrain.distributed.connection"), partial(announce_start, starting(cluster))
     if ray.connect(cluster.address, reserved_by_all(cluster, "cpus"), said):
         stack.callback(ray.disconnect)
-    announce_start("connected to Ray; the processes start and load their models")
+        announce_start("connected to Ray; the processes start and load their models")
 
 
 def share_of(cluster: TrainerOptions, kind: str) -> Any:

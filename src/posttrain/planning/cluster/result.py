@@ -101,10 +101,10 @@ class ClusterPlan:
             *table,
             "",
             "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
-            f"fastest{' on GPUs of their own' * (best is not self.splits[0])}: {self._told(best)}",
-            *self._compared(),
             f"posttrain as it is now (samplers of one GPU, weights passed on at {CHANNEL / GB:.2f} GB/s): "
             + (self._told(self.now) if self.now else "does not fit" + self._of_one_gpu()),
+            f"fastest of the table{' on GPUs of their own' * (best is not self.splits[0])}: {self._told(best)}",
+            *self._compared(),
             *(f"WARNING: {warning}" for warning in self.warnings()),
         ]
 
