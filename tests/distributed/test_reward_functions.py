@@ -301,7 +301,8 @@ def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tm
     assert same(theirs, ours) and len((folder / "calls").read_text()) == 16 + 4 + 16
 
 
-def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, cluster):  # noqa: F811
+def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, cluster, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("posttrain.distributed.group.GAP_S", 0.0)  # each share is a span
     more = {"eval_dataset": "", "eval_every": 0, "gold": ""}
     job = rewarded(folder, schedule="pipelined", reward=f"{folder / 'rewards.py'}:most", **more)
     ours = job(output=tmp_path / "here", quiet=True).run

@@ -75,8 +75,8 @@ MUTATIONS = [
         Mutation("distributed/scorers.py", old, new, f"{SCORERS}::test_{test}")
         for old, new, test in [
             (
-                "if not isinstance(answer.error, Lost):",
-                "if not answer.error:",
+                "except Lost as lost:",
+                "except Exception as lost:",
                 "what_a_model_refuses_is_raised_as_it_is",
             ),
             (
@@ -120,8 +120,8 @@ MUTATIONS = [
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "                    done |= found.done\n",
-                "                    done = found.done\n",
+                "                done |= found.done\n",
+                "                done = found.done\n",
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
@@ -130,8 +130,8 @@ MUTATIONS = [
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "                    told(found.tokens)\n",
-                "                    pass\n",
+                "                told(found.tokens)\n",
+                "                pass\n",
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (

@@ -24,7 +24,7 @@ import torch
 
 from posttrain.background import finish
 from posttrain.distributed import cluster, connection
-from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
@@ -205,7 +205,7 @@ class ScorerGroup(Group):
         assert source is not None, "it is not of a file"
         doing = f"; each was running the reward '{source.path}'"
 
-        def sent(share: Sequence[EpisodeGroup]) -> Callable[[int], Answer]:
+        def sent(share: Sequence[EpisodeGroup]) -> Callable[[int], list[Any]]:
             try:
                 pickled = _cloudpickle().dumps(share)
             except Exception as error:  # whatever an object says of itself
@@ -222,7 +222,7 @@ class ScorerGroup(Group):
         return scores
 
     def _by_shares(
-        self, items: Sequence[T], asked: Callable[[Sequence[T]], Callable[[int], Answer]], doing: str
+        self, items: Sequence[T], asked: Callable[[Sequence[T]], Callable[[int], list[Any]]], doing: str
     ) -> list[Any]:
         """What processes answer of their shares of the items, one after another; `asked` asks one of a share.
 
@@ -232,59 +232,48 @@ class ScorerGroup(Group):
         calls = [partial(self._answer, place, asked(share), doing) for place, share in shares.items()]
         return [each for answer in _at_once(calls) for each in answer.result()]
 
-    def _answer(self, preferred: int, asked: Callable[[int], Answer], doing: str) -> Any:
+    def _answer(self, preferred: int, asked: Callable[[int], list[Any]], doing: str) -> list[Any]:
         """What a process answers: the preferred one, or if that is busy whichever is idle first."""
         why: Lost | None = None
         for _ in range(1 + LOSSES):
             with self._idle_place(preferred) as place:
-                answer = self._built(place) or asked(place)
-                if not isinstance(answer.error, Lost):
-                    return answer.result()
-                why = answer.error
+                try:
+                    if place in self._unbuilt:
+                        self._build([place])
+                    return asked(place)
+                except Lost as lost:
+                    why = lost
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self._replace(place)
         raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
 
-    def _built(self, place: int) -> Answer | None:
-        """A process that has not loaded what it should tries that again; the error, if it is lost."""
-        if place in self._unbuilt:
-            try:
-                self._build([place])
-            except Lost as lost:
-                return Answer(error=lost)
-        return None
+    def _called(self, place: int, method: str, *args: Any) -> Any:
+        """What a method of a process returns; raises what it raises, and `Lost`."""
+        return self.actors.collect({place: self.actors.call(place, method, *args)}, self._timeout_s)[place].result()
 
-    def _asked(self, asked: tuple[Any, ...], place: int) -> Answer:
+    def _asked(self, asked: tuple[Any, ...], place: int) -> list[Any]:
         """What a process answers, of which the seconds are noted that it took."""
-        answer = self._called(place, *asked)
-        if answer.error is not None:
-            return answer
-        found, seconds = answer.value
+        found, seconds = self._called(place, *asked)
         self._ledger.note("scoring", [place], seconds)
-        return Answer(found)
-
-    def _called(self, place: int, method: str, *args: Any) -> Answer:
-        return self.actors.collect({place: self.actors.call(place, method, *args)}, self._timeout_s)[place]
+        return found
 
     def _sampled(
         self, model: int, requests: Sequence[Request], on_tokens: Callable[[int], None] | None, place: int
-    ) -> Answer:
+    ) -> list[Completion]:
         """The completions that a process samples, slice by slice."""
         told = on_tokens or (lambda _: None)
         told(0)  # who waits may have left while the share waited for a process
-        answer = self._called(place, "begin", model, requests)
         done: dict[int, Completion] = {}
         try:
-            while answer.error is None and len(done) < len(requests):
-                answer = self._called(place, "sample")
-                if answer.error is None:
-                    found: Exchanged = answer.value
-                    self._ledger.note("scoring", [place], found.seconds)
-                    done |= found.done
-                    told(found.tokens)
+            self._called(place, "begin", model, requests)
+            while len(done) < len(requests):
+                found: Exchanged = self._called(place, "sample")
+                self._ledger.note("scoring", [place], found.seconds)
+                done |= found.done
+                told(found.tokens)
         finally:
             self.actors.call(place, "end")
-        return answer if answer.error else Answer([done[number] for number in range(len(requests))])
+        return [done[number] for number in range(len(requests))]
 
     @contextlib.contextmanager
     def _idle_place(self, preferred: int) -> Generator[int]:
