@@ -4,13 +4,14 @@ Everything goes through `main`, with a model folder that takes no time.
 """
 
 import errno
+import io
 import json
 import math
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -268,7 +269,7 @@ def test_no_disk_space_at_a_checkpoint(fails, here, monkeypatch, command):
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     found = fails(words(command, "--steps 3 --save-every 1 --output run"), code=1)
-    assert found.startswith("checkpoint of step 2 not saved in run/checkpoints: no space left; it needs at least ")
+    assert found.startswith("checkpoint of step 2 not saved in run/checkpoints: no space left; it needs more than ")
     assert "make room there, then resume (earlier checkpoints are as they were)" in found
     assert found.endswith("step 1 is saved in run, --resume goes on from there")
     assert checkpoints(here / "run") == ["step-000001"]
@@ -323,6 +324,12 @@ class FullDisk:
     def flush(self) -> None:
         self.file.flush()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self.file.close()
         self._or_full(0)
@@ -352,10 +359,10 @@ def test_no_disk_space_while_a_step_is_logged(fails, here, monkeypatch, command,
         monkeypatch.setattr(events, "RecordWriter", lambda file: RecordWriter(FullDisk(file, 900)))
     found = fails(words(command, "--steps 6 --save-every 1 --output run"), code=1)
     assert found.startswith("no space left on the disk while run/") and which in found.split(" was ")[0]
-    assert found.endswith("make room there; what was saved before is whole, and --resume RUN goes on from it")
     monkeypatch.undo()
     monkeypatch.chdir(here)
-    assert checkpoints(here / "run")
+    step = int(checkpoints(here / "run")[-1][5:])
+    assert found.endswith(f"make room there; step {step} is saved in run, --resume goes on from there")
     assert main([command, "--resume", "run", "--quiet"]) == 0
     rows = [json.loads(line) for line in (here / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == list(range(1, 7))
@@ -371,9 +378,94 @@ def test_no_disk_space_for_a_new_run_leaves_the_directory_as_it_was(fails, here,
 
     monkeypatch.setattr(Path, "write_text", full)
     found = fails(words("sft", "--output run"), code=1)
-    assert found.startswith("no space left on the disk while run was written; make room there")
+    assert found == "no space left on the disk while run/environment.json was written; make room there"
     monkeypatch.setattr(Path, "write_text", written)
     assert main(words("sft", "--output run --quiet")) == 0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
+    """Have the system refuse to write files in whose path a text is: to open them, unless the disk is full."""
+    real = io.open
+
+    def refuse(number: int, part: str) -> None:
+        def opened(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+            refused = part in str(file) and set(mode) & set("wax+")
+            if refused and number != errno.ENOSPC:
+                raise OSError(number, os.strerror(number), str(file))
+            found = real(file, mode, *more, **named)
+            return FullDisk(found, 0) if refused else found
+
+        monkeypatch.setattr(io, "open", opened)
+
+    return refuse
+
+
+def kept(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("command", "number"), [("sft", errno.EROFS), ("rl", errno.EROFS), ("sft", errno.EACCES)])
+def test_a_run_that_cannot_be_written_is_not_gone_on_with(fails, here, disk, command, number):
+    assert main(words(command, "--steps 2 --save-every 1 --output run --quiet")) == 0
+    before = kept(here / "run")
+    disk(number, "run/")
+    assert fails([command, "--resume", "run", "--steps", "3"]) == (
+        f"run cannot be written: {os.strerror(number)}; make it writable, or copy it to another disk and --resume the "
+        "copy; the last good checkpoint is run/checkpoints/step-000002"
+    )
+    assert kept(here / "run") == before
+
+
+@pytest.mark.parametrize("file", ["environment.json", "events"])
+def test_no_disk_space_when_a_run_is_gone_on_with(fails, here, disk, monkeypatch, file):
+    assert main(words("sft", "--steps 2 --save-every 1 --output run --quiet")) == 0
+    disk(errno.ENOSPC, file)
+    found = fails(["sft", "--resume", "run", "--steps", "3"], code=1)
+    assert found.startswith("no space left on the disk while run/") and file in found
+    assert found.endswith("make room there; the last good checkpoint is run/checkpoints/step-000002")
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert main(["sft", "--resume", "run", "--steps", "3", "--quiet"]) == 0
+    assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2, 3]
+
+
+GOES_ON = "step 2 is saved in run, --resume goes on from there"
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "begins", "ends"),
+    [
+        (errno.ENOSPC, "best.json", "checkpoint run/checkpoints/step-000002 was saved, but ", f"resume; {GOES_ON}"),
+        (errno.ENOSPC, "state.json", "checkpoint of step 2 not saved in run/checkpoints: no space left; it needs ", ""),
+        (errno.ENOSPC, "report.html", "no space left on the disk while run/report.html was written; ", GOES_ON),
+        (errno.EROFS, "report.html", "run/report.html cannot be written: the disk is read-only; ", GOES_ON),
+    ],
+)
+def test_what_is_saved_is_said_wherever_the_disk_fails(fails, here, disk, monkeypatch, number, file, begins, ends):
+    (here / "held.jsonl").write_text('{"prompt": "9", "completion": "18"}')
+    held = "--eval-dataset held.jsonl --eval-every 2" if file == "best.json" else ""
+    disk(number, file)
+    found = fails(words("sft", f"--steps 2 --save-every 2 --output run {held}"), code=1)
+    assert found.startswith(begins) and found.endswith(ends) and "earlier checkpoints" not in found
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert main(["sft", "--resume", "run", "--quiet"]) == 0
+    assert (here / "run" / "report.html").exists() and checkpoints(here / "run") == ["step-000002"]
+
+
+def test_a_disk_that_is_full_before_the_first_checkpoint(fails, here, monkeypatch):
+    opened = RunDirectory._open
+
+    def full(self: RunDirectory, step: int) -> None:
+        opened(self, step)
+        setattr(self, "_metrics", FullDisk(self._metrics, 0))  # noqa: B010
+
+    monkeypatch.setattr(RunDirectory, "_open", full)
+    assert fails(words("sft", "--steps 2 --output run"), code=1) == (
+        "no space left on the disk while run/metrics.jsonl was written; make room there; run has no checkpoint yet, "
+        "--resume run starts it again"
+    )
 
 
 def test_another_error_of_the_system_is_not_taken_for_a_full_disk(fails, monkeypatch):
@@ -428,6 +520,48 @@ def test_resume_with_another_configuration(fails, command, more, differences):
         f"run was started with another configuration: {differences}; resume with the options it was started with, "
         "or start a new run"
     )
+
+
+def edit(run: Path, old: str, new: str) -> None:
+    """Write something else into the run's configuration, as somebody with an editor does."""
+    file = run / "config.toml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "old", "new", "difference", "typed"),
+    [
+        ("sft", "", "lr = 5e-05", "lr = 0.5", "lr was 5e-05, now 0.5", "--lr 5e-05"),
+        ("sft", "--decay linear", 'decay = "linear"', "", 'decay was "linear", now "cosine"', "--decay linear"),
+        ("rl", "", "clip_low = 0.2", "clip_low = 0.1", "knobs.clip_low was 0.2, now 0.1", "--clip-low 0.2"),
+    ],
+)
+def test_a_configuration_that_was_edited_is_another_one(fails, here, command, more, old, new, difference, typed):
+    assert main(words(command, f"--steps 1 --output run --quiet {more}")) == 0
+    begun = (here / "run" / "config.toml").read_text()
+    edit(here / "run", old, new)
+    before = kept(here / "run")
+    for words_of_it in ([], ["--steps", "2"]):
+        assert fails([command, "--resume", "run", *words_of_it]) == (
+            f"run/config.toml has been edited: {difference}; to go on as before put that back, or type {typed}"
+        )
+    assert kept(here / "run") == before
+    assert main([command, "--resume", "run", "--quiet", *typed.split()]) == 0
+    assert (here / "run" / "config.toml").read_text() == begun
+    assert main([command, "--resume", "run", "--quiet"]) == 0
+
+
+def test_what_may_differ_may_be_edited_and_is_said(here, capsys):
+    assert main(words("sft", "--steps 1 --output run --quiet")) == 0
+    edit(here / "run", "steps = 1\n", "steps = 2\n")
+    assert main(["sft", "--resume", "run"]) == 0
+    assert "other options than before: steps was 1, now 2" in " ".join(capsys.readouterr().err.split())
+    assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2]
+    edit(here / "run", "steps = 2\n", "steps = 1\n")  # what it went on with counts
+    assert main(["sft", "--resume", "run"]) == 2
+    assert "run has 2 steps, more than --steps 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

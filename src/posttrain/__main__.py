@@ -1,7 +1,33 @@
 """`python -m posttrain` is the command line."""
 
+import atexit
+import os
 import sys
+import threading
+from typing import NoReturn
 
 from posttrain.cli import main
 
-sys.exit(main())
+PATIENCE_S = 10.0  # for threads that are left when the command is done
+
+
+def run() -> NoReturn:
+    """Run a command, and end the process with its exit code, whatever threads the module of a reward may have."""
+    code, ended = main(), threading.Event()
+    atexit.register(ended.set)  # called when no thread is waited for any more
+
+    def end() -> None:
+        if ended.wait(PATIENCE_S):
+            return
+        left = [each.name for each in threading.enumerate() if not each.daemon and each != threading.main_thread()]
+        print(f"posttrain: ends without {', '.join(left) or 'a thread'}, which goes on and on", file=sys.stderr)
+        atexit._run_exitfuncs()  # such as those that end other processes
+        sys.stdout.flush()
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -11,8 +11,10 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from posttrain.errors import described
 
 T = TypeVar("T")
 
@@ -56,8 +58,27 @@ async def without_exit(answer: Awaitable[T]) -> T:
     """Await `answer`; a SystemExit in any task would end the loop, and leave whoever waits without an answer."""
     try:
         return await answer
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(repr(error)) from error
+    except BaseException as error:
+        if (told := crossing(error)) is error or _from_outside(error):
+            raise
+        raise told from error
+
+
+def crossing(error: BaseException) -> Exception:
+    """The error; in place of one that ends a loop, or that a future cannot hold, a `RuntimeError` caused by it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
+        return error
+    told = RuntimeError(described(error))
+    told.__cause__ = error
+    return told
+
+
+def _from_outside(error: BaseException) -> bool:
+    """Whether a coroutine ends by this because its task was cancelled, or it was closed."""
+    if isinstance(error, GeneratorExit):
+        return error.__traceback__ is None or error.__traceback__.tb_next is None
+    task = asyncio.current_task() if isinstance(error, asyncio.CancelledError) else None
+    return task is not None and task.cancelling() > 0
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -103,6 +124,22 @@ async def _awake(coroutine: Coroutine[Any, Any, T]) -> T:
 
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Await a plain function in a daemon thread, with the caller's context variables."""
+    # shielded: a cancelled waiter must not cancel the future that the thread still writes to
+    return await asyncio.shield(asyncio.wrap_future(_started(function, *args, **kwargs)))
+
+
+def in_time(seconds: float, function: Callable[..., T], *args: Any) -> T:
+    """The result of a plain function in a daemon thread, which is given up when its time is up.
+
+    For answers of a network: a socket's time limit is of each read, and no limit where a byte comes now and then.
+
+    Raises:
+        TimeoutError: the time is up. Whatever the function raises passes through.
+    """
+    return _started(function, *args).result(seconds)
+
+
+def _started(function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
     context = contextvars.copy_context()
     result: Future[T] = Future()
 
@@ -110,13 +147,12 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         try:
             value = context.run(function, *args, **kwargs)
         except BaseException as error:  # also SystemExit: a user's function must not end the thread in silence
-            result.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            result.set_exception(crossing(error))
         else:
             result.set_result(value)
 
     threading.Thread(target=work, daemon=True, name=f"reward {getattr(function, '__name__', '')}").start()
-    # shielded: a cancelled waiter must not cancel the future that the thread still writes to
-    return await asyncio.shield(asyncio.wrap_future(result))
+    return result
 
 
 def loop_of(key: str) -> asyncio.AbstractEventLoop:

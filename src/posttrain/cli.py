@@ -115,17 +115,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"'posttrain[{extra}]'" if extra else error.name
         return _complain(f"the package '{error.name}' is not installed; type: pip install {what}", 2, words)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno == errno.EROFS:
+            says = f"{error.filename or 'a file'} cannot be written: the disk is read-only; make it writable"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = f" while {error.filename} was written" if error.filename else ""
+            says = f"no space left on the disk{where}; make room there"
+        else:
             return _unexpected(error, words)
-        where = f" while {error.filename} was written" if error.filename else ""
-        return _complain(f"no space left on the disk{where}; make room there{_saved(words)}", 1, words)
+        return _complain(_with_notes(error, says), 1, words)
     except Exception as error:
         return _unexpected(error, words)
-
-
-def _saved(words: Sequence[str]) -> str:
-    """What is left of a run that ended early, for commands that can go on with one."""
-    return "; what was saved before is whole, and --resume RUN goes on from it" if _resumes(words) else ""
 
 
 def _resumes(words: Sequence[str]) -> bool:

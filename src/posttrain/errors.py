@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from posttrain.option_names import OPTIONS
 
@@ -115,14 +116,32 @@ def foreign(text: str) -> str:
     return text.replace("`", "'")
 
 
-def first_line(error: BaseException) -> str:
-    r"""What an error of another library says, without its explanations.
+def moved_to(asked: str, location: str) -> str:
+    """Where a redirect of the address `asked` leads, without what may be secret; "" where it does not say.
 
     Example:
-        >>> first_line(OSError("no `config.json`.\nSee the docs")), first_line(KeyError())
-        ("no 'config.json'", 'KeyError')
+        >>> moved_to("http://a.example/v1", "https://me:pw@b.example/v1?key=k"), moved_to("http://a.example/v1", "/v2")
+        ('https://b.example/v1', 'http://a.example/v2')
     """
-    return foreign((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))
+    try:
+        parts = urlsplit(urljoin(asked, location) if location else "")
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        return ""
+    there = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return foreign(re.sub(r"[^!-~]", "", there))[:200]
+
+
+def first_line(error: BaseException) -> str:
+    r"""What an error of another library says, without its explanations; a line that ends with a colon has the next.
+
+    Example:
+        >>> [first_line(error) for error in (OSError("no `a`.\nSee the docs"), KeyError(), ValueError("a:\n b"))]
+        ["no 'a'", 'KeyError', 'a: b']
+    """
+    lines = re.sub(r":\s*\n\s*", ": ", _text(error).strip()).splitlines() or [type(error).__name__]
+    return foreign(lines[0].rstrip("."))
 
 
 def described(error: BaseException) -> str:
@@ -132,8 +151,15 @@ def described(error: BaseException) -> str:
         >>> described(KeyError("a")), described(AssertionError())
         ("KeyError: 'a'", 'AssertionError')
     """
-    says = str(error) if isinstance(error, PosttrainError) else foreign(str(error))
+    says = _text(error) if isinstance(error, PosttrainError) else foreign(_text(error))
     return f"{type(error).__name__}: {says}" if says else type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a user's class may be wrong, too
+        return "its text cannot be read"
 
 
 def place_of(error: BaseException) -> str:

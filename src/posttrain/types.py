@@ -37,7 +37,8 @@ class Message:
     """One message of a conversation.
 
     `tools` are the JSON schemas of the functions that may be called, each as JSON text. They are a field of one message
-    of a conversation, the first of the system or a user, so that they are passed on with the prompt.
+    of a conversation, the first of the system or a user, so that they are passed on with the prompt. What the assistant
+    says is `learned` in sft unless the data say that it is given.
     """
 
     role: Role
@@ -47,6 +48,7 @@ class Message:
     name: str = ""  # of the tool, or the speaker
     reasoning: str = ""  # of the assistant, if separate from the content
     tools: tuple[str, ...] = ()
+    learned: bool = True
 
     @property
     def text(self) -> str:

@@ -52,12 +52,12 @@ def test_system_template_columns_and_limit(tmp_path):
     [
         ({"a": 1}, "line 2: no demonstration found; this row has: a; expected messages, or prompt and completion"),
         ({"prompt": "a"}, "line 2: field 'completion' is missing"),
-        ({"prompt": "a", "response": "b"}, 'map it with `columns="completion=response"`'),
+        ({"prompt": "a", "solution": "b"}, 'map it with `columns="completion=solution"`'),
         ({"prompt": "a", "completion": ""}, "line 2: field 'completion' is empty"),
         ({"messages": CHAT[:1]}, "line 2: the conversation has no assistant message"),
         ({"messages": [*CHAT, {"role": "assistant", "content": ""}]}, "field 'messages' message 3 content is empty"),
         ({"instruction": "a"}, "field 'output' is missing"),
-        ({"question": "a", "answer": 3}, "field 'answer' must be text; got 3"),
+        ({"question": "a", "answer": 3}, "field 'answer' must be text or a list of {role, content}; got 3"),
     ],
 )
 def test_rows_that_teach_nothing_name_line_and_field(tmp_path, row, problem):

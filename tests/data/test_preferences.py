@@ -189,8 +189,8 @@ def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
     ("row", "problem"),
     [
         (
-            JUDGED | {"label": "yes"},
-            "field 'label' must be true for a good response and false for a bad one; got 'yes'",
+            JUDGED | {"label": "perhaps"},
+            "for a bad one; got 'perhaps'",
         ),
         (JUDGED | {"completion": [{"role": "user", "content": "b"}]}, "'completion' must be one response"),
         ({"prompt": "a", "completion": "b", "rating": 1}, "field 'label' is missing"),

@@ -12,8 +12,10 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
+from posttrain.data import load_demonstrations
 from posttrain.data.sources import has_splits, in_memory, load_rows, read_rows
 from posttrain.errors import DataError, UserError
+from posttrain.types import Message
 
 ROWS = [{"prompt": "1+1?", "answer": "2"}, {"prompt": "2+2?", "answer": "4"}, {"prompt": "é?", "answer": "☃"}]
 
@@ -74,7 +76,7 @@ def test_cells_are_divided_by_what_the_header_has(tmp_path, name, text):
     assert [list(row.values()) for row in load_rows(str(path))] == [["1", "2"]]
 
 
-def test_conversations_in_a_csv_are_lists_and_other_json_is_text(tmp_path):
+def test_cells_of_a_csv_are_text_and_a_conversation_in_one_is_read(tmp_path):
     messages = [{"role": "user", "content": "a, b"}, {"role": "assistant", "content": "c"}]
     rows = [
         {
@@ -89,7 +91,9 @@ def test_conversations_in_a_csv_are_lists_and_other_json_is_text(tmp_path):
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
         table.writerows(rows)
-    assert load_rows(str(tmp_path / "a.csv")) == [rows[0] | {"messages": messages}]
+    (read,) = load_rows(str(tmp_path / "a.csv"))
+    assert read == rows[0]
+    assert load_demonstrations(str(tmp_path / "a.csv")) == [(Message("user", "a, b"), Message("assistant", "c"))]
 
 
 def test_both_formats_of_arrow(tmp_path):

@@ -43,9 +43,19 @@ def made() -> dict[str, ChatFormat]:
 CHATS = made()
 SILENT = ("smollm2", "gemma2", "gemma3", "mistral", "phi3")
 TALKING = [name for name in CHATS if name not in SILENT]
-TOOLS = tuple(
-    json.dumps({"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}})
-    for name in ("weather", "a_b-c.d", "f1")
+
+
+def described(name, **properties) -> str:
+    """A tool whose parameters have these schemas, or these types."""
+    typed = {key: {"type": each} if isinstance(each, str) else each for key, each in properties.items()}
+    about = {"name": name, "description": "", "parameters": {"type": "object", "properties": typed}}
+    return json.dumps({"type": "function", "function": about})
+
+
+TOOLS = (
+    described("weather", city="string", days="integer"),
+    described("a_b-c.d", a="object", e="boolean", f="number", g="string"),
+    described("f1", n={"type": ["integer", "object"]}, k="string"),
 )
 ASK = Message("user", "Go.", tools=TOOLS)
 NEST = {"a": {"b": [1, {"c": "}"}], "d": None}, "e": True, "f": -1.5, "g": "x"}
@@ -57,8 +67,8 @@ def wrote(chat, calls, content="") -> str:
     return chat._written([ASK, Message("assistant", content, numbered)])
 
 
-def read(chat, text):
-    found = chat.parse(text)
+def read(chat, text, tools=TOOLS):
+    found = chat.parse(text, tools=tools)
     return found.content, [(call.name, json.loads(call.arguments)) for call in found.tool_calls]
 
 
@@ -154,11 +164,113 @@ def test_a_malformed_call_does_not_hide_the_next_one(name):
     assert calls == [("f1", {"n": 3})] and "weather" in content
 
 
-def test_numbers_lists_and_objects_between_tags_are_read_as_such_and_all_else_is_text():
-    given = {"n": 3, "x": -0.5, "l": [1, "a"], "o": {"a": {}}, "s": "3 apples", "t": True, "e": ""}
-    for name in PAIRS:
-        assert read(CHATS[name], wrote(CHATS[name], [("f1", given)])) == ("", [("f1", given)])
-        assert read(CHATS[name], wrote(CHATS[name], [("f1", {"s": "[" * 9000})])) == ("", [("f1", {"s": "[" * 9000})])
+# the schema of a parameter, what stands between its tags, and what that is
+PLACE = {"type": "object", "properties": {"x": {"type": "integer"}}}
+MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+BETWEEN_TAGS = [
+    *(("string", text, text) for text in ("42", "true", "null", '{"a": 1}', '"90210"', "", " a ", "[" * 9000)),
+    *(("integer", text, value) for text, value in (("42", 42), (" -7\n", -7), ("4.0", 4.0), ("4 apples", "4 apples"))),
+    *(("integer", text, text) for text in ('"42"', "[" * 9000, "")),  # as it was written, and the policy's error
+    *(("number", text, value) for text, value in (("42", 42), ("-0.5", -0.5), ("1e3", 1000.0))),
+    *(("boolean", text, value) for text, value in (("true", True), ("False", False), ("yes", "yes"))),
+    *(("array", text, value) for text, value in (('[1, "a"]', [1, "a"]), ("1, 2", "1, 2"))),
+    ("object", '{"a": {}}', {"a": {}}),
+    (["string", "integer"], "42", "42"),
+    (["integer", "null"], "42", 42),
+    (["integer", "null"], "null", None),
+    (["integer", "null"], "None", None),
+    ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, "42", 42),
+    *((MAYBE, text, value) for text, value in (("42", "42"), ("null", None), ("none", "none"))),
+    ({"type": "string", "nullable": True}, "null", None),
+    *(({"enum": ["a", 1]}, text, value) for text, value in (("a", "a"), ("1", 1), ("2", 2))),
+    *(({"$ref": "#/$defs/Place"}, text, value) for text, value in (('{"x": 1}', {"x": 1}), ("x", "x"))),
+    ({"description": "anything"}, "42", "42"),
+]
+
+
+@pytest.mark.parametrize("name", list(PAIRS))
+@pytest.mark.parametrize(("kind", "text", "value"), BETWEEN_TAGS)
+def test_what_stands_between_tags_has_the_type_that_the_schema_gives_it(name, kind, text, value):
+    known = json.loads(described("f1", v=kind if isinstance(kind, dict) else {"type": kind}))
+    known["function"]["parameters"]["$defs"] = {"Place": PLACE}
+    written = wrote(CHATS[name], [("f1", {"v": text})])
+    found = read(CHATS[name], written, [described("weather", v="integer"), json.dumps(known)])
+    assert json.dumps(found) == json.dumps(("", [("f1", {"v": value})]))  # 1 is neither 1.0 nor true
+    assert found == read(CHATS[name], written, [json.dumps(known["function"])])  # the function's schema alone
+
+
+@pytest.mark.parametrize("name", list(PAIRS))
+def test_what_no_schema_describes_is_text(name):
+    given = {"a": "42", "b": "true", "c": "null", "d": "[1]"}
+    for tools in ((), (described("other", a="integer"),), (described("f1", z="integer"),), ("{}",)):
+        assert read(CHATS[name], wrote(CHATS[name], [("f1", given)]), tools) == ("", [("f1", given)])
+
+
+def test_null_and_booleans_are_read_as_a_template_writes_them_in_python():
+    """Qwen3-Coder's template writes what is neither text nor a list with `| string`."""
+    chat = ChatFormat(of_family("hermes", template=HEAD + TURNS.replace("CALL", PAIRS["functions"].replace(
+        "value if value is string else value | tojson", "value | string"))))  # fmt: skip
+    calls = [("f1", {"a": True, "b": False, "c": None, "d": "True", "e": 3})]
+    optional = {"type": ["boolean", "null"]}
+    tools = [described("f1", a="boolean", b=optional, c=optional, d="string", e="integer")]
+    assert read(chat, wrote(chat, calls), tools) == ("", calls)
+
+
+@pytest.mark.parametrize("before", ["\n", ""])
+@pytest.mark.parametrize("after", ["\n", ""])
+@pytest.mark.parametrize("value", ["x", "    return 1\n", "\n\nx\n\n", "\tx ", "a\n  b", " ", ""])
+def test_of_the_white_space_around_a_value_the_template_has_one_newline_and_the_value_the_rest(value, before, after):
+    chat = CHATS["functions"]
+    written = f"<tool_call>\n<function=f1>\n<parameter=k>{before}{value}{after}</parameter>\n</function>\n</tool_call>"
+    meant = value
+    if not before:  # a value that begins with the newline that the template would write
+        meant = meant.removeprefix("\n")
+    if not after:
+        meant = meant.removesuffix("\n")
+    assert read(chat, written) == ("", [("f1", {"k": meant})])
+
+
+def test_a_value_ends_at_its_first_closing_tag():
+    text = wrote(CHATS["functions"], [("f1", {"k": "a </parameter> b"})])
+    assert read(CHATS["functions"], text) == (text, [])
+
+
+@pytest.mark.parametrize("tag", ["think", "thinking", "reasoning"])
+@pytest.mark.parametrize("name", [name for name in TALKING if name != "qwen3"])  # which writes an empty block itself
+def test_a_call_that_the_reasoning_quotes_is_text(name, tag):
+    chat = CHATS[name]
+    quoted, meant = (wrote(chat, [call]) for call in (("weather", {"city": "Oslo"}), ("f1", {"n": 3})))
+    on, off = f"<{tag}>", f"</{tag}>"
+    for reasoning in (
+        f"{on}Perhaps {quoted}?{off}",
+        f"Perhaps {quoted}? Or {quoted}{off}",
+        f"{on}{off}{on}{quoted}{off}",
+    ):
+        assert read(chat, reasoning) == (reasoning, [])
+        assert read(chat, f"{reasoning}\n{meant}") == (reasoning, [("f1", {"n": 3})])
+        assert read(chat, f"{reasoning}\nNo call.") == (f"{reasoning}\nNo call.", [])
+    assert read(chat, f"{on}Perhaps {quoted}") == (f"{on}Perhaps {quoted}", [])  # cut off within it
+    ended = f"{meant}\n{on}And {quoted}"
+    assert read(chat, ended) == (f"{on}And {quoted}", [("f1", {"n": 3})])
+
+
+@pytest.mark.parametrize("name", [name for name in TALKING if name not in PAIRS])
+def test_tags_of_reasoning_within_arguments_are_text(name):
+    for said in ("a </think> b", "<think>", "<think>a</think>"):
+        calls = [("f1", {"k": said}), ("weather", {"city": said})][: 1 if name == "llama3" else 2]
+        assert read(CHATS[name], wrote(CHATS[name], calls)) == ("", calls)
+
+
+def test_a_call_behind_reasoning_that_the_prompt_opens_leaves_its_end_in_the_text():
+    opened = TURNS.replace("assistant\n{% endif", "assistant\n<think>\n{% endif").replace(
+        "\n{{ m.content }}", "\n{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}"
+    )
+    for call in PAIRS.values():
+        chat = ChatFormat(of_family("hermes", template=HEAD + opened.replace("CALL", call)))
+        quoted, meant = wrote(chat, [("weather", {"city": "Oslo"})]), wrote(chat, [("f1", {"n": 3})])
+        assert quoted.startswith("\n</think>\n\n")
+        quoted = quoted.removeprefix("\n</think>\n\n")
+        assert read(chat, f"Hm. {quoted} No.{meant}") == (f"Hm. {quoted} No.\n</think>", [("f1", {"n": 3})])
 
 
 def test_what_stands_around_a_result_is_learned_from_the_template_not_from_its_name():
@@ -211,14 +323,23 @@ def test_any_calls_are_read_as_they_were_written(name, calls):
     assert read(CHATS[name], wrote(CHATS[name], calls)) == ("", calls)
 
 
-PLAIN = st.text(alphabet="xyz é☃.", min_size=1, max_size=9).map(str.strip).filter(bool)
-FLAT = st.dictionaries(KEYS, PLAIN | st.integers() | st.booleans() | st.lists(st.integers(), max_size=3), max_size=3)
+PLAIN = st.text(alphabet='xyz é☃.\n\t{}"1[]', max_size=9)
+OF_TYPE = {
+    "string": PLAIN,
+    "integer": st.integers(),
+    "boolean": st.booleans(),
+    "array": st.lists(st.integers(), max_size=3),
+}
+TYPED = st.one_of(*(st.tuples(KEYS.map(f"{kind}-{{}}".format), each) for kind, each in OF_TYPE.items()))
+FLAT = st.lists(TYPED, max_size=4).map(dict)
 
 
 @pytest.mark.parametrize("name", list(PAIRS))
 @given(st.lists(st.tuples(NAMES, FLAT), min_size=1, max_size=3))
 def test_any_pairs_are_read_as_they_were_written(name, calls):
-    assert read(CHATS[name], wrote(CHATS[name], calls)) == ("", calls)
+    typed = {key: key.partition("-")[0] for _, given in calls for key in given}
+    tools = [described(called, **typed) for called, _ in calls]
+    assert read(CHATS[name], wrote(CHATS[name], calls), tools) == ("", calls)
 
 
 @pytest.mark.parametrize("name", TALKING)

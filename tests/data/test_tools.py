@@ -13,7 +13,7 @@ from posttrain.data.demonstrations import conversation_in, load_demonstrations
 from posttrain.data.messages import tools_column, written
 from posttrain.data.preferences import judged_of, judgements_of, pair_of, preferences_in, ranked_of
 from posttrain.data.rows import Row
-from posttrain.data.tasks import dress, load_tasks, tasks_of
+from posttrain.data.tasks import dress, load_tasks, task_in
 from posttrain.errors import DataError, TemplateError
 from posttrain.types import Message, ToolCall
 from tests.data.families import of_family
@@ -405,7 +405,7 @@ def test_calls_are_trained_behind_the_prompts_that_inference_sees(name, turns):
 
 
 def test_a_prompt_has_earlier_calls_and_a_column_of_tools(tmp_path):
-    (task,) = tasks_of([row(prompt=ROW["messages"][:3], answer="Yes.", tools=[TOOL])])
+    task = task_in(row(prompt=ROW["messages"][:3], answer="Yes.", tools=[TOOL]))
     assert task.prompt == DIALOGUE[:3] and task.metadata["tools"] == [TOOL]
     for name, expected in FIRST.items():
         prompt = expected[: expected.rindex("⟦")].replace("⟦", "").replace("⟧", "")

@@ -275,5 +275,5 @@ def test_a_classifier_with_several_scores_and_a_broken_adapter_are_refused(tmp_p
     with pytest.raises(ModelError, match="does not say which model"):
         load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(ModelError, match="cannot load a reward model"):
+    with pytest.raises(ModelError, match="cannot load a language model"):
         load_reward_model(str(tmp_path / "nothing"), dtype=torch.float32)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_a_packaged_model_is_pulled(monkeypatch, tmp_path):
 
 
 def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path):
-    with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
+    with pytest.raises(ModelError, match="cannot load a language model from") as caught:
         load_model(str(tmp_path), dtype=torch.float32)
     assert "\n" not in str(caught.value)
 
@@ -85,14 +86,26 @@ def test_an_error_of_many_lines_is_told_in_its_first(tmp_path, monkeypatch):
 def test_torn_weights_are_refused_in_one_line(tmp_path):
     folder = model_folder(tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
+    with pytest.raises(ModelError, match="cannot load a language model from") as caught:
         load_model(str(folder), dtype=torch.float32)
     assert "\n" not in str(caught.value)
 
 
+def test_a_quantization_whose_library_is_missing_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    folder = model_folder(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    for load in (load_model, load_reward_model):
+        with pytest.raises(ModelError, match=r"cannot load a .* model from .*: .*bitsandbytes") as caught:
+            load(str(folder), dtype=torch.float32)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_model_that_is_no_language_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    with pytest.raises(ModelError, match="cannot load a causal language model"):
+    with pytest.raises(ModelError, match="cannot load a language model"):
         load_model(str(tmp_path), dtype=torch.float32)
 
 
@@ -215,9 +228,11 @@ def test_an_adapter_whose_base_is_gone_names_both_folders_and_what_to_do(adapter
     with pytest.raises(ModelError) as error:
         ask(str(adapter))
     assert str(error.value) == (
-        f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or write where "
-        f"it is into {adapter}/adapter_config.json (base_model_name_or_path)"
+        f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or a link to "
+        f"where it is now: ln -s MODEL '{base}'"
     )
+    base.symlink_to(adapter.parent / "moved")
+    assert ask(str(adapter))
 
 
 def test_an_adapter_whose_base_is_damaged_or_an_adapter_names_the_adapter_first(adapter):

@@ -58,6 +58,7 @@ _FAULTS = {
         ("if self._chat_format is None or engine is None:", "if self._chat_format is None:"),
         ("            self._engine.reset(before)\n", "            pass\n"),
     ],
+    ("rollouts/chat_models.py", "rollouts/test_chat_models.py"): [('{turns + 1:02d}", tools)', '{turns + 1:02d}")')],
     ("setup/judges.py", OWN): [
         ("        policy=judging.policy,\n", ""),
         ("options.judge_cache, policy, seated)", "options.judge_cache, seats=seated)"),
@@ -156,6 +157,7 @@ _FAULTS = {
         ("[*([] if restarts else self._branch), turn]", "[*self._branch, turn]"),
         ("self._chat.decode((*opening, *done.token_ids))", "self._chat.decode(done.token_ids)"),
         ('f"call{len(self.turns):02d}"', '"call00"'),
+        ("text, prefix, self._tools)", "text, prefix)"),
         ('if self._tools else Message("assistant", text)', 'if True else Message("assistant", text)'),
         ("if tools and tuple(tools) != self._tools:", "if False:"),
         ("if tools and tuple(tools) != self._tools:", "if tuple(tools) != self._tools:"),

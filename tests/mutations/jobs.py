@@ -20,7 +20,7 @@ MUTATIONS = [
             ("server_hostname=host", "server_hostname=addresses[0][1]"),
             ("if answer.status != 200:", "if answer.status >= 400:"),
             ("if size > most:", "if False:"),
-            ("if time.monotonic() > until:", "if False:"),
+            ("in_time(TIMEOUT_S, self._post, body, most)", "self._post(body, most)"),
             ("if len(values) != count:", "if False:"),
             ("if math.isfinite(number):", "if True:"),
             (" and not isinstance(value, bool)", ""),

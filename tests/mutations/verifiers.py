@@ -49,6 +49,17 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation(f"rewards/verifiers/{file}.py", old, new, "rewards/verifiers/test_boxes.py")
+        for file, old, new in [
+            ("boxes", "braced(outside_reasoning(completion))", "outside_reasoning(completion)"),
+            ("extraction", "_last_boxed(braced(outside))", "_last_boxed(outside)"),
+            ("extraction", r"(?![ \t]*[\w^{]|[.,][0-9])", ""),
+            ("extraction", r"|(?=[-+.]?[0-9]|\\[A-Za-z]|[A-Za-z][0-9^_])", ""),
+            ("prose", "braced(text[-MAX_CHARACTERS:])", "text[-MAX_CHARACTERS:]"),
+            ("surroundings", "completion = braced(completion) if", "completion = completion if"),
+        ]
+    ),
+    *(
         Mutation("rewards/verifiers/dropped.py", old, new, "rewards/verifiers/test_formula.py")
         for old, new in [
             ("if (mark := _MARK_OF_TEXT.search(text)) and", "if (mark := None) and"),

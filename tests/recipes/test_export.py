@@ -3,6 +3,9 @@
 import hashlib
 import json
 import os
+import shlex
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from posttrain.errors import ModelError, UserError
 from posttrain.export import checking
 from posttrain.export.folder import new_folder
 from posttrain.models.load import load_model
+from posttrain.models.lora import add_lora
 from posttrain.recipes import export, reward_model, sft
 from posttrain.recipes.export import ExportHF, ExportMerge
 from posttrain.recipes.reward_model import Scoring
@@ -155,6 +159,45 @@ def test_an_adapter_stays_one_and_a_whole_model_is_copied_byte_for_byte(made, tm
         assert (whole.output / name).read_bytes() == (best(made["model"]) / name).read_bytes()
     again = export.run(ExportHF(str(whole.output), str(tmp_path / "again")))  # a folder without a run
     assert "no run directory was at hand" in (again.output / "README.md").read_text()
+
+
+@pytest.mark.parametrize("settings", [{"do_sample": False, "temperature": 0.9, "top_p": 0.6}, {"pad_token_id": -1}])
+def test_settings_of_generation_that_transformers_would_not_write_are_kept(made, tmp_path, settings):
+    """As those of published models; sft and sampling take them."""
+    base = shutil.copytree(made["base"], tmp_path / "base")
+    (base / "generation_config.json").write_text(json.dumps(settings))
+    adapted = add_lora(load_model(str(base), dtype=torch.float32), rank=2)
+    adapted.save(tmp_path / "adapter")
+    for kind, model in ((ExportHF, base), (ExportHF, tmp_path / "adapter"), (ExportMerge, tmp_path / "adapter")):
+        out = export.run(kind(str(model), str(tmp_path / f"{kind.__name__}-{model.name}"))).output
+        kept = json.loads((out / "generation_config.json").read_text())
+        assert {name: kept.get(name) for name in settings if settings[name]} == {k: v for k, v in settings.items() if v}
+        assert AutoTokenizer.from_pretrained(base).eos_token_id in kept["eos_token_id"]
+
+
+@pytest.mark.parametrize("config", ["", "{}", '{"model_type": "llama", "hidden_size": "x"}', "["])
+def test_a_folder_without_a_model_is_refused_before_it_is_copied(made, tmp_path, config, monkeypatch):
+    monkeypatch.setattr(export, "copy_model", lambda source, target: pytest.fail("it was copied"))
+    folder = shutil.copytree(made["base"], tmp_path / "model")
+    (folder / "config.json").write_text(config)
+    if not config:
+        (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match="cannot load a language model from"):
+        export.run(ExportHF(str(folder), str(tmp_path / "out")))
+
+
+def test_an_adapters_run_whose_base_has_moved_says_what_makes_it_work(tmp_path):
+    """Its folder is a checkpoint, in which nothing may be changed by hand."""
+    base, said = model_folder(tmp_path / "base"), tmp_path / "said.jsonl"
+    said.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    config = SFT(str(said), str(base), steps=1, examples_per_step=4, precision="float32", lora_rank=2)
+    run = sft.run(config, output=tmp_path / "run", quiet=True).run
+    moved = base.rename(tmp_path / "moved")
+    with pytest.raises(ModelError, match="which is not there") as caught:
+        export.run(ExportHF(str(run), str(tmp_path / "out")))
+    typed = shlex.split(str(caught.value).partition(": ")[2].replace("MODEL", str(moved)))
+    subprocess.run(typed, check=True)
+    assert export.run(ExportHF(str(run), str(tmp_path / "out"))).form == "adapter"
 
 
 def test_a_reward_model_loads_as_a_classifier(made, tmp_path):

@@ -1,6 +1,9 @@
 """Completions that are there already get the scores that a run would have given them."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -190,7 +193,7 @@ def test_a_reward_model_gives_what_its_scorer_gives(tmp_path, data):
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        ({"prompt": "?", "response": "4"}, r"line 2: field 'completion' is missing.*`columns=.completion=response.`"),
+        ({"prompt": "?", "solution": "4"}, r"line 2: field 'completion' is missing.*`columns=.completion=solution.`"),
         ({"completion": "4"}, r"line 2: field 'prompt' is missing"),
         ({"messages": [{"role": "user", "content": "?"}]}, r"line 2: field 'completion' is missing"),
         ({"prompt": "?", "completion": 4}, r"line 2: field 'completion' must be text"),
@@ -245,3 +248,37 @@ def test_where_a_reward_does_not_apply(tmp_path, capsys):
     assert shown.count("not applicable") == 6 and "; even is not applicable to 1; never is not applicable to 3" in shown
     assert main(["score", "--dataset", rows, "--reward", f"{tmp_path}/mine.py:never"]) == 0
     assert "no reward with a weight applies to any" in capsys.readouterr().out
+
+
+LOOPS = """
+import threading
+import time
+
+
+def loop():
+    while True:
+        time.sleep(0.01)
+
+
+threading.Thread(target=loop, name="the pump", daemon=False).start()
+{more}
+
+
+def f(completion):
+    return 1 / len(completion)
+"""
+POOL = "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()\npool.submit(loop)"
+
+
+@pytest.mark.parametrize(("more", "limit", "code"), [("", 5, 1), (POOL, 2, 0)])
+def test_a_module_that_keeps_a_thread_does_not_keep_the_command(data, tmp_path, more, limit, code):
+    (tmp_path / "loops.py").write_text(LOOPS.format(more=more))
+    script = "import posttrain.__main__ as command; command.PATIENCE_S = 0.1; command.run()"
+    words = ["score", "--dataset", data, "--reward", f"{tmp_path}/loops.py:f", "--limit", str(limit), "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == code, done.stderr
+    assert "posttrain: ends without the pump" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["n"] == 2 if code == 0 else "ZeroDivisionError" in done.stderr

@@ -14,6 +14,7 @@ from posttrain.data import load_tokenizer
 from posttrain.errors import TrainingError, UserError
 from posttrain.recipes import sft
 from posttrain.recipes.sft import SFT, run
+from posttrain.session.inputs import InputsChanged
 from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner
@@ -230,6 +231,50 @@ def test_an_adapter_alone_is_trained_and_saved(config, tmp_path):
     folder = result.run / "checkpoints" / "step-000002"
     assert (folder / "adapter_config.json").is_file() and not (folder / "model.safetensors").exists()
     assert all("lora" in name for name in weights(result.run))
+
+
+GIVEN = {
+    "prompt": [
+        {"role": "user", "content": "1+1"},
+        {"role": "assistant", "content": "3"},
+        {"role": "user", "content": "?"},
+    ],
+    "completion": [{"role": "assistant", "content": "2"}],
+}
+
+
+def forget(run_path: Path, **changes: Any) -> None:
+    """Make a run's record of its rows that of an earlier version, which had none, or another one."""
+    path = run_path / "environment.json"
+    found = json.loads(path.read_text())
+    del found["rows"], found["given"]
+    path.write_text(json.dumps(found | changes))
+
+
+def test_a_run_of_an_earlier_version_whose_rows_mean_something_else_now_asks_before_it_goes_on(config, tmp_path):
+    config = replace(config, dataset=write_rows(tmp_path / "given.jsonl", [*ROWS, GIVEN]), steps=1)
+    first = run(config, output=tmp_path / "run", quiet=True)
+    forget(first.run)
+    with pytest.raises(
+        InputsChanged, match="the rows of `dataset` are read otherwise than when the run began"
+    ) as caught:
+        run(replace(config, steps=2), resume=first.run, quiet=True)
+    assert caught.value.names == ("dataset",)
+    again = run(replace(config, steps=2), resume=first.run, quiet=True, accept_changes=["dataset"])
+    assert [row["step"] for row in metrics(again.run)] == [1, 2]
+
+
+def test_a_run_of_an_earlier_version_whose_rows_mean_the_same_goes_on(config, tmp_path):
+    first = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    forget(first.run)
+    assert run(config, resume=first.run, quiet=True).run == first.run
+
+
+def test_rows_that_become_other_tokens_than_when_the_run_began_ask_before_it_goes_on(config, tmp_path):
+    first = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    forget(first.run, rows="another digest")
+    with pytest.raises(InputsChanged):
+        run(config, resume=first.run, quiet=True)
 
 
 def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):

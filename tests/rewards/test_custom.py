@@ -12,7 +12,7 @@ import pytest
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import apart, check_reward, custom, from_function, load_reward
 from posttrain.types import Episode, Message, Score, Task
-from tests.rewards.episodes import episode, flat, scores, unguarded
+from tests.rewards.episodes import episode, flat, scores, unguarded, value
 from tests.rewards.episodes import scores as scores_of
 
 EPISODES = [
@@ -252,8 +252,56 @@ def test_an_asynchronous_function_that_exits_is_an_error_and_the_next_call_is_se
         raise SystemExit(3)
 
     for _ in range(2):
-        with pytest.raises(RewardError, match=r"reward 'exits' raised RuntimeError: SystemExit\(3\)"):
+        with pytest.raises(RewardError, match=r"reward 'exits' raised SystemExit: 3 "):
             scores_of(from_function(exits), EPISODES, timeout_s=20)
+
+
+ENDS = """
+import asyncio
+import concurrent.futures
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise StopIteration
+
+    __repr__ = __str__
+
+
+class Two(Exception):
+    def __init__(self, first, second):
+        super().__init__(first + " " + second)
+
+
+{how} f({given}):
+    raise {raised}
+"""
+
+
+@pytest.mark.parametrize("how", ["def", "async def"])
+@pytest.mark.parametrize("given", ["completion", "completions", "group"])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("StopIteration", "StopIteration"),
+        ("StopAsyncIteration('no more')", "StopAsyncIteration: no more"),
+        ("GeneratorExit", "GeneratorExit"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("SystemExit(3)", "SystemExit: 3"),
+        ("asyncio.CancelledError", "CancelledError"),
+        ("concurrent.futures.CancelledError", "CancelledError"),
+        ("Two('a', 'b')", "Two: a b"),
+        ("Mute", "Mute: its text cannot be read"),
+    ],
+)
+def test_whatever_a_function_raises_is_the_cause_at_once(tmp_path, raised, said, how, given):
+    """Also what ends loops and generators, what a future cannot hold, and what cannot say what it is."""
+    (tmp_path / "ends.py").write_text(ENDS.format(raised=raised, how=how, given=given))
+    reward = load_reward(f"{tmp_path}/ends.py:f")
+    with pytest.raises(RewardError) as error:
+        scores_of(reward, EPISODES, timeout_s=5)
+    assert str(error.value).startswith(f"reward 'f' raised {said} ({tmp_path}/ends.py:19) on task"), error.value
+    assert value(from_function(lambda completion: 1), "after it") == 1
 
 
 def test_mistakes_in_the_path_are_named(file):

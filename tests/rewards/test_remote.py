@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import math
 import socket
@@ -131,6 +132,48 @@ def test_an_answer_that_does_not_come_is_given_up(monkeypatch):
     with Answers(drips) as server, pytest.raises(RewardError, match=r"no whole answer within 1 s"):
         scores(RemoteReward(server.url, pause_s=0.001), episode())
     assert len(server.asked) == ATTEMPTS and time.monotonic() - began < 10 * ATTEMPTS
+
+
+@pytest.fixture
+def drips():
+    """Begin a server that says the bytes that it is given, then one byte now and then, and never comes to an end."""
+    opened = list[socket.socket]()
+
+    def server(said):
+        place = socket.create_server(("127.0.0.1", 0))
+        opened.append(place)
+
+        def answer(connection):
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(said)
+                for _ in range(30):
+                    connection.sendall(b"1")
+                    time.sleep(0.1)
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=place.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://127.0.0.1:{place.getsockname()[1]}/score"
+
+    yield server
+    for place in opened:
+        place.shutdown(socket.SHUT_RDWR)
+        place.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"200 ", b"200 OK\r\nX-More: ", b"200 OK\r\n\r\n", b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
+    ids=["status", "head", "body", "chunk"],
+)
+def test_the_time_limit_is_that_of_the_whole_answer_wherever_it_drips(said, drips, monkeypatch):
+    monkeypatch.setattr(remote, "TIMEOUT_S", 0.2)
+    with pytest.raises(RewardError, match=r"no answer in 4 attempts; the last one: no whole answer within 0.2 s"):
+        scores(RemoteReward(drips(b"HTTP/1.1 " + said), pause_s=0.001), episode())
 
 
 @pytest.mark.parametrize(

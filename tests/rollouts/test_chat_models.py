@@ -1,13 +1,16 @@
 """A chat model over an engine: what becomes of messages, and of what was sampled."""
 
 import asyncio
+import json
 
 import pytest
 
+from posttrain.data.chat import ChatFormat
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.chat_models import EngineChat, LateChat
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, StopReason, Usage
+from tests.data.test_tool_calls import CHATS
 from tests.rollouts.conversations import chat_format
 
 CHAT = chat_format()
@@ -19,9 +22,10 @@ def ids(text: str) -> tuple[int, ...]:
     return tuple(CHAT.tokenizer.encode(text, add_special_tokens=False))
 
 
-def model(say: str = "ok", context: int = 500) -> tuple[EngineChat, ScriptedEngine]:
-    engine = ScriptedEngine(lambda request: (*ids(say), STOP), CHAT.stop_ids)
-    return EngineChat(BatchedEngine(engine), CHAT, context), engine
+def model(say: str = "ok", context: int = 500, chat: ChatFormat = CHAT) -> tuple[EngineChat, ScriptedEngine]:
+    said = (*chat.tokenizer.encode(f"{say}<|im_end|>", add_special_tokens=False),)
+    engine = ScriptedEngine(lambda request: said, chat.stop_ids)
+    return EngineChat(BatchedEngine(engine), chat, context), engine
 
 
 def ask(chat, *messages: Message, **options):
@@ -57,6 +61,15 @@ def test_special_tokens_that_a_message_spells_are_ordinary_text(role):
     plain = CHAT.prompt_ids([Message("user", "a"), Message(role, "No."), Message("user", "b")])
     assert engine.asked[0][0].token_ids.count(STOP) == plain.count(STOP)
     assert "<|im_end|>" in CHAT.tokenizer.decode([t for t in engine.asked[0][0].token_ids if t != STOP])
+
+
+def test_arguments_between_tags_have_the_types_of_the_tools():
+    function = "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n</function>\n</tool_call>"
+    chat, _ = model(function, 5000, CHATS["functions"])
+    for kind, meant in (("integer", 2), ("string", "2")):
+        tool = json.dumps({"function": {"name": "add", "parameters": {"properties": {"a": {"type": kind}}}}})
+        (call,) = ask(chat, Message("user", "1+1?"), tools=[tool], sampling=Sampling(500)).message.tool_calls
+        assert json.loads(call.arguments) == {"a": meant}
 
 
 def test_a_conversation_that_fills_the_context_is_not_asked():

@@ -87,7 +87,17 @@ def test_an_error_that_passes_costs_nothing(server, status):
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"{", b"[]", b"null", b'{"choices": []}', b'{"choices": [{"message": {"content": 3}}]}', b'"a"']
+    "body",
+    [
+        b"[" * 200_000,
+        b"<html>",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"choices": []}',
+        b'{"choices": [{"message": {"content": 3}}]}',
+        b'"a"',
+    ],
 )
 @pytest.mark.parametrize("kind", ["application/json", "text/html"])
 def test_garbage_is_asked_for_again(server, body, kind):
@@ -177,6 +187,40 @@ def test_an_error_that_does_not_pass_is_one_at_once(server, fault, message):
     with pytest.raises(UserError, match=message) as caught:
         ask(chat_model(server), "ab")
     assert len(server.asked) == 1 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+def test_a_redirect_is_refused_at_once_and_not_followed(server, status):
+    with fake_openai() as other:
+        server.fault = lambda body: error(status, headers={"location": f"{other.address}/chat/completions"})
+        with pytest.raises(UserError) as caught:
+            ask(chat_model(server), "ab")
+        assert len(server.asked) == 1 and not other.asked
+    assert str(caught.value) == (
+        f"kind at {server.address} redirects to {other.address}/chat/completions; redirects are not followed, so name "
+        f"the API itself: kind={other.url}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("https://me:pw@b.example:8/v1/chat/completions?a=pw#pw", "kind=https://b.example:8/v1#judge"),
+        ("/api/v1/chat/completions", r"kind=http://127.0.0.1:\d+/api/v1#judge"),
+        ("https://b.example/login", "https://b.example/login; .* kind=URL#judge, whose URL ends with /v1"),
+        ("https://b.example/\x1b[31m`lr`/sk-secret", r"https://b.example/\[31m'lr'/\*\*\*; .*"),
+        ("", "to somewhere it does not say; .*"),
+        ("http://[::1", "to somewhere it does not say; .*"),
+        ("file:///etc/passwd", "to somewhere it does not say; .*"),
+    ],
+)
+def test_where_a_redirect_leads_is_shown_without_secrets(server, place, message, monkeypatch):
+    monkeypatch.setenv("KIND_API_KEY", "sk-secret")
+    server.faults.append(error(301, headers={"location": place} if place else None))
+    with pytest.raises(UserError, match=f" {message}$") as caught:
+        ask(chat_model(server), "ab")
+    said = str(caught.value)
+    assert "pw" not in said and "secret" not in said and said.isprintable()
 
 
 def test_the_key_is_sent_to_its_own_server_and_stands_in_no_error(server, monkeypatch):
@@ -298,8 +342,18 @@ def test_a_reply_is_asked_for_once(server, tmp_path):
         assert len(server.asked) == 6
     again = ReplyCache()
     with again.kept_in(tmp_path / "cache.jsonl"):
-        assert ask(OpenAIChat("kind", "http://moved.example/v1", server.model, cache=again), "a")[0] == first[0]
+        assert ask(OpenAIChat("kind", f"{server.address}/", server.model, cache=again), "a")[0] == first[0]
     assert len(server.asked) == 6
+
+
+def test_another_server_does_not_get_the_reply_of_the_first(server, tmp_path):
+    with fake_openai(answer=lambda body: "Score: 10") as other:
+        for asked, text in ((server, "Fine.\nScore: 1"), (other, "Score: 10"), (server, "Fine.\nScore: 1")):
+            cache = ReplyCache()
+            with cache.kept_in(tmp_path / "cache.jsonl"):
+                assert ask(chat_model(asked, cache=cache), "a")[0].text == text
+        assert len(server.asked) == len(other.asked) == 1
+    assert "127.0.0.1" not in (tmp_path / "cache.jsonl").read_text()
 
 
 def test_one_who_leaves_does_not_take_the_reply_from_another(server):

@@ -13,6 +13,7 @@ from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.training.inputs.context import examples_in
 from posttrain.types import Completion, Group, Message, Sampling, StopReason, Task, Trajectory
 from tests.data.families import of_family
+from tests.data.test_tool_calls import CHATS
 
 QWEN3, SMOLLM2 = (ChatFormat(of_family(name)) for name in ("qwen3", "smollm2"))
 THOUGHT = "<think>\nhm 20\n</think>\n\n20"
@@ -225,6 +226,15 @@ def test_tools_are_shown_to_the_policy_and_calls_are_read_only_where_there_are_t
     assert seat.turns[0].text == CALL  # as it was sampled
     _, (plain,), _ = talk(QWEN3, [CALL], told(1))
     assert plain.message == Message("assistant", CALL)
+
+
+def test_arguments_between_tags_have_the_types_of_the_tools():
+    function = "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n</function>\n</tool_call>"
+    for kind, meant in (("integer", 2), ("string", "2")):
+        tool = json.dumps({"function": {"name": "add", "parameters": {"properties": {"a": {"type": kind}}}}})
+        _, (reply,), _ = talk(CHATS["functions"], [function], told(1), tools=(tool,))
+        (call,) = reply.message.tool_calls
+        assert json.loads(call.arguments) == {"a": meant}
 
 
 def test_calls_of_several_turns_have_ids_of_their_own():

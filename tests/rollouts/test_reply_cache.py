@@ -49,7 +49,8 @@ def test_a_torn_last_line_is_asked_for_again_and_closed_by_the_next(path, cut):
 def test_a_reply_that_was_changed_is_not_believed(path):
     lines = path.read_text().splitlines()
     lines[1] = lines[1].replace('"b"', '"x"')
-    path.write_text("\n".join([lines[0], "", "[]", "3", "null", '{"key": "four"}', lines[1], lines[2]]) + "\n")
+    nested = ["[" * 100_000, '{"a":' * 100_000]
+    path.write_text("\n".join([lines[0], "", "[]", "3", *nested, "null", '{"key": "four"}', lines[1], lines[2]]) + "\n")
     assert found(path) == {"one": WHOLE, "two": None, "three": plain("c"), "four": None}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError, UserError
+from posttrain.rollouts import vllm_server
 from posttrain.rollouts.engine import Subject, check_engine
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
@@ -30,6 +32,7 @@ class Played:
         self.held: dict[int, threading.Event] = {}  # by the request's seed: answers wait for it
         self.asked: list[int] = []
         self.under_way = 0
+        self.drip_s = 0.0  # between two bytes of an answer
 
     def answer(self, path, body):
         if path.startswith("/server_info"):
@@ -73,13 +76,20 @@ def played() -> Iterator[Played]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
+            if self.path.startswith("/moved"):
+                self.send_response(301)
+                self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}{self.path[6:]}")
+                self.end_headers()
+                return
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
             said = json.dumps(found.answer(self.path, body)).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(said)))
             self.end_headers()
-            self.wfile.write(said)
+            for at in range(0, len(said), 1 if found.drip_s else len(said)):
+                self.wfile.write(said[at : at + (1 if found.drip_s else len(said))])
+                time.sleep(found.drip_s)
 
         do_POST = do_GET
 
@@ -197,6 +207,21 @@ def test_a_server_that_computes_something_else_is_refused(made, played):
     played.mode = "raw_logprobs"
     with pytest.raises(UserError, match="leave out the temperature"):
         made(tiny_llama())
+
+
+def test_a_server_that_redirects_is_refused_and_says_where_to(played):
+    where = rf"{played.url}/moved redirects to {played.url}/server_info; .* `engine=URL`$"
+    with pytest.raises(EngineError, match=where):
+        VLLMServer(tiny_llama(), STOP, url=f"{played.url}/moved")
+
+
+def test_the_time_limit_is_that_of_the_whole_answer(made, played, monkeypatch):
+    model = tiny_llama()
+    engine = made(model)
+    monkeypatch.setattr(vllm_server, "TIMEOUT", 0.5)
+    played.drip_s = 0.1
+    with pytest.raises(EngineError, match=r"has not answered /\S+ within 0.5 s"), engine.open():
+        pass
 
 
 def test_a_server_that_is_gone_is_an_error_that_says_how_to_start_one(made, played, monkeypatch):

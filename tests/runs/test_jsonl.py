@@ -72,6 +72,16 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_it(path: Path) -> None
         jsonl.read(path)
 
 
+def test_a_line_that_is_nested_too_deeply_is_like_a_torn_one(path: Path) -> None:
+    whole, nested = b'{"step": 1}\n', b"[" * 100_000 + b"\n"
+    path.write_bytes(whole + nested)
+    assert jsonl.read(path) == [{"step": 1}] and jsonl.truncate(path, 9) == 1 and path.read_bytes() == whole
+    path.write_bytes(whole + nested + whole)
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 2: expected one JSON object; got '\[\[") as caught:
+        jsonl.read(path)
+    assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize("row", [b'{"loss": 1}', b'{"step": "1"}', b'{"step": 1.5}'])
 def test_a_row_without_a_step_cannot_be_cut_at_one(path: Path, row: bytes) -> None:
     path.write_bytes(row + b"\n")

@@ -1,15 +1,18 @@
 import json
+import math
 import multiprocessing
 import os
 import signal
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from posttrain.errors import UserError
 from posttrain.runs import run_directory
+from posttrain.runs.config_file import dumps, plain
 from posttrain.runs.run import Sample, read_run
 from posttrain.runs.run_directory import RunDirectory
 
@@ -173,6 +176,50 @@ def test_what_may_differ_is_kept_from_then_on_and_the_resumption_is_noted(tmp_pa
     assert run.config["steps"] == 9
     assert [resumed["device"] for resumed in run.environment["resumed"]] == ["cpu", "gpu", "tpu"]
     assert not list(tmp_path.glob(".*.new"))
+
+
+def edited(run: Path, **changes: Any) -> dict[str, Any]:
+    """Change the file of a run's configuration; returns what it says then."""
+    config = read_run(run).config | changes
+    (run / "config.toml").write_text(dumps(config))
+    return config
+
+
+def test_a_file_that_was_edited_is_compared_with_what_the_run_was_doing(tmp_path: Path) -> None:
+    began = CONFIG | {"decay": math.inf, "names": ["a", "b"], "seeds": [1], "sampling": {"top_p": 0.5}, "dora": False}
+    RunDirectory.create(tmp_path, "rl", began).close()
+    RunDirectory.resume(tmp_path, read_run(tmp_path).config).close()  # as it was
+    config = edited(tmp_path, lr=2e-5, limit=5, knobs={"beta": 0.1}, decay=1.0, names=["a"], dora=True, steps=9)
+    with pytest.raises(UserError) as caught:
+        RunDirectory.resume(tmp_path, config, may_differ=("steps",))
+    assert str(caught.value) == (
+        f"{tmp_path}/config.toml has been edited: lr was 1e-05, now 2e-05; decay was inf, now 1.0; "
+        'names was ["a", "b"], now ["a"]; dora was false, now true; knobs.beta was 0.04, now 0.1; limit was not set, '
+        "now 5; to go on as before put that back, or type `lr=1e-05` `decay=inf` `dora=False` `beta=0.04`"
+    )
+    with pytest.raises(UserError, match=r"was started with another configuration: seed was 7, now 8; resume"):
+        RunDirectory.resume(tmp_path, began | {"seed": 8})
+    RunDirectory.resume(tmp_path, began | {"steps": 9}, may_differ=("steps",)).close()  # typed, whatever the file says
+    assert read_run(tmp_path).config == plain(began | {"steps": 9})
+    RunDirectory.resume(tmp_path, edited(tmp_path, steps=12), may_differ=("steps",)).close()
+    with pytest.raises(UserError, match=r"edited: steps was 12, now 9; "):
+        RunDirectory.resume(tmp_path, edited(tmp_path, steps=9))
+
+
+def test_a_run_that_kept_no_options_is_gone_on_with_as_its_file_says(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, "rl", CONFIG).close()
+    about = json.loads((tmp_path / "environment.json").read_text())
+    del about["options"]
+    (tmp_path / "environment.json").write_text(json.dumps(about))
+    RunDirectory.resume(tmp_path, edited(tmp_path, lr=2e-5)).close()
+    with pytest.raises(UserError, match=r"edited: lr was 2e-05, now 3e-05; "):
+        RunDirectory.resume(tmp_path, edited(tmp_path, lr=3e-5))
+
+
+def test_options_that_were_renamed_are_the_same_option(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, "rl", {"centring": 0.01}).close()
+    RunDirectory.resume(tmp_path, read_run(tmp_path).config).close()
+    assert read_run(tmp_path).config == {"center_rewards": 0.01}
 
 
 def test_a_run_that_another_process_writes_cannot_be_resumed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run reads: told apart by digest, kept in the run, found again from elsewhere."""
 
+import errno
 import json
 import os
 import shlex
@@ -192,6 +193,19 @@ def test_code_is_kept_with_its_neighbours(here, tmp_path):
         "reward/near.py",
         "reward/r.py",
     ]
+
+
+def test_a_copy_that_a_full_disk_cut_short_is_made_anew(here, tmp_path, monkeypatch):
+    def torn(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk, pytest.raises(OSError, match="No space left"):
+        disk.setattr(shutil, "copyfile", torn)
+        keep_code({"reward": "r.py:f"}, tmp_path / "run")
+    keep_code({"reward": "r.py:f"}, tmp_path / "run")
+    kept = {path.name: path.read_text() for path in (tmp_path / "run").rglob("*.py")}
+    assert kept == {name: (here / name).read_text() for name in ("r.py", "near.py", "far.py")}
 
 
 def test_paths_are_found_where_the_run_began_or_in_the_run(here, tmp_path_factory, monkeypatch):

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -202,8 +203,8 @@ def raise_in_write(error: BaseException):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), ["no space left", "2053 bytes", "are free", "then resume"]),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), ["no space left"]),
+        (OSError(errno.ENOSPC, "No space left on device"), ["no space left", "more than", "are free", "then resume"]),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), ["no space left", "at least 2053 bytes and a quota is used up"]),
         (RuntimeError("I/O error: No space left on device (os error 28)\nmore"), ["no space left"]),
         (PermissionError(errno.EACCES, "Permission denied"), ["Permission denied"]),
         (RuntimeError("first\nsecond"), [": first; resume"]),
@@ -216,29 +217,49 @@ def test_failed_save_leaves_earlier_checkpoints_and_nothing_else(tmp_path, error
         save(root, 1, raise_in_write(error), {})
     for word in (*words, "checkpoint of step 1 not saved", str(root)):
         assert word in message(caught)
-    assert names(root) == []
+    assert names(root) == [] and "earlier" not in message(caught)
     save(root, 1, write, {}, keep_last=1)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="earlier checkpoints are as they were"):
         save(root, 2, raise_in_write(error), {}, keep_last=1)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     assert names(root) == ["step-000001"]
 
 
-def test_need_of_space_is_at_least_the_last_checkpoint(tmp_path):
+@pytest.fixture
+def free(monkeypatch):
+    """Say how many bytes of the disk are free."""
+
+    def say(number: int) -> None:
+        usage = shutil.disk_usage("/")._replace(free=number)
+        monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage)
+
+    return say
+
+
+def test_need_of_space_is_at_least_the_last_checkpoint(tmp_path, free):
     folder = save(tmp_path, 1, write, {})
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
     def full(_folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(CheckpointError, match=f"needs at least {size} bytes"):
+    free(size - 1)
+    with pytest.raises(CheckpointError, match=f"needs at least {size} bytes and {size - 1} are free"):
+        save(tmp_path, 2, full, {})
+    free(size)  # they did not suffice
+    with pytest.raises(CheckpointError, match=f"needs more than {size} bytes and {size} are free"):
         save(tmp_path, 2, full, {})
 
 
-def test_space_is_checked_before_writing_where_the_size_is_known(tmp_path, monkeypatch):
-    usage = checkpoint.shutil.disk_usage(tmp_path)._replace(free=999)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage)
+def test_need_of_space_is_at_least_what_was_written_of_the_first(tmp_path, free):
+    free(100)
+    with pytest.raises(CheckpointError, match="needs at least 2053 bytes and 100 are free"):
+        save(tmp_path, 1, raise_in_write(OSError(errno.ENOSPC, "No space left on device")), {})
+
+
+def test_space_is_checked_before_writing_where_the_size_is_known(tmp_path, free):
+    free(999)
     with pytest.raises(CheckpointError, match="needs at least 1000 bytes and 999 are free"):
         save(tmp_path, 1, lambda _: pytest.fail("written all the same"), {}, expected_bytes=1000)
     save(tmp_path, 1, write, {}, expected_bytes=999)

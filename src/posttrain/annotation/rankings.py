@@ -24,7 +24,7 @@ def load_rankings(source: str) -> list[Ranking]:
 
     `ranking` is a list of groups of completions, best group first, each completion by its number from 0. Completions in
     one group are equally good; those in `failed` are worse than all others. One row says what one annotator thinks of
-    one item; annotators need not have ranked the same completions. A row whose `check` is true is left out: its answer
+    one item, and 1 and "1" name the same; annotators need not have ranked the same completions. A row whose `check` is true is left out: its answer
     was known, and it was there to see who pays attention.
 
     Raises:
@@ -60,11 +60,12 @@ def ranking_in(row: Row) -> Ranking:
     return Ranking(item, annotator, tuple(group for group in groups if group), failed, source=row.place)
 
 
-def _name(row: Row, field: str) -> str | int:
+def _name(row: Row, field: str) -> str:
+    """A name as text, so that 1 in one file and "1" in another, or in a csv, is the same item."""
     value = row.fields[field]
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise row.fail(f"field '{field}' must be a name or a number; got {value!r}")
-    return value
+    return str(value)
 
 
 def _list(row: Row, field: str) -> Sequence[Any]:

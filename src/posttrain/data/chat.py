@@ -87,6 +87,16 @@ class ChatFormat:
         special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
         self.silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user of the template: that it writes today's date, unless `options` give one."""
+        if not self._renderer.writes_date([Message("user", "Hello")]):
+            return ()
+        return (
+            "the chat template writes today's date, so a row has other tokens on another day; fix it with a copy of "
+            "the template (`chat_template`)",
+        )
+
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation with the generation prompt for the next assistant turn: T token ids.
 
@@ -148,17 +158,18 @@ class ChatFormat:
 
         Args:
             messages: a conversation with at least one assistant turn.
-            train_on: "all" assistant turns, or only the "last", which also works where a template shows earlier turns
-                differently from how they are produced.
+            train_on: "all" assistant turns that are to be learned, or only the "last" of them, which also works where a
+                template shows earlier turns differently from how they are produced.
 
         Raises:
             TemplateError: there is no assistant turn; a turn's place in the rendering cannot be found; the template
                 drops part of a turn; or one sequence cannot train all turns because the template rewrites earlier ones.
         """
-        turns = _assistant_turns(messages)
+        turns = _learned_turns(messages)
         if not turns:
             raise TemplateError(
-                "this conversation has no assistant message, so there is nothing to train on; roles: " + roles(messages)
+                "this conversation has no assistant message that is learned, so there is nothing to train on; roles: "
+                + roles(messages)
             )
         last = turns[-1]
         if train_on == "all":
@@ -182,8 +193,8 @@ class ChatFormat:
         try:
             return [self.training_ids(messages)]
         except TemplateError:
-            turns = _assistant_turns(messages)
-            if len(turns) < 2:
+            turns = _learned_turns(messages)
+            if len(_assistant_turns(messages[: turns[-1] + 1])) < 2:
                 raise
             return [self.training_ids(messages[: turn + 1], train_on="last") for turn in turns]
 
@@ -199,13 +210,15 @@ class ChatFormat:
         hide = self._renderer.hide_all_but_tags
         return replace(message, content=hide(message.content), reasoning=hide(message.reasoning))
 
-    def parse(self, text: str, prefix: str = "call00") -> Message:
+    def parse(self, text: str, prefix: str = "call00", tools: Sequence[str] = ()) -> Message:
         """A sampled turn with its calls of tools read; `prefix` and a number are their ids.
+
+        `tools` are the JSON schemas that give arguments between tags their types; what none describes is text.
 
         Raises:
             TemplateError: the template writes no calls, or in a form that cannot be read back.
         """
-        content, calls = self._call_form.calls(text, prefix)
+        content, calls = self._call_form.calls(text, prefix, tools)
         return Message("assistant", content, calls)
 
     @cached_property
@@ -248,7 +261,7 @@ class ChatFormat:
                 produced = self._produced(messages, end, prompt)
                 made = self._continue(prompt, produced.text)
                 token_ids += made
-                mask += [True] * len(made)
+                mask += [messages[end].learned] * len(made)
                 text, stop = prompt + produced.text, produced.stop
         return TrainingIds(token_ids, mask)
 
@@ -331,6 +344,10 @@ class ChatFormat:
 
 def _assistant_turns(messages: Sequence[Message]) -> list[int]:
     return [i for i, message in enumerate(messages) if message.role == "assistant"]
+
+
+def _learned_turns(messages: Sequence[Message]) -> list[int]:
+    return [i for i in _assistant_turns(messages) if messages[i].learned]
 
 
 def _dropped(message: Message, said: str) -> str:

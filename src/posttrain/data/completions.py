@@ -1,12 +1,14 @@
 """Loading given completions to score: prompt, completion, reference answer."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from posttrain.data.rows import Row
+from posttrain.data.loaded import Loaded
+from posttrain.data.meaning import is_empty
+from posttrain.data.rows import Row, after
 from posttrain.data.sources import read_rows
-from posttrain.data.tasks import tasks_of
+from posttrain.data.tasks import gsm8k_as_tasks, task_in
 from posttrain.errors import UserError
 from posttrain.types import Episode, Message, Role, StopReason
 
@@ -15,8 +17,13 @@ _BEGINS = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
 
 
 def load_completions(
-    source: str, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
-) -> list[Episode]:
+    source: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    named: Collection[str] = (),
+) -> Loaded[Episode]:
     """The completions of a data set, each as an episode that a reward can score.
 
     A row has `completion` (text, or a list of messages) and `prompt` or `messages` (text, or a list of messages), or
@@ -28,40 +35,53 @@ def load_completions(
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most rows, from the first.
+        named: other columns that are read, such as by a reward.
 
     Raises:
         DataError: as `load_rows`, or a row without a prompt or completion, by file, line and field.
     """
     if source.startswith("gym:"):
         raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
-    read = [_divided(row) for row in read_rows(source, split=split, columns=columns, limit=limit)]
-    tasks = tasks_of([row for row, _, _ in read])
-    return [Episode(task, (*task.prompt, *said), stop) for task, (_, said, stop) in zip(tasks, read, strict=True)]
+    found = Loaded[Episode]()
+    rows = read_rows(source, split=split, columns=columns, limit=limit)
+    found += found.usable(gsm8k_as_tasks(rows), _episodes, named)
+    return found
+
+
+def _episodes(row: Row) -> list[Episode]:
+    own, said, stop = _divided(row)
+    task = task_in(own)
+    return [Episode(task, (*task.prompt, *after(task.prompt, said)), stop)]
 
 
 def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
     """The task's columns, the completion, and its stop reason."""
     if row.fields.keys() >= _SAMPLE:
+        row.read.update(row.fields)
         return _sample(row), _said(row), _stop_reason(row)
     fields = dict(row.fields)
     if "completion" in row:
         said = _said(row)
     elif "messages" in row and (messages := row.messages("messages"))[-1].role == "assistant":
         said = messages[-1:]
-        fields["messages"] = cast(list[Any], row.fields["messages"])[:-1]
+        value = row.fields["messages"]
+        fields["messages"] = (row.structure("messages") or [] if isinstance(value, str) else cast(list[Any], value))[
+            :-1
+        ]
     else:
         raise row.missing("completion")
+    row.read.update(("completion", "messages"))
     conversation = fields.pop("messages", None)
     if "prompt" not in row and conversation is not None:
         fields["prompt"] = conversation
     fields.pop("completion", None)
-    return Row(fields, row.place, row.id), said, StopReason.STOP
+    return Row(fields, row.place, row.id, row.read, row.keys), said, StopReason.STOP
 
 
 def _said(row: Row) -> tuple[Message, ...]:
     """The column `completion`; an empty text is a completion, too."""
-    value = row.fields["completion"]
-    if isinstance(value, str):
+    value = row.get("completion")
+    if isinstance(value, str) and (is_empty(value) or row.structure("completion") is None):
         return (Message("assistant", value),)
     said = row.messages("completion")
     if said[-1].role != "assistant":

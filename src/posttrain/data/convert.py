@@ -9,15 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from posttrain.data.demonstrations import conversation_in
+from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.messages import tools_column, written
-from posttrain.data.preferences import (
-    Loaded,
-    Unusable,
-    judgement_in,
-    load_judgements,
-    load_preferences,
-    preferences_in,
-)
+from posttrain.data.preferences import judgement_in, load_judgements, load_preferences, preferences_in
 from posttrain.data.rows import Row
 from posttrain.errors import DataError
 from posttrain.types import Judgement, Message, Preference

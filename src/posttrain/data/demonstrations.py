@@ -1,12 +1,15 @@
 """Loading demonstrations: conversations for SFT."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from posttrain.data.messages import with_tools
+from posttrain.data.loaded import Loaded
+from posttrain.data.meaning import is_empty
 from posttrain.data.mixtures import mix
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
+from posttrain.data.trees import best_conversation, gathered_trees, is_tree
 from posttrain.types import Message
 
 
@@ -19,11 +22,12 @@ def load_demonstrations(
     system: str | None = None,
     prompt_template: str = "{prompt}",
     seed: int = 0,
-) -> list[tuple[Message, ...]]:
+) -> Loaded[tuple[Message, ...]]:
     """The conversations of a data set, each with at least one assistant message.
 
     A row has one of: `messages` or `conversations` (lists of {role, content}, or of ShareGPT's {from, value}); `prompt`
-    and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`.
+    and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`; or is in a
+    layout of `public_layouts`. Of a prompt and of `history` nothing is learned, nor of messages whose `weight` is 0.
     Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called.
 
     Args:
@@ -38,20 +42,33 @@ def load_demonstrations(
     Raises:
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
     """
+    found = Loaded[tuple[Message, ...]]()
 
     def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Message, ...]]:
-        rows = read_rows(part, split=split, columns=columns, limit=limit)
-        return [dress(conversation_in(row), system, prompt_template) for row in rows]
+        rows = gathered_trees(read_rows(part, split=split, columns=columns, limit=limit))
+        rows = [best_conversation(row) if is_tree(row) else row for row in rows]
+        return found.usable(rows, lambda row: [dress(conversation_in(row), system, prompt_template)])
 
-    return mix(source, load, columns=columns, limit=limit, seed=seed)
+    found += mix(source, load, columns=columns, limit=limit, seed=seed)
+    return found
 
 
 def conversation_in(row: Row) -> tuple[Message, ...]:
-    """The conversation of a row."""
+    """The conversation of a row.
+
+    Raises:
+        DataError: nothing in it is learned, or it begins with the assistant.
+    """
     messages = _read(row)
-    if not any(message.role == "assistant" for message in messages):
+    if not any(message.role == "assistant" and message.learned for message in messages):
         raise row.fail(
-            "the conversation has no assistant message, so there is nothing to learn from it; remove the row"
+            "the conversation has no assistant message that is learned, so there is nothing to learn from it; remove "
+            "the row"
+        )
+    if messages[0].role == "assistant" and len(messages) > 1:
+        raise row.fail(
+            "the conversation begins with the assistant, which no prompt comes before; remove that message, or put "
+            "what was asked in front of it"
         )
     return messages
 
@@ -59,23 +76,26 @@ def conversation_in(row: Row) -> tuple[Message, ...]:
 def _read(row: Row) -> tuple[Message, ...]:
     for field in ("messages", "conversations"):
         if field in row:
-            return row.messages(field)
+            return row.begun(row.messages(field))
     if "instruction" in row:
         text = row.text("instruction")
         # Alpaca's rows have an `input` that is empty where the instruction says it all.
-        more = row.text("input") if row.fields.get("input") else ""
-        prompt = (Message("user", f"{text}\n\n{more}" if more else text),)
-        return (*with_tools(prompt, row.tools()), Message("assistant", row.text("output")))
+        more = "" if is_empty(row.get("input")) else row.text("input")
+        prompt = row.begun((Message("user", f"{text}\n\n{more}" if more else text),))
+        return (*_given(prompt), *row.response("output", prompt))
+    question, answer = "prompt", "completion"
     if "question" in row and "prompt" not in row:
-        return (*row.messages("question"), Message("assistant", row.text("answer")))
-    if "prompt" not in row and "completion" not in row:
+        question, answer = "question", "answer"
+    elif "prompt" not in row and "completion" not in row:
         raise row.fail(
             f"no demonstration found; this row has: {', '.join(row.fields) or 'no fields'}; expected messages, or "
             "prompt and completion, or question and answer, or instruction and output; map them with "
             '`columns="prompt=COLUMN completion=COLUMN"`'
         )
-    prompt = row.messages("prompt")
-    completion = row.fields.get("completion")
-    if completion is not None and not isinstance(completion, str):
-        return prompt + row.messages("completion")
-    return (*prompt, Message("assistant", row.text("completion")))
+    prompt = row.prompt(question)
+    return (*_given(prompt), *row.response(answer, prompt))
+
+
+def _given(prompt: tuple[Message, ...]) -> tuple[Message, ...]:
+    """A prompt, of which nothing is learned, its assistant's turns included."""
+    return tuple(replace(message, learned=False) if message.role == "assistant" else message for message in prompt)

@@ -3,12 +3,12 @@
 import glob
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.files import exists
+from posttrain.data.files import exists, path_of
 
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 """The options that name data."""
@@ -41,9 +41,17 @@ def _sources(text: object) -> list[str]:
 
 
 def _files(source: str) -> list[Path]:
-    path = Path(source).expanduser()
+    path = Path(path_of(source)).expanduser()
     roots = [path] if exists(source) else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
     return [file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file()]
+
+
+def rows_digest(items: Iterable[object]) -> str:
+    """Of what rows mean: of examples as tokens with their mask, or of prompts, in order."""
+    found = hashlib.blake2b(digest_size=16)
+    for item in items:
+        found.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")
+    return found.hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -4,12 +4,14 @@
 """
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
 import json
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from posttrain.data.rows import Row
-from posttrain.errors import DataError, first_line
+from posttrain.errors import DataError, UserError, first_line
 
 TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLES = (".parquet", ".arrow")
@@ -29,7 +31,31 @@ _LONGEST_CELL = 2**31 - 1  # characters of a csv cell
 
 def exists(source: str) -> bool:
     """Whether a source is a path that is there; `Path.exists` raises OSError for one that is too long to be a name."""
-    return os.path.exists(os.path.expanduser(source))
+    return os.path.exists(os.path.expanduser(path_of(source)))
+
+
+def path_of(source: str) -> str:
+    """A source without `?encoding=NAME`."""
+    return _ENCODED.sub("", source)
+
+
+_ENCODED = re.compile(r"\?encoding=([\w.-]+)$")
+
+
+def encoding_of(source: str) -> str:
+    """The encoding that a source names, such as `rows.csv?encoding=cp1252`; "" for UTF-8.
+
+    Raises:
+        UserError: there is no such encoding.
+    """
+    if (found := _ENCODED.search(source)) is None:
+        return ""
+    try:
+        return codecs.lookup(found[1]).name
+    except LookupError:
+        raise UserError(
+            f"there is no encoding '{found[1]}'; expected one of Python's, such as cp1252 or utf-16"
+        ) from None
 
 
 def kind_of(name: str) -> str:
@@ -45,8 +71,8 @@ def kind_of(name: str) -> str:
     return next((kind for kind in TEXT + TABLES if name.endswith(kind)), "")
 
 
-def read_file(path: Path, name: str) -> Iterator[Row]:
-    """The rows of one file; `name` is what errors and ids call it.
+def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Row]:
+    """The rows of one file; `name` is what errors and ids call it, `encoding` that of its text, unless it is UTF-8.
 
     Raises:
         DataError: a name that says no format, a damaged file, or a line that is no row; by file and line.
@@ -54,7 +80,9 @@ def read_file(path: Path, name: str) -> Iterator[Row]:
     kind = kind_of(name)
     if not kind:
         raise DataError(f"cannot read '{path}'; expected a file that ends with {READABLE}")
-    return _READERS[kind](path, name)
+    if encoding and kind in TABLES:
+        raise DataError(f"'{path}' is not text, so it has no encoding '{encoding}'; leave it out")
+    return _TABLES[kind](path, name) if kind in TABLES else _TEXTS[kind](path, name, encoding or "utf-8-sig")
 
 
 def row_of(value: Any, place: str, id: str) -> Row:
@@ -90,18 +118,20 @@ def _opened(path: Path) -> Generator[IO[bytes], None, None]:
         ) from error
 
 
-def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+def _lines(path: Path, encoding: str, newline: str | None = None) -> Iterator[str]:
     try:
         with _opened(path) as opened:
-            yield from io.TextIOWrapper(opened, encoding="utf-8-sig", newline=newline)
-    except UnicodeDecodeError as error:
+            yield from io.TextIOWrapper(opened, encoding=encoding, newline=newline)
+    except UnicodeError as error:
+        what = f"{error.reason} at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
         raise DataError(
-            f"{path.name} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+            f"{path.name} is not {'UTF-8' if encoding == 'utf-8-sig' else encoding} text ({what}); save it as UTF-8, "
+            f"or name its encoding: '{path.name}?encoding=cp1252', or utf-16"
         ) from error
 
 
-def _jsonl(path: Path, name: str) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path), 1):
+def _jsonl(path: Path, name: str, encoding: str) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path, encoding), 1):
         if line.strip():
             try:
                 value = json.loads(line.strip())
@@ -113,17 +143,18 @@ def _jsonl(path: Path, name: str) -> Iterator[Row]:
             yield row_of(value, f"{name} line {number}", f"{name}:{number}")
 
 
-def _json(path: Path, name: str) -> Iterator[Row]:
+def _json(path: Path, name: str, encoding: str) -> Iterator[Row]:
     try:
-        values = json.loads("".join(_lines(path)) or "[]")
+        values = json.loads("".join(_lines(path, encoding)) or "[]")
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":  # one object a line, whatever the file is called
-            yield from _jsonl(path, name)
+            yield from _jsonl(path, name, encoding)
             return
         raise DataError(f"{name} line {error.lineno}: not JSON ({error.msg}, column {error.colno})") from error
     if isinstance(values, dict):
-        lists = [value for value in cast(dict[str, Any], values).values() if isinstance(value, list)]
-        values = lists[0] if len(lists) == 1 else values
+        found = cast(dict[str, Any], values)
+        lists = [value for value in found.values() if isinstance(value, list)]
+        values = [found] if _is_row(found) else lists[0] if len(lists) == 1 else values
     if not isinstance(values, list):
         raise DataError(
             f"{name}: expected a list of objects, or an object that holds one list; got {type(values).__name__}"
@@ -132,10 +163,16 @@ def _json(path: Path, name: str) -> Iterator[Row]:
         yield row_of(value, f"{name} row {number}", f"{name}:{number}")
 
 
-def _csv(path: Path, name: str) -> Iterator[Row]:
-    """A table with a header. Cells are text; an empty one is no value; one that holds messages as JSON is a list."""
+def _is_row(found: Mapping[str, Any]) -> bool:
+    """Whether an object is one row, not an object that holds the rows: it has a prompt, or a list of messages."""
+    own = ("prompt", "messages", "conversations", "conversation", "instruction", "question", "chosen", "completion")
+    return any(name in found for name in own)
+
+
+def _csv(path: Path, name: str, encoding: str) -> Iterator[Row]:
+    """A table with a header. Cells are text; an empty one is no value."""
     csv.field_size_limit(_LONGEST_CELL)
-    lines = _lines(path, newline="")
+    lines = _lines(path, encoding, newline="")
     first = next(lines, "")
     table = csv.reader(chain([first], lines), delimiter=_delimiter(first, name), strict=True)
     try:
@@ -150,7 +187,11 @@ def _csv(path: Path, name: str) -> Iterator[Row]:
                     "hold the delimiter or a line break in quotes"
                 )
             if cells:
-                yield Row(dict(zip(header, map(_cell, cells), strict=True)), f"{name} line {line}", f"{name}:{line}")
+                yield Row(
+                    dict(zip(header, (cell or None for cell in cells), strict=True)),
+                    f"{name} line {line}",
+                    f"{name}:{line}",
+                )
             line = table.line_num + 1
     except csv.Error as error:
         raise DataError(f"{name} line {table.line_num}: not csv ({error}); save it again as csv") from error
@@ -161,20 +202,6 @@ def _delimiter(header: str, name: str) -> str:
     if kind_of(name) == ".tsv":
         return "\t"
     return next((mark for mark in ",;\t" if mark in header), ",")
-
-
-def _cell(text: str) -> Any:
-    """Conversations are lists; in a csv they are JSON. All other JSON stays text."""
-    if text.startswith("[") and ('"role"' in text or '"from"' in text):
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            return text
-        if isinstance(value, list) and all(
-            isinstance(one, dict) and ("role" in one or "from" in one) for one in cast(list[Any], value)
-        ):
-            return cast(list[Any], value)
-    return text or None
 
 
 def _parquet(path: Path, name: str) -> Iterator[Row]:
@@ -225,12 +252,11 @@ def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iter
         ) from error
 
 
-_READERS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+_TEXTS: dict[str, Callable[[Path, str, str], Iterator[Row]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
     ".csv": _csv,
     ".tsv": _csv,
-    ".parquet": _parquet,
-    ".arrow": _arrow,
 }
+_TABLES: dict[str, Callable[[Path, str], Iterator[Row]]] = {".parquet": _parquet, ".arrow": _arrow}

@@ -7,8 +7,10 @@ differ, and a derivation with rated steps makes one for each right step with a w
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from posttrain.data.fields import as_list, as_mapping, as_number, as_text
+from posttrain.data.meaning import is_empty
 from posttrain.data.rows import Row
 from posttrain.types import Message, Preference
 
@@ -36,12 +38,14 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
     found: list[Row] = []
     for prompt, group in groupby(rows, key=lambda row: row.fields.get("prompt")):
         members = list(group)
+        others = {name: row.fields[name] for row in members for name in row.fields if not is_empty(row.fields[name])}
         fields = {
             "prompt": turns_of(str(prompt)),
             "responses": [row.text("response") for row in members],
-            "scores": [as_number(row, row.fields.get("helpfulness"), "helpfulness") for row in members],
+            "scores": [as_number(row, row.get("helpfulness"), "helpfulness") for row in members],
         }
-        found.append(Row(fields, members[0].place, members[0].id))
+        rest = {name: value for name, value in others.items() if name not in ("response", "helpfulness")}
+        found.append(Row(rest | fields, members[0].place, members[0].id))
     return found
 
 
@@ -57,40 +61,38 @@ def turns_of(prompt: str) -> str | list[dict[str, str]]:
 
 def _scored(row: Row) -> list[Preference]:
     """`prompt`, `responses` and their `scores`: the higher, the better."""
-    responses, scores = (as_list(row, row.fields.get(name), name) for name in ("responses", "scores"))
+    responses, scores = (as_list(row, row.get(name), name) for name in ("responses", "scores"))
     if len(responses) != len(scores):
         raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
     said = [as_text(row, response, "responses") for response in responses]
-    return _pairs(row, row.messages("prompt"), said, [as_number(row, score, "scores") for score in scores])
+    return _pairs(row, row.prompt("prompt"), said, [as_number(row, score, "scores") for score in scores])
 
 
 def _ultrafeedback(row: Row) -> list[Preference]:
     """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
-    completions = [
-        as_mapping(row, item, "completions") for item in as_list(row, row.fields["completions"], "completions")
-    ]
+    completions = [as_mapping(row, item, "completions") for item in as_list(row, row.get("completions"), "completions")]
     rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
     said = [as_text(row, one.get("response"), "completions response") for one in rated]
     scores = [as_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in rated]
-    return _pairs(row, (Message("user", row.text("instruction")),), said, scores)
+    return _pairs(row, row.prompt("instruction"), said, scores)
 
 
 def _tldr(row: Row) -> list[Preference]:
     """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
-    info = as_mapping(row, row.fields["info"], "info")
+    info = as_mapping(row, row.get("info"), "info")
     title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
     if info.get("post"):
         where = f"SUBREDDIT: r/{info['subreddit']}\n\n" if info.get("subreddit") else ""
         prompt = f"{where}{title}POST: {as_text(row, info['post'], 'info post')}\n\nTL;DR:"
     else:  # the news articles of the validation split
         prompt = f"{title}ARTICLE: {as_text(row, info.get('article'), 'info post or article')}\n\nTL;DR:"
-    summaries = as_list(row, row.fields["summaries"], "summaries")
+    summaries = as_list(row, row.get("summaries"), "summaries")
     texts = [as_text(row, as_mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
-    choice = row.fields["choice"]
+    choice = row.get("choice")
     if len(texts) != 2 or choice not in (0, 1):
         raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
     choice = int(choice)
-    worker = str(row.fields.get("worker") or "")
+    worker = str(row.get("worker") or "")
     return _differing(
         [Preference((Message("user", prompt),), texts[choice], texts[1 - choice], 1.0, worker, row.place)]
     )
@@ -98,15 +100,17 @@ def _tldr(row: Row) -> list[Preference]:
 
 def _prm800k(row: Row) -> list[Preference]:
     """A derivation with rated steps: a right step against each of its wrong alternatives."""
-    question = as_mapping(row, row.fields["question"], "question")
+    question = as_mapping(row, row.get("question"), "question")
     prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
-    annotator, time = (str(row.fields.get(name) or "") for name in ("labeler", "timestamp"))
+    annotator, time = (str(row.get(name) or "") for name in ("labeler", "timestamp"))
     found: list[Preference] = []
     before = ""
-    steps = as_list(row, as_mapping(row, row.fields["label"], "label").get("steps"), "label steps")
+    steps = as_list(row, as_mapping(row, row.get("label"), "label").get("steps"), "label steps")
     for step in (as_mapping(row, one, "label steps") for one in steps):
         seen = [as_mapping(row, one, "completions") for one in step.get("completions") or ()]
         rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
+        if wrong := [rating for _, rating in rated if rating not in (-1, 0, 1, None)]:
+            raise row.fail(f"the rating of a step must be -1, 0, 1 or null; got {wrong[0]!r}")
         right, wrong = ([text for text, rating in rated if text.strip() and rating == wanted] for wanted in (1, -1))
         found += [
             Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
@@ -156,31 +160,3 @@ def _pairs(row: Row, prompt: tuple[Message, ...], said: Sequence[str], scores: S
 
 def _differing(preferences: list[Preference]) -> list[Preference]:
     return [p for p in preferences if p.chosen != p.rejected]
-
-
-def as_list(row: Row, value: Any, name: str) -> Sequence[Any]:
-    """A field that must be a list; raises `DataError`, which names it."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise row.fail(f"field '{name}' must be a list; got {value!r:.60}")
-    return value
-
-
-def as_mapping(row: Row, value: Any, name: str) -> Mapping[str, Any]:
-    """A field that must be an object; raises `DataError`, which names it."""
-    if not isinstance(value, Mapping):
-        raise row.fail(f"field '{name}' must be an object; got {value!r:.60}")
-    return value
-
-
-def as_text(row: Row, value: Any, name: str) -> str:
-    """A field that must be text with something in it; raises `DataError`, which names it."""
-    if not isinstance(value, str) or not value.strip():
-        raise row.fail(f"field '{name}' must be text with something in it; got {value!r:.60}")
-    return value
-
-
-def as_number(row: Row, value: Any, name: str) -> float:
-    """A field that must be a number; raises `DataError`, which names it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise row.fail(f"field '{name}' must be a number; got {value!r:.60}")
-    return float(value)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from posttrain.data.meaning import is_learned
+from posttrain.data.structures import structure_in
 from posttrain.errors import DataError
 from posttrain.types import Message, Role, ToolCall
 
@@ -25,9 +27,14 @@ _ROLES: dict[str, Role] = {
     "model": "assistant",
     "bot": "assistant",
     "developer": "system",
+    "prompter": "user",
+    "function_call": "assistant",
+    "tool_call": "assistant",
     "observation": "tool",
+    "tool_response": "tool",
     "function": "tool",
 }
+_CALLS = ("function_call", "tool_call")  # roles of ShareGPT's messages whose text is a call, or a list of them
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -47,21 +54,29 @@ def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
     if not isinstance(said, str) or said not in _ROLES:
         raise DataError(f"{name} has the role {excerpt(said)}; expected one of {', '.join(sorted(_ROLES))}")
     role = _ROLES[said]
-    calls = _calls(item, name, tools)
+    content = item.get("content", item.get("value"))
+    if said in _CALLS:
+        calls = _calls({"tool_calls": content}, name, tools)
+        content = None
+    else:
+        calls = _calls(item, name, tools)
     if calls and role != "assistant":
         raise DataError(f"{name} has tool_calls and the role '{role}'; only the assistant calls tools")
     reasoning = next((item[key] for key in _REASONING if item.get(key)), "")
     if reasoning and role != "assistant":
         raise DataError(f"{name} has a reasoning and the role '{role}'; only the assistant has one")
-    may_be_empty = bool(calls) or role == "tool"
-    content = _content(item.get("content", item.get("value")), f"{name} content", may_be_empty=may_be_empty)
+    if role == "system" and content == "":
+        raise DataError(f"{name} is a system message without text; remove that message, not the row")
+    if role == "tool" and _is_result(content):
+        content = _json(content, f"{name} content")
     return Message(
         role,
-        content,
+        _content(content, f"{name} content", may_be_empty=bool(calls) or role == "tool"),
         calls,
         _word(item, "tool_call_id", name),
         _word(item, "name", name),
         read_text(reasoning, f"{name} reasoning") if reasoning else "",
+        learned=is_learned(item, role, name),
     )
 
 
@@ -101,7 +116,8 @@ def written(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 for call in message.tool_calls
             ]
         own = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.reasoning}
-        found.append(fields | {key: value for key, value in own.items() if value})
+        weight = {} if message.learned else {"weight": 0}
+        found.append(fields | {key: value for key, value in own.items() if value} | weight)
     return found
 
 
@@ -122,12 +138,6 @@ def read_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     return value
 
 
-def list_in(text: str) -> list[Any] | None:
-    """The list that text is as JSON; None if it is none."""
-    value = _loaded(text)
-    return cast(list[Any], value) if isinstance(value, list) else None
-
-
 def excerpt(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
@@ -141,6 +151,13 @@ def _content(value: Any, name: str, *, may_be_empty: bool) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = "".join(_part(part, f"{name} part {i}") for i, part in enumerate(cast(Sequence[Any], value), 1))
     return read_text(value, name, may_be_empty=may_be_empty)
+
+
+def _is_result(content: Any) -> bool:
+    """Whether what a tool returned is data, not text or text parts."""
+    if isinstance(content, list):
+        return not all(isinstance(part, Mapping) and "type" in part for part in cast(list[Any], content))
+    return isinstance(content, Mapping)
 
 
 def _part(part: Any, name: str) -> str:
@@ -161,11 +178,13 @@ def _word(item: Mapping[str, Any], key: str, name: str) -> str:
 def _calls(item: Mapping[str, Any], name: str, tools: Sequence[str]) -> tuple[ToolCall, ...]:
     value = item.get("tool_calls")
     if not value and item.get("function_call"):  # OpenAI's first layout: one call, without an id
-        value = [item["function_call"]]
+        value = item["function_call"]
     if not value:
         return ()
     if isinstance(value, str):
-        value = list_in(value) or value
+        value = structure_in(value) or value
+    if isinstance(value, Mapping):
+        value = [cast(Any, value)]
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise DataError(f"{name} tool_calls must be a list of {{id, type, function}}; got {excerpt(value)}")
     return tuple(_call(call, f"{name} call {i}", tools) for i, call in enumerate(cast(Sequence[Any], value), 1))

@@ -5,34 +5,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
-from posttrain.data.messages import with_tools
+from posttrain.data.loaded import Loaded, Unusable
+from posttrain.data.meaning import BAD, GOOD
 from posttrain.data.mixtures import mix
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
-from posttrain.data.rows import Row, typed
+from posttrain.data.rows import Row, after, typed
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
-from posttrain.errors import DataError
-from posttrain.types import Judgement, Message, Preference, Role
+from posttrain.data.trees import gathered_trees
+from posttrain.types import Judgement, Message, Preference
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
-
-
+_SAME = "'chosen' and 'rejected' are the same tokens"
 T = TypeVar("T")
-
-
-class Loaded(NamedTuple, Generic[T]):
-    """Loaded items, and the dropped rows: where each is, and why."""
-
-    items: list[T]
-    left_out: tuple[str, ...] = ()
-
-
-class Unusable(Exception):
-    """A well-formed row without a training signal."""
 
 
 def load_preferences(
@@ -86,19 +75,19 @@ def load_preferences(
         _refuse_others(row, ties)
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
-    left_out: list[str] = []
+    found = Loaded[Preference]()
 
     def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Preference, ...]]:
-        found = usable(gathered(read_rows(part, split=split, columns=columns, limit=limit)), read)
-        left_out.extend(found.left_out)
-        return together(found.items)
+        rows = gathered_trees(gathered(read_rows(part, split=split, columns=columns, limit=limit)))
+        return together(found.usable(rows, read))
 
-    groups = mix(source, load, columns=columns, limit=limit, seed=seed)
-    return Loaded([one for group in groups for one in group], tuple(left_out))
+    for group in mix(source, load, columns=columns, limit=limit, seed=seed):
+        found += group
+    return found
 
 
 def _refuse_others(row: Row, ties: bool) -> None:
-    tied = typed(row.fields.get("tie")) is True
+    tied = typed(row.get("tie")) is True
     if tied != ties:
         raise Unusable("a tie: neither of the two was chosen" if tied else "no tie: one of the two was chosen")
 
@@ -120,14 +109,14 @@ def load_judgements(
     """
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
-        if typed(row.fields.get("tie")) is True:
+        if typed(row.get("tie")) is True:
             raise Unusable("a tie: neither of the two was chosen")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
         ]
 
-    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed, gather=gathered)
+    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed, gather=_gathered)
 
 
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
@@ -140,24 +129,6 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     )
 
 
-def usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
-    """What `read` makes of every row, without those of which nothing can be learned.
-
-    Raises:
-        DataError: that is none of them.
-    """
-    kept: list[T] = []
-    left_out: list[str] = []
-    for row in rows:
-        try:
-            kept += read(row)
-        except Unusable as problem:
-            left_out.append(f"{row.place}: {problem}")
-    if not kept:
-        raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
-    return Loaded(kept, tuple(left_out))
-
-
 def mixed_usable(
     source: str,
     read: Callable[[Row], Sequence[T]],
@@ -168,16 +139,14 @@ def mixed_usable(
     seed: int,
     gather: Callable[[Sequence[Row]], Sequence[Row]] = list,
 ) -> Loaded[T]:
-    """What `usable` makes of the rows of a source, or of each part of a mixture."""
-    left_out: list[str] = []
+    """What `Loaded.usable` makes of the rows of a source, or of each part of a mixture."""
+    found = Loaded[T]()
 
     def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[T]:
-        found = usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read)
-        left_out.extend(found.left_out)
-        return found.items
+        return found.usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read)
 
-    items = mix(source, load, columns=columns, limit=limit, seed=seed)
-    return Loaded(items, tuple(left_out))
+    found += mix(source, load, columns=columns, limit=limit, seed=seed)
+    return found
 
 
 def _is_judged(row: Row) -> bool:
@@ -201,7 +170,7 @@ def preferences_in(row: Row) -> list[Preference]:
 
 def _preference(row: Row) -> Preference:
     chosen, rejected = (_conversation(row, field) for field in ("chosen", "rejected"))
-    before = row.messages("prompt") if "prompt" in row else ()
+    before = row.begun(row.messages("prompt")) if "prompt" in row else ()
     if before and len(chosen) == len(rejected) == 1:
         prompt = before
     else:
@@ -212,6 +181,8 @@ def _preference(row: Row) -> Preference:
             if before[len(before) - len(prompt) :] != prompt:
                 raise Unusable("'chosen' does not go on from 'prompt'")
             prompt = before  # which may have a system message that the responses do not repeat
+        elif prompt:
+            prompt = row.begun(prompt)
     if not prompt or prompt[-1].role == "assistant":
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with `columns`")
     last = (chosen[-1], rejected[-1])
@@ -220,6 +191,10 @@ def _preference(row: Row) -> Preference:
             raise row.fail(f"field '{name}' has its reasoning apart; write it into the content, as the model writes it")
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
+        if not message.learned:
+            raise row.fail(
+                f"field '{name}' ends with a message that is not to be learned, by its weight; remove the row"
+            )
     if replace(last[0], tools=()) == replace(last[1], tools=()):
         raise Unusable("'chosen' and 'rejected' are the same")
     field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
@@ -243,7 +218,7 @@ def _strength(row: Row) -> float:
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
         return 1.0
-    value = typed(row.fields[field])
+    value = typed(row.get(field))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise row.fail(
             f"field '{field}' must be how much better the chosen response was found, a number of 0 or more; got "
@@ -254,13 +229,13 @@ def _strength(row: Row) -> float:
 
 def _category(row: Row) -> str:
     """Which part of a benchmark a row belongs to: RewardBench calls it `subset`."""
-    value = next((row.fields[field] for field in ("subset", "category") if field in row), "")
+    value = next((row.get(field) for field in ("subset", "category") if field in row), "")
     return value if isinstance(value, str) else ""
 
 
 def _steps(row: Row, field: str) -> str:
     """The shared prefix of the two responses: text, or a list of steps; empty before the first."""
-    value = row.fields[field]
+    value = row.get(field)
     steps = [value] if isinstance(value, str) else value
     if not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
         raise row.fail(
@@ -270,39 +245,66 @@ def _steps(row: Row, field: str) -> str:
     return value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
 
 
+_YES, _NO = GOOD | {"yes", "positive"}, BAD | {"no", "negative"}
+
+
 def judgement_in(row: Row) -> Judgement:
-    """What a row of `prompt`, `completion` and `label` says."""
-    prompt, said = row.messages("prompt"), _conversation(row, "completion")
-    if "label" not in row:
-        raise row.missing("label")
-    good = typed(row.fields["label"])
-    if not isinstance(good, bool) and good not in (0, 1):
-        raise row.fail(f"field 'label' must be true for a good response and false for a bad one; got {good!r}")
+    """What a row of `prompt`, `completion` and `label` says; with `steps`, the completion is the next step."""
+    prompt, said = row.prompt("prompt"), _conversation(row, "completion")
+    named = "kto_tag" if "kto_tag" in row and "label" not in row else "label"
+    if named not in row:
+        raise row.missing(named)
+    said = after(prompt, said)
     if len(said) != 1 or said[0].role != "assistant":
         raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
     if said[0].reasoning:
         raise row.fail("field 'completion' has its reasoning apart; write it into the content, as the model writes it")
-    return Judgement(prompt, said[0].content, bool(good), source=row.place, calls=said[0].tool_calls)
+    if not said[0].learned:
+        raise row.fail("field 'completion' is not to be learned, by its weight; remove the row")
+    opening = {"opening": _steps(row, "steps"), "partial": True} if "steps" in row else {}
+    return Judgement(
+        prompt, said[0].content, _is_good(row, named), source=row.place, calls=said[0].tool_calls, **opening
+    )
+
+
+def _is_good(row: Row, field: str) -> bool:
+    """The label: true or false, 1 or 0, 1 or -1, or a word for a thumb."""
+    label = typed(row.get(field))
+    if isinstance(label, str) and label.strip().lower() in _YES | _NO:
+        return label.strip().lower() in _YES
+    if not isinstance(label, bool) and label not in (-1, 0, 1):
+        raise row.fail(
+            f"field '{field}' must be true (or 1, good, up) for a good response and false (or 0, -1, bad, down) for "
+            f"a bad one; got {label!r}"
+        )
+    return label > 0
+
+
+def _gathered(rows: Sequence[Row]) -> list[Row]:
+    """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
+    labels = {typed(row.fields.get("label")) for row in rows if isinstance(row.fields.get("label"), str | int | float)}
+    if {-1, 0} <= {label for label in labels if not isinstance(label, bool)}:
+        row = next(row for row in rows if typed(row.fields.get("label")) == 0)
+        raise row.fail("field 'label' is 0 where other rows have -1: neither good nor bad; remove such rows")
+    return gathered_trees(gathered(rows))
 
 
 def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     """A response alone, or the conversation that it ends."""
-    value = row.fields.get(field)
+    value = row.get(field)
     if _says_nothing(value):
         raise Unusable(f"'{field}' says nothing")
-    if field in row and not isinstance(value, str):
+    if not isinstance(value, str):
         return row.messages(field)
-    text = row.text(field)
-    pieces = _TURN.split(text)
-    if "prompt" in row or len(pieces) == 1:
-        return (Message("assistant", text),)
-    roles: dict[str, Role] = {"Human": "user", "Assistant": "assistant"}
-    said = [Message(roles[who], words.strip()) for who, words in zip(pieces[1::2], pieces[2::2], strict=True)]
-    if pieces[0].strip():
-        raise row.fail(f"field '{field}' has words before the first turn: {pieces[0].strip()[:40]!r}")
-    if not all(message.content for message in said):
-        raise Unusable(f"'{field}' has a turn in which nothing is said")
-    return with_tools(said, row.tools())
+    turns = row.structure(field)
+    if turns is not None:
+        if any(turn.get("content") == "" and not turn.get("tool_calls") for turn in turns):
+            raise Unusable(f"'{field}' has a turn in which nothing is said")
+        return row.messages(field)
+    text = row.answer(field)
+    if "prompt" not in row and (turn := _TURN.search(text)):
+        raise row.fail(f"field '{field}' has words before the first turn: {text[: turn.start()].strip()[:40]!r}")
+    return (Message("assistant", text),)
 
 
 def _says_nothing(value: Any) -> bool:
@@ -319,18 +321,31 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
 
     They share the opening of the responses too, where there is one, and it is not learned. Of responses after which
     more follows the stop is not there.
+
+    Raises:
+        Unusable: the two are the same tokens, as a template that trims them makes them.
     """
     p = preference
-    return Pair(*responses_to(chat, p.prompt, p.opening, p.responses, p.partial))
+    pair = Pair(*responses_to(chat, p.prompt, p.opening, p.responses, p.partial))
+    if pair.chosen == pair.rejected:
+        raise Unusable(_SAME)
+    return pair
 
 
 def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
-    """Preferences about one prompt as tokens: each response once, and which two of them were compared."""
+    """Preferences about one prompt as tokens: each response once, and which two of them were compared.
+
+    Two that are the same tokens are not; raises `Unusable` where no others are left.
+    """
     p = preferences[0]
     said = list(dict.fromkeys(response for one in preferences for response in one.responses))
     answers = [(*one.responses, one.strength) for one in preferences]
-    pairs = tuple((said.index(chosen), said.index(rejected), strength) for chosen, rejected, strength in answers)
-    return Ranked(tuple(responses_to(chat, p.prompt, p.opening, said, p.partial)), pairs)
+    examples = responses_to(chat, p.prompt, p.opening, said, p.partial)
+    pairs = ((said.index(chosen), said.index(rejected), strength) for chosen, rejected, strength in answers)
+    differing = tuple(pair for pair in pairs if examples[pair[0]] != examples[pair[1]])
+    if not differing:
+        raise Unusable(_SAME)
+    return Ranked(tuple(examples), differing)
 
 
 def shortened(ranked: Ranked, longest: int) -> Ranked | None:
@@ -352,6 +367,14 @@ def judged_of(chat: ChatFormat, judgement: Judgement) -> Labelled:
     j = judgement
     (example,) = responses_to(chat, j.prompt, j.opening, (Message("assistant", j.response, j.calls),), j.partial)
     return Labelled(example, j.good)
+
+
+def judged_row(chat: ChatFormat, judgements: Sequence[Judgement]) -> tuple[Labelled, ...]:
+    """The judgements of one row as tokens; raises `Unusable` where the same tokens are both good and bad."""
+    found = tuple(judged_of(chat, one) for one in judgements)
+    if len({(one.example, one.good) for one in found}) > len({one.example for one in found}):
+        raise Unusable(_SAME)
+    return found
 
 
 def responses_to(

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.layouts import as_list, as_mapping, as_text, turns_of
+from posttrain.data.fields import as_list, as_mapping, as_text
+from posttrain.data.layouts import turns_of
+from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Graded
-from posttrain.data.preferences import Loaded, Unusable, mixed_usable, responses_to
+from posttrain.data.preferences import mixed_usable, responses_to
 from posttrain.data.rows import Row
 from posttrain.data.tasks import dress
 from posttrain.types import Message, Rated
@@ -65,26 +67,28 @@ Said = tuple[tuple[Message, ...], str, dict[str, float]]
 def _own(row: Row) -> list[Said]:
     if "ratings" not in row.fields:
         raise row.missing("ratings")
-    given = as_mapping(row, row.fields["ratings"] or {}, "ratings")
-    return [(row.messages("prompt"), _response(row, "completion"), _numbers(row, given))]
+    given = as_mapping(row, row.get("ratings") or {}, "ratings")
+    return [(row.prompt("prompt"), _response(row, "completion"), _numbers(row, given))]
 
 
 def _helpsteer(row: Row) -> list[Said]:
     """A row for each response; a prompt may be a conversation in one text."""
-    prompt = Row({"prompt": turns_of(row.text("prompt"))}, row.place, row.id).messages("prompt")
-    return [(prompt, _response(row, "response"), _numbers(row, {name: row.fields.get(name) for name in HELPSTEER}))]
+    prompt = Row(dict(row.fields) | {"prompt": turns_of(row.text("prompt"))}, row.place, row.id, row.read).prompt(
+        "prompt"
+    )
+    return [(prompt, _response(row, "response"), _numbers(row, {name: row.get(name) for name in HELPSTEER}))]
 
 
 def _response(row: Row, field: str) -> str:
     """A response, which may say nothing."""
-    return "" if row.fields.get(field) == "" else row.text(field)
+    return "" if row.get(field) == "" else row.text(field)
 
 
 def _ultrafeedback(row: Row) -> list[Said]:
     """`annotations` of each of the `completions`; what could not be rated is "N/A"."""
-    prompt = (Message("user", row.text("instruction")),)
+    prompt = row.prompt("instruction")
     found: list[Said] = []
-    for one in as_list(row, row.fields["completions"], "completions"):
+    for one in as_list(row, row.get("completions"), "completions"):
         completion = as_mapping(row, one, "completions")
         given = as_mapping(row, completion.get("annotations") or {}, "completions annotations")
         aspects = {str(name): as_mapping(row, said or {}, f"annotations {name}") for name, said in given.items()}

@@ -17,6 +17,7 @@ from posttrain.types import Message, ToolCall
 
 # Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
 TAG = re.compile(r"</?(think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
+_THOUGHT = re.compile(r"^[\s\S]*</(think|thinking|reasoning)>")
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # what marks something up, even where a tokenizer does not call it special
 
 
@@ -65,6 +66,14 @@ class Renderer:
                 "give it the roles that it knows (without `system`, if it has no system role)"
             ) from error
 
+    def writes_date(self, messages: Sequence[Message]) -> bool:
+        """Whether the rendering depends on the day: `strftime_now` is the only clock that a template has."""
+        own = self.tokenizer.chat_template
+        own = next(iter(own.values())) if isinstance(own, Mapping) else str(own)
+        clocks = (f"{{% macro strftime_now(format) %}}{day}{{% endmacro %}}" for day in (1, 2))
+        days = {self._apply(messages, False, as_text=False, chat_template=clock + own) for clock in clocks}
+        return len(days) > 1
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendering, or a piece of one."""
         if self._ordinary.is_hidden_in(text):
@@ -89,7 +98,7 @@ class Renderer:
         return self._ordinary.show(text)
 
     def refuse_dropped(self, messages: Sequence[Message], rendered: str) -> None:
-        """Refuse a template that leaves out a tool, a call or a result.
+        """Refuse a template that leaves out a message, a tool, a call or a result; reasoning may go.
 
         Raises:
             TemplateError: names what is missing.
@@ -102,10 +111,12 @@ class Renderer:
                     "`chat_template`, or leave the column 'tools' out with `columns=\"other=tools\"`"
                 )
         for number, message in enumerate(messages, 1):
-            if message.role == "tool" and not shown(self._ordinary.hide(message.content), text):
+            if not shown(self._kept(message), text):
+                what = "result of a tool" if message.role == "tool" else f"{message.role} message"
                 raise TemplateError(
-                    f"the chat template drops the result of a tool in message {number} ({message.content[:60]!r}); "
-                    "give one that knows tools with `chat_template`"
+                    f"the chat template drops the {what} in message {number} ({message.content[:60]!r}), which the "
+                    f"model would never see; {'leave it out, or ' if message.role == 'system' else ''}give one that "
+                    "shows it with `chat_template`"
                 )
             if missing := dropped_of_calls(message, text):
                 raise TemplateError(
@@ -113,7 +124,13 @@ class Renderer:
                     "knows tool calls with `chat_template`"
                 )
 
-    def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool) -> str:
+    def _kept(self, message: Message) -> str:
+        """What of a message's content every template must show: of the assistant's what follows its thinking."""
+        if message.role != "assistant":
+            return self._ordinary.hide(message.content)
+        return _THOUGHT.sub("", message.content)
+
+    def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool, **more: Any) -> str:
         schemas = [self._ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
         with_tools = dict.fromkeys(self._tools_as, schemas) if schemas else {}
         return self.tokenizer.apply_chat_template(
@@ -121,7 +138,7 @@ class Renderer:
             tokenize=False,
             add_generation_prompt=generate,
             **with_tools,
-            **self.options,
+            **(self.options | more),
         )
 
     def _fields(self, message: Message, as_text: bool) -> dict[str, Any]:
@@ -190,7 +207,9 @@ def words_of(call: ToolCall) -> tuple[str, ...]:
 
 def shown(text: str, squeezed: str) -> bool:
     """Whether a rendering without white space holds the text, as it is or as JSON or Python quote it."""
-    spellings = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
+    if squeeze(text) in squeezed:
+        return True
+    spellings = (json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
     return any(squeeze(spelling) in squeezed for spelling in spellings)
 
 

@@ -1,12 +1,20 @@
-"""Dataset rows with their source, so that errors name file and line."""
+"""Dataset rows with their source, so that errors name file and line.
 
+A row knows which of its columns were read. One that nobody read and that would change the conversation, or what is
+learned from it, is refused by its name (`MEANT`); all others are listed for the user.
+"""
+
+import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from posttrain.data.messages import excerpt, list_in, read_message, read_text, read_tools, with_tools
+from posttrain.data.meaning import MEANT, is_empty, other_keys
+from posttrain.data.messages import excerpt, read_message, read_text, read_tools, with_tools
+from posttrain.data.structures import list_in, messages_in
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message
 
@@ -17,6 +25,8 @@ _ALSO_CALLED = {
     "completion": ("response", "answer", "output", "solution", "chosen"),
     "answer": ("final", "solution", "target", "label", "ground_truth"),
 }
+_TO_SPEAK = {"role": "assistant", "content": ""}  # how a transcript ends before a response
+_SYSTEM = ("system", "system_prompt")
 
 
 class UnknownColumn(DataError):
@@ -29,11 +39,19 @@ class UnknownColumn(DataError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The fields of one row, the place that an error names, and an id that does not change from run to run."""
+    """The fields of one row, the place that an error names, and an id that does not change from run to run.
+
+    `get`, `text` and `messages` read a field, and note it in `read`; who looks at `fields` only asks what there is.
+    `keys` are those of messages that were not read, `source` the columns of the data where `fields` say the same in
+    others.
+    """
 
     fields: Mapping[str, Any]
     place: str  # data.jsonl line 17
     id: str  # data.jsonl:17
+    read: set[str] = dataclasses.field(default_factory=set[str], compare=False, repr=False)
+    keys: set[str] = dataclasses.field(default_factory=set[str], compare=False, repr=False)
+    source: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def fail(self, problem: str) -> DataError:
         """The error that names this row."""
@@ -43,56 +61,182 @@ class Row:
         """The error for a field that is not there, with the column that is probably meant, or that is null."""
         if field in self.fields:
             return self.fail(f"field '{field}' has no value; fill it in, or remove the row")
-        near = get_close_matches(field, self.fields, n=1)
-        column = next((c for c in (*near, *_ALSO_CALLED.get(field, ())) if c in self.fields), "COLUMN")
+        has = self.fields if self.source is None else self.source
+        near = get_close_matches(field, has, n=1)
+        could = (name for name in (*near, *_ALSO_CALLED.get(field, ())) if _could_be(field, has.get(name)))
         return self.fail(
-            f"field '{field}' is missing; this row has: {', '.join(self.fields) or 'no fields'}; "
-            f'map it with `columns="{field}={column}"`'
+            f"field '{field}' is missing; this row has: {', '.join(has) or 'no fields'}; "
+            f'map it with `columns="{field}={next(could, "COLUMN")}"`'
         )
 
     def __contains__(self, field: str) -> bool:
         return self.fields.get(field) is not None
 
+    def get(self, field: str) -> Any:
+        """A field as it is, or None."""
+        self.read.add(field)
+        return self.fields.get(field)
+
     def text(self, field: str) -> str:
         """A field that must be text with something in it."""
         if field not in self:
             raise self.missing(field)
-        return self._text(self.fields[field], f"field '{field}'")
+        with self.named():
+            return read_text(self.get(field), f"field '{field}'")
 
     def messages(self, field: str) -> tuple[Message, ...]:
         """A field that must be a conversation: text (one user message), or a list of messages.
 
-        The column `tools` goes with it, on its first message from the system or a user.
+        Text that is one as JSON or Python write it, or a transcript of "Human:" and "Assistant:", is read as one. The
+        column `tools` goes with it, on its first message from the system or a user.
         """
         if field not in self:
             raise self.missing(field)
-        value = self.fields[field]
-        if isinstance(value, str) and field in ("messages", "conversations") and (found := list_in(value)):
-            value = found  # a cell of a csv
-        elif isinstance(value, str):
-            value = [{"role": "user", "content": self.text(field)}]
+        found: list[Message] = []
+        value = self.get(field)
+        if isinstance(value, str):
+            value = self.structure(field) or [{"role": "user", "content": self.text(field)}]
+            value = value[:-1] if value[-1] == _TO_SPEAK else value
+        elif isinstance(value, Mapping) and ("role" in value or "from" in value):
+            value = [cast(Any, value)]  # one message, as LLaMA-Factory has its responses
         if not isinstance(value, Sequence) or not value:
             raise self.fail(f"field '{field}' must be text or a list of {{role, content}}; got {excerpt(value)}")
         tools = self.tools()
-        try:
-            items = enumerate(cast(Sequence[Any], value), 1)
-            found = [read_message(item, f"field '{field}' message {i}", tools) for i, item in items]
-        except DataError as error:
-            raise self.fail(str(error)) from None
+        with self.named():
+            for i, item in enumerate(cast(Sequence[Any], value), 1):
+                found.append(read_message(item, f"field '{field}' message {i}", tools))
+                self.keys.update(f"{field}.{key}" for key in other_keys(item, f"field '{field}' message {i}"))
         return with_tools(found, tools)
+
+    def structure(self, field: str) -> list[Any] | None:
+        """The messages that a text says: as JSON, as Python writes them, as a transcript; None where it is plain."""
+        with self.named():
+            return messages_in(self.fields[field], f"field '{field}'")
+
+    def begun(self, found: tuple[Message, ...]) -> tuple[Message, ...]:
+        """A conversation with the system message of the column `system`, and what was said before in `history`."""
+        system, said = (found[:1], found[1:]) if found[0].role == "system" else ((), found)
+        for name in _SYSTEM:
+            if is_empty(self.get(name)):
+                continue
+            stated = Message("system", self.text(name))
+            if system and system[0].content != stated.content:
+                raise self.fail(
+                    f"field '{name}' is another system message than the one that is there; leave one out with "
+                    f'`columns="other={name}"`'
+                )
+            system = (stated,)
+        return with_tools((*system, *self._history(), *said), self.tools())
+
+    def prompt(self, field: str) -> tuple[Message, ...]:
+        """A conversation that a response follows; its assistant's turns are given, not learned.
+
+        Raises:
+            DataError: it ends with an assistant's message, which would be closed before the response.
+        """
+        found = self.begun(self.messages(field))
+        if found[-1].role == "assistant":
+            raise self.fail(
+                f"field '{field}' ends with an assistant message, but a response follows; put what the response begins "
+                "with into the response, or remove that message"
+            )
+        return found
+
+    def response(self, field: str, prompt: Sequence[Message]) -> tuple[Message, ...]:
+        """What follows a prompt: text, or messages, without those that only repeat the prompt.
+
+        Raises:
+            DataError: it does not begin with the assistant.
+        """
+        if isinstance(self.fields.get(field), str) and self.structure(field) is None:
+            return (Message("assistant", self.answer(field)),)
+        found = self.messages(field)
+        said = after(prompt, found)
+        if not said or said[0].role != "assistant":
+            raise self.fail(
+                f"field '{field}' must be what the assistant says after the prompt; it begins with a message of the "
+                f"role '{found[0].role}'. If it is a whole conversation, give `columns=\"messages={field}\"`"
+            )
+        return said
+
+    def answer(self, field: str) -> str:
+        """A response as text; behind a transcript that ends with "Assistant:" without the space that follows it."""
+        text, prompt = self.text(field), self.fields.get("prompt")
+        return text.strip() if isinstance(prompt, str) and prompt.rstrip().endswith("\n\nAssistant:") else text
+
+    def _history(self) -> tuple[Message, ...]:
+        """The column `history`: messages, or pairs of what the user and the assistant said."""
+        value = self.get("history")
+        if is_empty(value):
+            return ()
+        turns: list[Any] = []
+        for turn in (list_in(value) if isinstance(value, str) else value) or [value]:
+            if isinstance(turn, Sequence) and not isinstance(turn, str) and len(cast("Sequence[Any]", turn)) == 2:
+                turn = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn, strict=True)]
+            turns += turn if isinstance(turn, list) else [turn]
+        return Row({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
 
     def tools(self) -> tuple[str, ...]:
         """The column `tools`, each a JSON schema as text; empty where there is none."""
         try:
-            return read_tools(self.fields.get("tools"))
+            return read_tools(self.get("tools"))
         except DataError as error:
             raise self.fail(f'{error}; if it is something else, rename it with `columns="other=tools"`') from None
 
-    def _text(self, value: Any, name: str) -> str:
+    def others(self, named: Collection[str] = ()) -> list[str]:
+        """The columns with a value that nobody read, and the keys of messages.
+
+        Args:
+            named: those that somebody else reads; "**" says that all may be read: then none is listed, but one that
+                changes what a row means is still refused unless it is named.
+
+        Raises:
+            DataError: one of them changes the conversation, or what is learned from it.
+        """
+        found = [n for n, v in self.fields.items() if n not in self.read and n not in named and not is_empty(v)]
+        if meant := [name for name in found if name in MEANT and MEANT[name](typed(self.fields[name]))]:
+            names = "', '".join(meant)
+            other = " ".join(f"other{i or ''}={name}" for i, name in enumerate(meant))
+            raise self.fail(
+                f"the column '{names}' would change the conversation or what is learned from it, and is "
+                f'not read here; to leave it out on purpose, give `columns="{other}"`'
+            )
+        if "**" in named:
+            return []
+        return [*(name for name in found if self.source is None or name in self.source), *sorted(self.keys)]
+
+    def replaced(self, fields: Mapping[str, Any]) -> "Row":
+        """These fields, and those of this row that were not read."""
+        rest = {name: value for name, value in self.fields.items() if name not in self.read}
+        return Row({**rest, **fields}, self.place, self.id, source=self.fields if self.source is None else self.source)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors of what is read here name this row."""
         try:
-            return read_text(value, name)
+            yield
         except DataError as error:
             raise self.fail(str(error)) from None
+
+
+def _could_be(field: str, value: Any) -> bool:
+    """Whether a column's value may be what the field is for: text or messages, but for an answer."""
+    if field in _ALSO_CALLED and field != "answer":
+        return isinstance(value, str | list) and bool(cast("Sequence[Any]", value))
+    return value is not None
+
+
+def after(prompt: Sequence[Message], found: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Messages without the prompt with which they begin, all of it or without its system message; else as they are."""
+    for before in (prompt, [message for message in prompt if message.role != "system"]):
+        begins = zip(before, found, strict=False)
+        if before and len(found) > len(before) and all(_same(one, other) for one, other in begins):
+            return found[len(before) :]
+    return found
+
+
+def _same(one: Message, other: Message) -> bool:
+    return (one.role, one.content.strip(), one.tool_calls) == (other.role, other.content.strip(), other.tool_calls)
 
 
 def typed(value: Any) -> Any:

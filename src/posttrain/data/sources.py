@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.data.files import READABLE, exists, kind_of, read_file, row_of
+from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of, read_file, row_of
 from posttrain.data.rows import Row, map_columns
 from posttrain.errors import DataError, UserError, first_line
 
@@ -105,19 +105,23 @@ def has_splits(source: str) -> bool:
     Of a mixture: whether one of its sources may.
     """
     if exists(source):
-        path = Path(source).expanduser()
+        path = Path(path_of(source)).expanduser()
         return path.is_dir() and not (path / _SAVED[1]).is_file()
     return not (source.startswith(_MEMORY) or _is_glob(source))
 
 
 def _found(source: str, split: str | None) -> Iterator[Row]:
+    encoding, named = encoding_of(source), source
+    source = path_of(source)
     path = Path(source).expanduser()
     if os.path.isfile(path):  # of a name that is too long, `Path.is_file` raises
         if split not in (None, "train") and not _names(path.name, split):
             raise DataError(
                 f"the file '{path}' is not divided into splits; got split '{split}'; name the file that holds it"
             )
-        return read_file(path, path.name)
+        return read_file(path, path.name, encoding)
+    if encoding:
+        raise DataError(f"'{named}' is no file; an encoding is named for one file alone")
     if os.path.isdir(path):
         return _saved(path, split) if any((path / name).is_file() for name in _SAVED) else _folder(path, split)
     if source.startswith(_MEMORY):

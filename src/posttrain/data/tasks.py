@@ -1,13 +1,15 @@
 """Loading tasks: prompts with reference answers and metadata."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from posttrain.data.gym import load_gym
+from posttrain.data.loaded import Loaded
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
 from posttrain.data.order import seed_for
+from posttrain.data.public_layouts import own_rows
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.errors import UserError
@@ -26,7 +28,8 @@ def load_tasks(
     system: str | None = None,
     prompt_template: str = "{prompt}",
     seed: int = 0,
-) -> list[Task]:
+    named: Collection[str] = (),
+) -> Loaded[Task]:
     """The tasks of a data set, or of `gym:NAME?option=value`.
 
     A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
@@ -43,28 +46,26 @@ def load_tasks(
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
         seed: which tasks a `gym:` source makes, and which rows of a mixture are repeated.
+        named: other columns that are read, such as by a reward.
 
     Raises:
         DataError: as `load_rows`, or a row that is no task, by file, line and field.
         UserError: a template without `{prompt}`, or a wrong `gym:` source.
     """
+    found = Loaded[Task]()
 
     def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
         if not part.startswith("gym:"):
-            return tasks_of(read_rows(part, split=split, columns=columns, limit=limit))
+            rows = gsm8k_as_tasks(read_rows(part, split=split, columns=columns, limit=limit))
+            return found.usable(rows, lambda row: [task_in(row)], named, _own_prompts)
         if columns and part == source:
             raise UserError(f"'{part}' has no columns to map; leave out `columns`")
         size = _GYM_SIZE if limit is None else limit
         return load_gym(part, size=size, seed=seed, split="train" if split is None else split)
 
     tasks = mix(source, load, columns=columns, limit=limit, seed=seed)
-    return [replace(task, prompt=dress(task.prompt, system, prompt_template)) for task in tasks]
-
-
-def tasks_of(rows: Sequence[Row]) -> list[Task]:
-    """The task of each row, in the layout of the first; errors as those of `load_tasks`."""
-    read = _gsm8k_task if _is_gsm8k(rows[0]) else _task
-    return [read(row) for row in rows]
+    found += [replace(task, prompt=dress(task.prompt, system, prompt_template)) for task in tasks]
+    return found
 
 
 def dress(messages: Sequence[Message], system: str | None, prompt_template: str) -> tuple[Message, ...]:
@@ -178,15 +179,23 @@ def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
     return tuple(" ".join(m.text.split()) for m in prompt if m.role != "system")
 
 
-def _task(row: Row) -> Task:
-    prompt = row.messages("prompt")
+def _own_prompts(row: Row) -> list[Row]:
+    """A row in posttrain's columns, where it has no `prompt` of its own and they do."""
+    own = [] if "prompt" in row else own_rows(row)
+    return own if own and "prompt" in own[0] else [row]
+
+
+def task_in(row: Row) -> Task:
+    """The task of a row; raises `DataError` if it is none."""
+    prompt = row.begun(row.messages("prompt"))
     if prompt[-1].role not in ("user", "tool"):
         raise row.fail(f"field 'prompt' must end with a user message; it ends with the role '{prompt[-1].role}'")
+    row.read.update((*_OWN_FIELDS, "kind"))  # by which some algorithms group prompts
     return Task(
         prompt,
         answer=_answer(row),
         gold=row.text("gold") if "gold" in row else None,
-        metadata=_metadata(row, _OWN_FIELDS),
+        metadata={name: value for name, value in (row.source or row.fields).items() if name not in _OWN_FIELDS},
         id=str(row.fields["id"]) if "id" in row else row.id,
         conversational=not isinstance(row.fields["prompt"], str),
     )
@@ -194,24 +203,25 @@ def _task(row: Row) -> Task:
 
 def _answer(row: Row) -> object:
     """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
-    judged = row.fields.get("reward_model")
+    judged = row.get("reward_model")
     if "answer" not in row and isinstance(judged, Mapping):
         return judged.get("ground_truth")
     return row.fields.get("answer")
 
 
-def _is_gsm8k(row: Row) -> bool:
-    return "prompt" not in row and "question" in row and "####" in str(row.fields.get("answer"))
+def gsm8k_as_tasks(rows: Sequence[Row]) -> list[Row]:
+    """Rows of GSM8K, as the first one says, with `prompt`, `answer` and `gold`; others as they are."""
+    if not rows or "prompt" in rows[0] or "question" not in rows[0] or "####" not in str(rows[0].fields.get("answer")):
+        return list(rows)
+    return [_gsm8k_as_task(row) for row in rows]
 
 
-def _gsm8k_task(row: Row) -> Task:
+def _gsm8k_as_task(row: Row) -> Row:
     gold = row.text("answer")
     answer = gold.rpartition("####")[2].strip()
     if "####" not in gold or not answer:
         raise row.fail("field 'answer' must end with '#### ' and the number, as in the rows before it")
-    metadata = _metadata(row, ("question", "answer", "id"))
-    return Task(row.messages("question"), answer=answer, gold=gold, metadata=metadata, id=row.id)
-
-
-def _metadata(row: Row, without: Sequence[str]) -> dict[str, object]:
-    return {name: value for name, value in row.fields.items() if name not in without}
+    if "question" not in row:
+        raise row.missing("question")
+    others = {name: value for name, value in row.fields.items() if name not in ("question", "answer", "id")}
+    return Row({**others, "prompt": row.fields["question"], "answer": answer, "gold": gold}, row.place, row.id)

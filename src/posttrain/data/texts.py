@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from posttrain.data.loaded import Loaded
 from posttrain.data.mixtures import mix
 from posttrain.data.sources import read_rows
 
@@ -13,7 +14,7 @@ def load_texts(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     seed: int = 0,
-) -> list[str]:
+) -> Loaded[str]:
     """The texts of a data set: the field `text` of each row.
 
     Args:
@@ -26,8 +27,10 @@ def load_texts(
     Raises:
         DataError: as `load_rows`, or a row without text, by file, line and field.
     """
+    found = Loaded[str]()
 
     def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[str]:
-        return [row.text("text") for row in read_rows(part, split=split, columns=columns, limit=limit)]
+        return found.usable(read_rows(part, split=split, columns=columns, limit=limit), lambda row: [row.text("text")])
 
-    return mix(source, load, columns=columns, limit=limit, seed=seed)
+    found += mix(source, load, columns=columns, limit=limit, seed=seed)
+    return found

@@ -1,5 +1,6 @@
 """Tokenizer loading. The one file of this room that imports transformers."""
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -53,7 +54,8 @@ def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
         chat_template: a Jinja file whose template takes the place of the tokenizer's own, also where it is saved.
 
     Raises:
-        ModelError: the folder has no tokenizer, there is no such folder or hub id, or the hub cannot be reached.
+        ModelError: the folder has no tokenizer, there is no such folder or hub id, the hub cannot be reached, or a
+            token has no row in the embedding of the model beside it.
         TemplateError: the template cannot be read, or is none.
     """
     from transformers import AutoTokenizer  # takes seconds: not every command needs it
@@ -75,10 +77,30 @@ def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
         ) from error
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{name}' has no fast version (tokenizer.json), which posttrain needs")
+    _refuse_beyond_embedding(tokenizer, str(name))
     if chat_template:
         tokenizer.chat_template = _read_template(chat_template)
         _try(cast(ChatTokenizer, tokenizer), chat_template)
     return cast(ChatTokenizer, tokenizer)
+
+
+def _refuse_beyond_embedding(tokenizer: Any, name: str) -> None:
+    """Raise `ModelError` where a token has no row in the embedding of the model beside it, or of an adapter's base."""
+    from transformers import AutoConfig
+
+    about = Path(name).expanduser() / "adapter_config.json"
+    try:
+        model = json.loads(about.read_text(encoding="utf-8"))["base_model_name_or_path"] if about.is_file() else name
+        rows = AutoConfig.from_pretrained(str(Path(model).expanduser())).get_text_config().vocab_size
+    except Exception:  # there is none, or a damaged one: whoever loads the model says so
+        return
+    token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1], default=("", -1))
+    if last >= rows > 0:
+        raise ModelError(
+            f"the tokenizer of '{name}' has {last + 1} tokens, up to {token!r}, and the embedding of its model "
+            f"{rows} rows (vocab_size in config.json); resize the embedding (resize_token_embeddings({last + 1}) of "
+            "transformers), or remove the added tokens from tokenizer.json"
+        )
 
 
 def _read_template(file: str) -> str:

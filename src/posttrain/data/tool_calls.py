@@ -2,7 +2,7 @@
 
 The format is inferred from the template, never from its name: a call with known name, keys and values is
 rendered, and the text around them is the format. Two kinds exist: arguments as a JSON object, and arguments one by one
-in tags.
+in tags. A value between tags ends at its first closing tag, whatever it quotes: the format has no other end.
 """
 
 import json
@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from posttrain.errors import TemplateError
+from posttrain.json_schema import misfit
 from posttrain.types import Message, ToolCall
 
 _NAMES = ("nameqzfirst", "nameqzsecond")
@@ -32,6 +33,7 @@ _TOOLS = tuple(
     for name in _NAMES
 )
 _DECODER = json.JSONDecoder()
+_REASONING = r"<(?P<tag>think|thinking|reasoning)>.*?(?:</(?P=tag)>|\Z)|(?P<closed></(?:think|thinking|reasoning)>)"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class CallForm:
         first: before the lead of the first call alone, such as the bracket of a list.
         last: behind the end of the last call alone.
         separator: between two calls.
-        pair: of arguments that are no JSON object: before a key, between key and value, behind a value.
+        pair: of arguments that are no JSON object: before a key, between key and value, behind a value. Of the white
+            space next to the value they take what the template writes there, or none.
     """
 
     lead: str
@@ -56,19 +59,30 @@ class CallForm:
     separator: str = ""
     pair: tuple[str, str, str] | None = None
 
-    def calls(self, text: str, prefix: str = "call") -> tuple[str, tuple[ToolCall, ...]]:
-        """The text of a turn without its calls, and the calls; an incomplete call stays in the text."""
+    def calls(self, text: str, prefix: str = "call", tools: Sequence[str] = ()) -> tuple[str, tuple[ToolCall, ...]]:
+        """The text of a turn without its calls, and the calls.
+
+        An incomplete call stays in the text, and so does one within the reasoning: in `<think>`, closed or not, or
+        before a `</think>` whose block the prompt has opened. `tools` are JSON schemas.
+        """
+        functions = [each.get("function", each) for each in map(json.loads, tools)]
+        parameters = {function.get("name"): function.get("parameters") for function in functions}
         # from where white space begins, so that a long run of it is read once
         before = rf"(?:(?<!\s)(?:{self.first}|{self.separator}))?"
-        one = re.compile(f'{before}{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')
+        call = f'{before}{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}'
+        one = re.compile(f"{call}|(?s:{_REASONING})")
         said, calls, at, start = list[str](), list[ToolCall](), 0, 0
         while found := one.search(text, start):
-            read = (self._object if self.pair is None else self._pairs)(text, found.end())
-            start = found.end() if read is None else read[1]
+            start = found.end()
+            if not (name := found["name"]):
+                said, calls, at = ([], [], 0) if found["closed"] else (said, calls, at)
+                continue
+            schema = parameters.get(name) or {}
+            read = self._object(text, start) if self.pair is None else self._pairs(text, start, schema)
             if read is not None:
-                calls.append(ToolCall(f"{prefix}{len(calls):03d}", found["name"], read[0]))
+                calls.append(ToolCall(f"{prefix}{len(calls):03d}", name, read[0]))
                 said.append(text[at : found.start()].strip())
-                at = read[1]
+                at = start = read[1]
         said.append(text[at:].strip())
         return "\n".join(filter(None, said)) if calls else text, tuple(calls)
 
@@ -83,24 +97,36 @@ class CallForm:
         closed = re.compile(f"{self.end}(?:{self.last})?").match(text, end)
         return text[start:end], closed.end() if closed else end
 
-    def _pairs(self, text: str, start: int) -> tuple[str, int] | None:
+    def _pairs(self, text: str, start: int, parameters: dict[str, Any]) -> tuple[str, int] | None:
         assert self.pair is not None
         before, between, behind = self.pair
         one = re.compile(f"{before}(?P<key>[^\\s<>]+?){between}(?P<value>.*?){behind}", re.DOTALL)
         found: dict[str, Any] = {}
         while match := one.match(text, start):
-            found[match["key"]] = _value(match["value"])
+            found[match["key"]] = _value(match["key"], match["value"], parameters)
             start = match.end()
         closed = re.compile(f"{self.end}(?:{self.last})?").match(text, start)
         return (json.dumps(found, ensure_ascii=False), closed.end()) if closed else None
 
 
-def _value(text: str) -> Any:
-    """A number, list or object where the text is one; text otherwise."""
+def _value(key: str, text: str, parameters: dict[str, Any]) -> Any:
+    """A value between tags, of the type that the schema of the tool's parameters gives it.
+
+    `null` where null is admitted; else text where text is admitted, or where there is no schema; else what the text is
+    as JSON. Text that is none stays text, and is the policy's error.
+    """
+    schema = (parameters.get("properties") or {}).get(key, parameters.get("additionalProperties"))
+    word = text.strip()
     try:
-        return json.loads(text)
+        if isinstance(schema, dict) and word in ("null", "None") and not misfit(None, schema, root=parameters):
+            return None
+        if not misfit(text, schema, root=parameters):
+            return text
+        # Qwen3-Coder's template writes booleans as Python does
+        found = json.loads({"True": "true", "False": "false"}.get(word, text))
     except (ValueError, RecursionError):
         return text
+    return text if isinstance(found, str) else found
 
 
 Written = Callable[[Sequence[Message]], str]
@@ -117,6 +143,8 @@ def learn_form(written: Written) -> CallForm:
     if one is None:
         raise TemplateError("the chat template writes no calls of tools; give one that does with `chat_template`")
     lead, _, rest = one.partition(_NAMES[0])
+    if (closed := list(re.finditer(_REASONING, lead, re.DOTALL))) and closed[-1]["closed"]:
+        lead = lead[closed[-1].end() :]  # of a block that the prompt opened, which is the reasoning's
     tail = rest[rest.rfind(_VALUES[1]) + len(_VALUES[1]) :]
     between = _between(_render(written, 2) or "") or (tail + lead)
     own = _common_end(lead, between)  # the text before every call, not only the first
@@ -178,7 +206,12 @@ def _of_pairs(form: CallForm, rest: str, ends: str) -> CallForm:
     if not before.strip() or not behind.strip() or not ends.startswith(behind):
         raise ValueError("no tags around keys and values")
     after_name = first[: len(first) - len(before)]
-    pair = (_open(before), _open(between), _open(behind))
+    value_after, value_before = between[len(between.rstrip()) :], behind[: len(behind) - len(behind.lstrip())]
+    pair = (
+        _open(before),
+        f"{_open(between.rstrip()).removesuffix(_SPACE)}(?:{re.escape(value_after)})?+",
+        f"(?:{re.escape(value_before)})?{_open(behind, before=False)}",
+    )
     after = _open(after_name) if after_name.strip() else r"(?=[\s<])\s*+"
     return replace(form, after_name=after, end=_open(ends[len(behind) :]), pair=pair)
 

@@ -33,6 +33,8 @@ class Environment:
         seats: the names of the seats that `play` needs.
         trained: the seats that learn; unless given, the first.
         max_turns: how often a seat may be asked in one episode.
+        columns: the columns of the data that `play` reads in a task's metadata. One that means something elsewhere
+            (`context`, `images`, ...) is refused unless it is named here or by a reward.
         schedule: `lockstep` where `play` awaits nothing but seats; `continuous` where it awaits tools, servers or
             people, so that others are sampled meanwhile (`rollouts/async_engine.py`).
     """
@@ -40,6 +42,7 @@ class Environment:
     seats: tuple[str, ...] = ("policy",)
     trained: tuple[str, ...] = ()
     max_turns: int = 1
+    columns: tuple[str, ...] = ("**",)
     schedule: str = "lockstep"
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:

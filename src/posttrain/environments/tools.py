@@ -15,6 +15,7 @@ from typing import Any, cast, get_type_hints
 
 from posttrain.background import in_thread
 from posttrain.errors import UserError
+from posttrain.json_schema import misfit
 from posttrain.types import Message, ToolCall
 
 _KINDS: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
@@ -39,10 +40,16 @@ class Tool:
         Raises:
             ToolError: the arguments do not fit, or the function raises it.
         """
+        schema = json.loads(self.schema)
+        parameters: dict[str, Any] = schema.get("function", schema).get("parameters") or {}
+        others = {"additionalProperties": False} if parameters.get("properties") else {}  # unless it says so itself
         try:
             bound = inspect.signature(self.function).bind(**arguments)
-        except TypeError as error:
+            why = misfit(dict(arguments), others | parameters)
+        except (TypeError, RecursionError) as error:
             raise ToolError(f"{self.name}: {error}") from error
+        if why:
+            raise ToolError(f"{self.name}: {why}")
         if inspect.iscoroutinefunction(self.function):
             found: object = await cast(Awaitable[object], self.function(*bound.args, **bound.kwargs))
         else:

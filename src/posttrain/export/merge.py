@@ -12,7 +12,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import ModelError, TemplateError
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import is_classifier
+from posttrain.models.load import is_classifier, read_config
 from posttrain.models.rounding import narrow_
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -20,7 +20,7 @@ DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch
 
 def stored_dtype(base: str) -> torch.dtype:
     """The number format that a model's configuration says its weights are stored in; float32 where it does not."""
-    config: Any = AutoConfig.from_pretrained(base)
+    config = read_config(base, base)
     found = getattr(config.get_text_config(), "dtype", None)
     return found if isinstance(found, torch.dtype) else torch.float32
 
@@ -65,9 +65,10 @@ def save_generation(model: LanguageModel, tokenizer: ChatTokenizer, folder: Path
         stops = model.stop_ids
     if stops:
         settings.eos_token_id = sorted(stops)
-    settings.save_pretrained(str(folder))
+    # not by save_pretrained: with other stops it refuses what it loaded, such as a temperature without do_sample
+    settings.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
 
 
 def scores_sequences(folder: str) -> bool:
     """Whether a folder is a reward model's."""
-    return is_classifier(AutoConfig.from_pretrained(folder))
+    return is_classifier(read_config(folder, folder))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from posttrain.errors import ModelError
 from posttrain.models.heads import (
@@ -25,7 +24,7 @@ from posttrain.models.heads import (
     wide_product,
 )
 from posttrain.models.language_model import LanguageModel, Packed
-from posttrain.models.load import is_classifier, locate
+from posttrain.models.load import is_classifier, locate, read_config
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.rounding import wide_dtype
@@ -218,7 +217,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     where = Path(locate(name))
     if not (where / GATE).is_file():
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
-    about: Any = getattr(AutoConfig.from_pretrained(str(where)), ABOUT, None)
+    about: Any = getattr(read_config(name, str(where)), ABOUT, None)
     if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
         raise ModelError(f"'{name}' has a gate and does not say how to use it; fetch or save it again")
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}

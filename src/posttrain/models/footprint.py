@@ -23,16 +23,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
-from posttrain.errors import ModelError, first_line
 from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
-from posttrain.models.load import base_of, locate
+from posttrain.models.load import base_of, locate, read_config
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.rounding import BLOCK
-from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
+from posttrain.models.support import context_of, refuse_no_classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +82,9 @@ def read_shape(name: str, *, scored: bool = False) -> Shape:
 
 def empty_network(name: str) -> Any:
     """The network of a model by name, folder or hub id, whose tensors have no memory; errors as `read_shape`."""
-    where = locate(name)
-    try:
-        config = AutoConfig.from_pretrained(where)
-        refuse_unsupported(config, name)
-        with torch.device("meta"):  # tensors without memory
-            return AutoModelForCausalLM.from_config(config)
-    except ModelError:  # which is a ValueError, too
-        raise
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read a language model's configuration from '{name}': {first_line(error)}") from error
+    config = read_config(name, locate(name))
+    with torch.device("meta"):  # tensors without memory
+        return AutoModelForCausalLM.from_config(config)
 
 
 def shape_of(network: Any, name: str) -> Shape:

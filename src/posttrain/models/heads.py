@@ -14,16 +14,25 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError, first_line
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, refuse_not_finite, without_report
+from posttrain.models.load import (
+    READING,
+    is_classifier,
+    load_model,
+    locate,
+    read_config,
+    refuse_missing,
+    refuse_not_finite,
+    without_report,
+)
 from posttrain.models.lora_config import Lora
 from posttrain.models.rounding import wide_dtype
-from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
+from posttrain.models.support import context_of, refuse_no_classifier
 
 ROWS = "score"  # what transformers calls the layer of the heads
 WEIGHT = f"{ROWS}.weight"
@@ -162,10 +171,7 @@ def members_of(name: str) -> int:
     where = locate(name)
     if lora.is_adapter(where):
         return 1
-    try:
-        config: Any = AutoConfig.from_pretrained(where)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load a reward model from '{name}': {first_line(error)}") from error
+    config = read_config(name, where)
     return config.num_labels if is_classifier(config) else 1
 
 
@@ -250,27 +256,26 @@ def load_classifier(
     known = False
     try:
         if lora.is_adapter(where):
-            refuse_no_classifier(AutoConfig.from_pretrained(locate(lora.base_of(where))), name)
+            refuse_no_classifier(read_config(name, locate(lora.base_of(where))), name)
             policy = load_model(name, dtype=dtype)
             config: Any = deepcopy(policy.network.config)
             label(config, known)
-            network, missing = _merged(policy, config, dtype)
+            (network, missing), others = _merged(policy, config, dtype), ()
         else:
-            config = AutoConfig.from_pretrained(where)
-            refuse_unsupported(config, name)
+            config = read_config(name, where)
             refuse_no_classifier(config, name)
             known = is_classifier(config)
             label(config, known)
             with without_report():
                 loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                    where, config=config, dtype=dtype, output_loading_info=True
+                    where, config=config, dtype=dtype, **READING
                 )
-            network, missing = loaded[0], loaded[1]["missing_keys"]
+            network, missing, others = loaded[0], loaded[1]["missing_keys"], loaded[1]["mismatched_keys"]
     except ModelError:  # which is a ValueError, too
         raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(f"cannot load a reward model from '{name}': {first_line(error)}") from error
-    refuse_missing(name, set(missing) - (set() if known else {"score.weight"}))
+    refuse_missing(name, set(missing) - (set() if known else {"score.weight"}), others)
     if not known:
         fill(network.score.weight)
     refuse_not_finite(name, network.named_parameters())

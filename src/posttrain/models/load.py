@@ -15,6 +15,10 @@ from posttrain.errors import ModelError, first_line
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.support import context_of, refuse_unsupported
+from posttrain.models.weight_files import AGAIN, weights_that_fit
+
+READING: Any = {"output_loading_info": True, "ignore_mismatched_sizes": True, "use_safetensors": True}
+"""How weights are read: never from a pickle, and what does not fit is said by `refuse_missing`."""
 
 logging.disable_progress_bar()  # nothing below the recipes writes to the terminal; loading takes a second
 
@@ -44,8 +48,8 @@ def base_of(adapter: str) -> str:
         return locate(base)
     except ModelError as error:
         raise ModelError(
-            f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or write "
-            f"where it is into {adapter}/adapter_config.json (base_model_name_or_path)"
+            f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or a link to "
+            f"where it is now: ln -s MODEL '{base}'"
         ) from error
 
 
@@ -56,13 +60,44 @@ def tokenizer_of(name: str) -> str:
     return base_of(where) if alone else where
 
 
+def read_config(name: str, where: str) -> Any:
+    """The configuration in a folder or of a hub id; that of a folder fits its weights.
+
+    Raises:
+        ModelError: it does not, it cannot be read, or posttrain cannot train its type.
+    """
+    try:
+        config = AutoConfig.from_pretrained(where)
+        refuse_unsupported(config, name)
+        held = weights_that_fit(config.get_text_config(), Path(where), name)
+        with torch.device("meta"):  # tensors without memory
+            network = AutoModelForCausalLM.from_config(config)
+    except ModelError:
+        raise
+    except Exception as error:  # damaged files raise whatever the code that met them raises
+        known = isinstance(error, OSError | ValueError | SafetensorError)
+        said = first_line(error) if known else f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"cannot load a language model from '{name}': {said}") from error
+    needed = sum(parameter.numel() for parameter in network.base_model.parameters())  # without the head
+    # some that a folder lacks are named when it is loaded; where they are quantized, one number has several
+    if held and needed > 2 * held and not getattr(config, "quantization_config", None):
+        raise ModelError(f"'{name}' has {held:,} weights, and by its config.json {needed:,}; {AGAIN}")
+    return config
+
+
 def is_classifier(config: Any) -> bool:
     """Whether a model's configuration is that of a sequence classifier, as reward models are."""
     return any("SequenceClassification" in kind for kind in getattr(config, "architectures", None) or ())
 
 
-def refuse_missing(name: str, missing: Iterable[str]) -> None:
-    """Weights that a folder lacks would be random numbers; raises `ModelError`, which names some."""
+def refuse_missing(name: str, missing: Iterable[str], others: Iterable[tuple[str, Any, Any]] = ()) -> None:
+    """Weights that a folder lacks would be random numbers; raises `ModelError`, which names some.
+
+    So would `others` be, which have another shape there than the configuration says: by name, with both shapes.
+    """
+    for weight, there, expected in sorted(others):
+        shapes = f"{weight} is {[*there]} and not {[*expected]}"
+        raise ModelError(f"the weights of '{name}' do not fit its config.json: {shapes}; {AGAIN}")
     lacking = sorted(missing)
     if lacking:
         shown = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
@@ -109,18 +144,17 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         refuse_not_finite(name, adapted.trainable())
         return adapted
     try:
-        config = AutoConfig.from_pretrained(where)
+        config = read_config(name, where)
         if is_classifier(config):
             raise ModelError(f"'{name}' scores sequences and writes none; give the model that it was trained from")
-        refuse_unsupported(config, name)
         with without_report():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, output_loading_info=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **READING)
     except ModelError:  # which is a ValueError, too
         raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {first_line(error)}") from error
     network, found = loaded
-    refuse_missing(name, found["missing_keys"])
+    refuse_missing(name, found["missing_keys"], found["mismatched_keys"])
     refuse_not_finite(name, network.named_parameters())
     return wrap(network.to(device), name=name, context=context_of(config.get_text_config()))
 

@@ -49,7 +49,7 @@ def base_of(folder: str | Path) -> str:
     path = Path(folder) / "adapter_config.json"
     try:
         base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         base = None
     if not isinstance(base, str) or not base:
         raise ModelError(f"{path} does not say which model the adapter belongs to (base_model_name_or_path)")

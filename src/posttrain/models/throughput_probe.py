@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, wrap
-from posttrain.models.load import base_of, locate
+from posttrain.models.load import base_of, locate, read_config
 from posttrain.models.support import context_of
 
 
@@ -17,7 +17,7 @@ def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") ->
     where = locate(name)
     if lora.is_adapter(where):
         return probe(base_of(where), layers, dtype=dtype, device=device)
-    config = AutoConfig.from_pretrained(where)
+    config = read_config(name, where)
     text = config.get_text_config()
     text.num_hidden_layers = layers
     if getattr(text, "layer_types", None):

@@ -189,11 +189,11 @@ def _merge(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -
 
 
 def _copy(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -> _Made:
+    base = base_of(where) if is_adapter(where) else _trained_from(card.saved, where)
+    dtype = _name(stored_dtype(base if is_adapter(where) else where))
     copy_model(Path(where), new)
     (new / "README.md").unlink(missing_ok=True)  # of what was exported before, or peft's empty one
     adapter = json.loads((new / "adapter_config.json").read_text(encoding="utf-8")) if is_adapter(where) else None
-    base = base_of(where) if adapter else _trained_from(card.saved, where)
-    dtype = _name(stored_dtype(base if adapter else where))
     if not adapter and scores_sequences(where):
         card.write(new, "reward model", base, dtype, ["The weights are copied byte for byte."])
         return _Made("reward model", dtype, 0, (None, None, None))

@@ -33,7 +33,7 @@ from posttrain.runs.run import CONFIG, SAMPLES
 from posttrain.session import Progress
 from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
 from posttrain.setup.reward_models import names_in, refuse_other_zeros
-from posttrain.setup.sampling import refuse_unreadable
+from posttrain.setup.sampling import columns_read, refuse_unreadable
 from posttrain.setup.sampling_options import JudgeOptions, check_reward_models
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
@@ -235,6 +235,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         split=config.split or None,
         columns=parse_columns(config.columns) if config.columns else None,
         limit=config.limit,
+        named=columns_read(rewards or None),
     )
     if rewards:
         refuse_unreadable(rewards, [episode.task for episode in episodes], config.dataset)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from posttrain.data import ChatFormat, Example, divide, load_demonstrations, parse_columns
-from posttrain.data.digests import digests
+from posttrain.data.digests import digests, rows_digest
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
@@ -191,6 +191,7 @@ def _open(config: SFT, cluster: TrainerOptions, parts: "_Parts", where: RunOptio
     held = bool(parts.data.heldout)
     about = {**parts.backend.compute, "model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
     about |= {"examples": len(parts.data.examples), "dropped": parts.data.dropped, "heldout": len(parts.data.heldout)}
+    about |= {"rows": rows_digest(parts.data.examples), "given": parts.data.given}
     training = Training(
         steps=parts.data.steps,
         trained=parts.backend.learner,
@@ -249,6 +250,7 @@ class _Data:
     heldout: list[Example]
     dropped: int
     steps: int
+    given: bool  # whether an assistant's turn is not learned, by what its row says
     notes: tuple[str, ...]  # messages to the user
 
 
@@ -281,7 +283,9 @@ def _tokenized(
         for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))
         if left_out
     ]
-    return _Data(examples, kept, dropped, steps, (*too_long, *unreached(config.warmup_steps, steps)))
+    given = any(message.role == "assistant" and not message.learned for one in conversations for message in one)
+    notes = (*too_long, *chat.notes, *unreached(config.warmup_steps, steps))
+    return _Data(examples, kept, dropped, steps, given, notes)
 
 
 def _check(config: SFT) -> None:
@@ -310,6 +314,8 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
         raise UserError("--dataset or --environment is required; --dataset is a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
 
+    notes: list[str] = []
+
     def tasks(source: str, limit: int | None = None) -> list[Task]:
         if not source:
             return [_task(conversation) for conversation in _shown(config)[:limit]]
@@ -321,6 +327,7 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
             prompt_template=config.prompt_template,
             seed=config.seed,
         )
+        notes.extend(note for note in found.notes if note not in notes)
         return [_task(conversation) for conversation in found]
 
     sides = divide(
@@ -330,7 +337,8 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
         limit=config.eval_limit,
         seed=config.seed,
     )
-    return [task.answer for task in sides.learned], [task.answer for task in sides.heldout], sides.notes
+    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
+    return learned, heldout, (*notes, *sides.notes)
 
 
 def _shown(config: SFT) -> list[Conversation]:

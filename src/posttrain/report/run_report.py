@@ -274,7 +274,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _environment(run: Run) -> dict[str, Any]:
     """What environment.json says; some of it names options."""
-    values = config_file.flatten(run.environment)
+    values = config_file.flatten({key: value for key, value in run.environment.items() if key != "options"})
     return {key: as_typed(value) if isinstance(value, str) else value for key, value in values.items()}
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast, runtime_checkable
 
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError, UserError, described
 from posttrain.rewards.reward import ROLES, Reward, apart, bounds_of, min_group_of, role_of, score_all
 from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Task
 
@@ -55,7 +55,7 @@ async def check_reward(
         alone = _flat([(await asked([group]))[0] for group in groups])
     except Exception as error:
         known = isinstance(error, RewardError | UserError)
-        return [str(error) if known else f"it raised {type(error).__name__}: {error}"]
+        return [str(error) if known else f"it raised {described(error)}"]
     failures = [f"it returned {empty!r} for an empty batch; expected []"] if empty != [] else []
     if role_of(reward) not in ROLES:
         failures.append(f"its role is {role_of(reward)!r}; expected one of {', '.join(ROLES)}")

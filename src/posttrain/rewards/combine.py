@@ -16,7 +16,16 @@ from posttrain.rewards.custom import CustomReward, load_reward
 from posttrain.rewards.elsewhere import Ask, elsewhere
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.remote import is_remote, remote_reward
-from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
+from posttrain.rewards.reward import (
+    EpisodeReward,
+    Named,
+    Reward,
+    bounds_of,
+    columns_of,
+    min_group_of,
+    role_of,
+    score_all,
+)
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
 from posttrain.rewards.rules.repetition import Repetition
@@ -106,6 +115,11 @@ class Weighted:
         if verifiers or asked or any(math.isinf(most) for _, most in judges.values()):
             return verifiers[0] if verifiers else ""
         return next((name for name, (_, most) in judges.items() if most == 1), "")
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that the rewards name."""
+        return frozenset[str]().union(*(columns_of(reward) for reward, _ in self.parts))
 
     @property
     def min_group(self) -> int:

@@ -166,6 +166,11 @@ class CustomReward:
         return self.declared.bounds or (_UNBOUNDED if self.beyond else None)
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Its parameters."""
+        return frozenset((*self.parameters, *self.optional, *(("**",) if self.rest else ())))
+
+    @property
     def min_group(self) -> int:
         """As declared."""
         return self.declared.min_group

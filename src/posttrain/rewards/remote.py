@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
-from posttrain.background import in_thread
+from posttrain.background import in_thread, in_time
 from posttrain.errors import RewardError, UserError, described
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score
@@ -77,6 +77,7 @@ class RemoteReward(EpisodeReward):
     name: str = "remote"
     pause_s: float = PAUSE_S
     resolve: Resolve = field(default=resolved, compare=False, repr=False)
+    columns = ("**",)
     bounds = (-math.inf, math.inf)  # no score says that a task is solved
 
     def __post_init__(self) -> None:
@@ -101,14 +102,16 @@ class RemoteReward(EpisodeReward):
             if attempt:
                 time.sleep(self.pause_s * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
             try:
-                return [Score(number) for number in self._numbers(self._post(body, most), len(episodes))]
+                answer = in_time(TIMEOUT_S, self._post, body, most)
+                return [Score(number) for number in self._numbers(answer, len(episodes))]
+            except TimeoutError:
+                why = f"no whole answer within {TIMEOUT_S:g} s"
             except _Passing as passing:
                 why = str(passing)
         raise RewardError(f"the reward at {self.url} gave no answer in {ATTEMPTS} attempts; the last one: {why}")
 
     def _post(self, body: bytes, most: int) -> bytes:
         """The answer to one request."""
-        until = time.monotonic() + TIMEOUT_S
         connection = self._connected(urlsplit(self.url))
         try:
             path = urlsplit(self.url).path or "/"
@@ -120,7 +123,7 @@ class RemoteReward(EpisodeReward):
             if answer.status != 200:
                 moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
                 raise RewardError(f"the reward at {self.url} answered HTTP {answer.status}{moved}")
-            return _read(answer, most, until, self.url)
+            return _read(answer, most, self.url)
         except (OSError, http.client.HTTPException) as error:
             raise _Passing(described(error)) from error
         finally:
@@ -227,8 +230,8 @@ def _asked(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def _read(answer: http.client.HTTPResponse, most: int, until: float, url: str) -> bytes:
-    """The body of an answer, of limited size and within the time of the request."""
+def _read(answer: http.client.HTTPResponse, most: int, url: str) -> bytes:
+    """The body of an answer, of limited size."""
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise RewardError(f"the reward at {url} compressed its answer, which was not asked for")
     parts, size = list[bytes](), 0
@@ -237,6 +240,4 @@ def _read(answer: http.client.HTTPResponse, most: int, until: float, url: str) -
         parts.append(part)
         if size > most:
             raise RewardError(f"the reward at {url} answered with more than {most} bytes")
-        if time.monotonic() > until:
-            raise _Passing(f"no whole answer within {TIMEOUT_S:g} s")
     return b"".join(parts)

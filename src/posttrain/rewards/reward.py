@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
-from posttrain.background import DidNotFinish, run_apart
+from posttrain.background import DidNotFinish, crossing, run_apart
 from posttrain.errors import ProcessLost, RewardError, UserError, described, place_in_user_code
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
 
@@ -29,6 +29,7 @@ class Reward(Protocol):
     - `bounds`: the (lowest, highest) value that it can give, which `check_reward` tests; infinite ones say that no
       value means that a task is solved.
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
+    - `columns`: the names of the data's columns that it reads in a task's metadata; "**" for all that are there.
     - `patient = True`: it computes as long as it takes, as a model does, and has no time limit.
     """
 
@@ -61,6 +62,11 @@ def bounds_of(reward: Reward) -> tuple[float, float] | None:
 def min_group_of(reward: Reward) -> int:
     """Minimum group size of a reward."""
     return getattr(reward, "min_group", 1)
+
+
+def columns_of(reward: Reward) -> frozenset[str]:
+    """The declared columns of a reward."""
+    return frozenset(getattr(reward, "columns", ()))
 
 
 class EpisodeReward:
@@ -96,6 +102,11 @@ class Named:
     def patient(self) -> bool:
         """As the reward is."""
         return getattr(self.reward, "patient", False)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """As the reward's."""
+        return columns_of(self.reward)
 
     @property
     def min_group(self) -> int:
@@ -282,7 +293,9 @@ def _beginning(episode: Episode) -> str:
 
 def _raised(error: Exception) -> str:
     """`raised KeyError: 'answer' (rewards.py:12)`, in one line."""
-    return f"raised {' '.join(described(error).split())}{place_in_user_code(error)}"
+    cause = error.__cause__
+    told = error if cause is None or crossing(cause) is cause or not isinstance(error, RuntimeError) else cause
+    return f"raised {' '.join(described(told).split())}{place_in_user_code(told)}"
 
 
 def _kind(value: object) -> str:

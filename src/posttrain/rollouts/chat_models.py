@@ -56,7 +56,7 @@ class EngineChat:
         done = await self.engine.submit(Request(tuple(prompt), fitting, seed))
         text = self.chat_format.decode(done.token_ids)
         turns = sum(message.role == "assistant" for message in messages)
-        reply = self.chat_format.parse(text, f"call{turns + 1:02d}") if tools else Message("assistant", text)
+        reply = self.chat_format.parse(text, f"call{turns + 1:02d}", tools) if tools else Message("assistant", text)
         return Reply(reply, done.stop_reason, Usage(len(prompt), len(done.token_ids)))
 
 

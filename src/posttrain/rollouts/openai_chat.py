@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from posttrain.background import run_apart
-from posttrain.errors import RewardError, UserError, foreign
+from posttrain.errors import RewardError, UserError, foreign, moved_to
 from posttrain.rollouts.budget import Budget
 from posttrain.rollouts.reply_cache import ReplyCache, digest_of
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
@@ -44,7 +44,8 @@ class OpenAIChat:
     """Conforms to `types.ChatModel`.
 
     Transient failures (HTTP 408, 409, 429, 5xx, time-outs, lost connections, malformed replies) are retried after the
-    server's `Retry-After`, or with exponential backoff. Other failures are immediate errors.
+    server's `Retry-After`, or with exponential backoff. Other failures are immediate errors, and so are redirects: what
+    was asked would go to a server that nobody has named.
 
     Args:
         name: what the model is called in errors; the key is read from the variable NAME_API_KEY in capitals, and for
@@ -99,7 +100,7 @@ class OpenAIChat:
     async def _reply(
         self, messages: tuple[Message, ...], sampling: Sampling, tools: tuple[str, ...], seed: int
     ) -> Reply:
-        key = digest_of(self.name, self.model, messages, sampling, tools, seed)
+        key = digest_of(self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed)
         if found := self._cache.get(key):
             return found
         if key not in self._asked:
@@ -137,7 +138,7 @@ class OpenAIChat:
                     why = f"no reply within {TIMEOUT_S:g} s"
                 except openai.APIConnectionError as error:
                     why = f"no connection ({type(error.__cause__ or error).__name__})"
-                except (_Garbage, openai.APIError, ValueError):
+                except (_Garbage, openai.APIError, ValueError, RecursionError):
                     why = "the reply is no chat completion"
                 else:
                     self._budget.pay(reply.usage)
@@ -158,12 +159,24 @@ class OpenAIChat:
             return None
         if error.status_code in TRANSIENT and code not in _PAID_OUT:
             return None
+        if 300 <= error.status_code < 400:
+            raise UserError(self._moved(error)) from None
         hint = {
             401: f"; put the key in the variable {self.variable}",
             403: f"; put the key in the variable {self.variable}",
             404: f"; is there a model '{self.model}', and does the address end with /v1?",
         }.get(error.status_code, "")
         raise UserError(f"{self.name} at {self.address} refused: HTTP {error.status_code}: {said}{hint}") from None
+
+    def _moved(self, error: "APIStatusError") -> str:
+        """Where a redirect leads, and what to type if the API is there."""
+        there = self._shown(moved_to(str(error.request.url), error.response.headers.get("location", "")))
+        base, path, rest = there.partition("/chat/completions")
+        typed = f"{base}#{self.model}" if path and not rest else f"URL#{self.model}, whose URL ends with /v1"
+        return (
+            f"{self.name} at {self.address} redirects to {there or 'somewhere it does not say'}; redirects are not "
+            f"followed, so name the API itself: {self.name}={typed}"
+        )
 
     def _renames(self, refused: str, sent: Mapping[str, Any]) -> bool:
         """Whether a refused parameter can be written otherwise: reasoning models take others than servers do."""
@@ -180,7 +193,9 @@ class OpenAIChat:
 
     def _said(self, error: Exception) -> str:
         """What a server said, in a line, without the key."""
-        text = " ".join(str(getattr(error, "message", error)).split())
+        return self._shown(" ".join(str(getattr(error, "message", error)).split()))
+
+    def _shown(self, text: str) -> str:
         key = self._key()
         return foreign(text.replace(key, "***") if key else text)[:_SHOWN]
 
@@ -190,7 +205,11 @@ class OpenAIChat:
     @cached_property
     def _client(self) -> "AsyncOpenAI":
         client = _library().AsyncOpenAI(
-            api_key=self._key() or "none", base_url=self.address, max_retries=0, timeout=TIMEOUT_S
+            api_key=self._key() or "none",
+            base_url=self.address,
+            max_retries=0,
+            timeout=TIMEOUT_S,
+            http_client=_library().DefaultAsyncHttpxClient(follow_redirects=False),
         )
         if not self._official:  # OpenAI's organisation and project headers go to OpenAI only
             client.organization = client.project = None

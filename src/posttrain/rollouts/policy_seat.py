@@ -79,11 +79,9 @@ class PolicySeat:
         self._branch = [*([] if restarts else self._branch), turn]
         self.turns.append(turn)
         usage = Usage(len(so_far) + len(context_ids), len(done.token_ids))
-        return self._said(
-            self._chat.parse(text, f"call{len(self.turns):02d}") if self._tools else Message("assistant", text),
-            reason,
-            usage,
-        )
+        prefix = f"call{len(self.turns):02d}"
+        said = self._chat.parse(text, prefix, self._tools) if self._tools else Message("assistant", text)
+        return self._said(said, reason, usage)
 
     @property
     def _tools(self) -> tuple[str, ...]:

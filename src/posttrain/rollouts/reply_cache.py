@@ -1,7 +1,7 @@
 """Persistent cache of chat-model replies.
 
 A line has the digest of the request, the reply, and a checksum of both. The text of the request is not stored. A
-truncated or corrupt line is ignored: its request is sent again.
+truncated or corrupt line is ignored, as is one with an earlier version's digest: its request is sent again.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class ReplyCache:
 
 
 def digest_of(*parts: object) -> str:
-    """A digest of a request and its model."""
+    """A digest of a request, its model and its server."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _read(path: Path) -> Iterator[tuple[str, Reply]]:
             whole = row.pop("checksum") == _checksum(row)
             if whole:
                 yield row["key"], _reply(row["reply"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
 
 

@@ -23,7 +23,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from posttrain.errors import EngineError, UserError, foreign
+from posttrain.background import in_time
+from posttrain.errors import EngineError, UserError, foreign, moved_to
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
@@ -146,9 +147,13 @@ class VLLMServer:
         """GET, or POST where there is a body; the answer's JSON."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        try:
+
+        def answered() -> tuple[bytes, str]:
             with urllib.request.urlopen(call, timeout=TIMEOUT) as answer:
-                text = answer.read()
+                return answer.read(), answer.url
+
+        try:
+            text, there = in_time(TIMEOUT, answered)
         except urllib.error.HTTPError as error:
             said = foreign(error.read(500).decode(errors="replace"))
             raise EngineError(
@@ -158,6 +163,11 @@ class VLLMServer:
             raise EngineError(f"the server at {self._url} has not answered {path} within {TIMEOUT:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"no server at {self._url} ({error}); start one with: {START}") from error
+        if there != call.full_url:  # urllib has followed it, and would leave out the body of what is sent
+            raise EngineError(
+                f"the server at {self._url} redirects to {moved_to(call.full_url, there)}; redirects are not followed: "
+                "name the server itself with `engine=URL`"
+            )
         return json.loads(text) if text else None
 
 

@@ -6,7 +6,7 @@ Python reads TOML and does not write it. The little that a configuration needs i
 import json
 import math
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -89,6 +89,18 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any], ignore: Collecti
     old, new = flatten(plain(was)), flatten(plain(now))
     keys = [key for key in dict.fromkeys([*old, *new]) if key not in ignore]
     return [f"{key} was {_said(old, key)}, now {_said(new, key)}" for key in keys if not _same(old, new, key)]
+
+
+def typed(config: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Values of a configuration as parameters, those that are numbers, texts and booleans.
+
+    Example:
+        >>> typed({"lr": 1e-05, "knobs": {"beta": 0.1}, "names": []}, ["lr", "knobs.beta", "names"])
+        '`lr=1e-05` `beta=0.1`'
+    """
+    flat = flatten(plain(config))
+    known = [key for key in keys if isinstance(flat.get(key), int | float | str)]
+    return " ".join(f"`{key.rpartition('.')[2]}={flat[key]!r}`" for key in known)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

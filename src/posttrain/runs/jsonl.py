@@ -117,7 +117,7 @@ def _scan(path: Path) -> list[tuple[JsonObject, int]]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) - 1:  # torn, and closed by the next process's newline or by the file system
                 break
             raise DataError(

@@ -2,7 +2,7 @@
 
     runs/rl-2026-01-31-1/
       config.toml           the whole configuration: `posttrain rl --config runs/rl-2026-01-31-1/config.toml` repeats it
-      environment.json      versions, hardware, git commit, seeds; one more entry for each time it was resumed
+      environment.json      versions, hardware, git commit, options; one more entry for each time it was resumed
       metrics.jsonl         one row a step
       samples.jsonl         prompts, completions, rewards by name
       heldout.jsonl         the same of held-out prompts, in runs that evaluate
@@ -83,7 +83,7 @@ class RunDirectory:
         """
         toml = _toml(command, config)
         path = _new_directory(path, command)
-        about = {"command": command} | describe_environment(config) | dict(environment or {}) | {"resumed": []}
+        about = {"command": command} | _start(config, environment) | {"resumed": []}
         try:
             with jsonl.naming(path):
                 (path / CONFIG).write_text(toml, encoding="utf-8")
@@ -117,18 +117,26 @@ class RunDirectory:
             UserError: there is no run there, another process writes it, or its configuration was another one.
         """
         run = read_run(path)
-        changes = config_file.differences(run.config, config, ignore=may_differ)
-        if changes:
+        starts = run.environment.get("resumed", [])
+        before = (starts or [run.environment])[-1]
+        was = config_file.renamed(before.get("options", run.config))  # runs of earlier versions have the file alone
+        if changes := config_file.differences(was, config, ignore=may_differ):
+            edited = {line.partition(" was ")[0] for line in config_file.differences(was, run.config)}
+            if by_hand := {key: line for line in changes if (key := line.partition(" was ")[0]) in edited}:
+                typed = config_file.typed(was, by_hand)
+                raise UserError(
+                    f"{path / CONFIG} has been edited: {'; '.join(by_hand.values())}; to go on as before put that back"
+                    f"{f', or type {typed}' if typed else ''}"
+                )
             raise UserError(
                 f"{path} was started with another configuration: {'; '.join(changes)}; "
                 "resume with the options it was started with, or start a new run"
             )
-        starts = run.environment.get("resumed", [])
-        about = describe_environment(config) | dict(environment or {})
-        directory = cls(path, about, before=(starts or [run.environment])[-1])
-        directory.changes = config_file.differences(run.config, config)
+        about = _start(config, environment)
+        directory = cls(path, about, before=before)
+        directory.changes = config_file.differences(was, config)
         command = command or run.command
-        if command != run.command or directory.changes:
+        if command != run.command or config_file.differences(run.config, config):
             _replace(path / CONFIG, _toml(command, config))
         _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
@@ -214,6 +222,11 @@ def refuse_used(path: Path) -> None:
         raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
 
 
+def _start(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What environment.json says of one start: also its options, since people edit config.toml."""
+    return describe_environment(config) | dict(environment or {}) | {"options": config_file.plain(config)}
+
+
 def _toml(command: str, config: Mapping[str, Any]) -> str:
     """What config.toml says: the options, after the command that repeats the run."""
     return as_typed(f"# To repeat: posttrain {command} `config=<this file>`\n") + config_file.dumps(config)
@@ -271,5 +284,6 @@ def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
 def _replace(path: Path, text: str) -> None:
     """Write a file atomically."""
     new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)
+    with jsonl.naming(path):
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)

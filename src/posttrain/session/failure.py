@@ -1,12 +1,14 @@
-"""Failed updates: the batch is saved, and the error says where to resume from."""
+"""Failed updates, whose batch is saved, and disks that fail: the error says where to resume from."""
 
 import contextlib
+import errno
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from posttrain.data.packing import Example
-from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError, described
+from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError, UserError, described
+from posttrain.runs.run import CHECKPOINTS
 from posttrain.training.checkpoint import latest
 
 
@@ -33,6 +35,23 @@ def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path
         raise
 
 
+@contextlib.contextmanager
+def going_on(run: Path) -> Iterator[None]:
+    """Open a run that is gone on with. What a disk does not allow is passed on with a note of the last checkpoint.
+
+    Raises:
+        UserError: the run's folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.add_note(last := _last(run / CHECKPOINTS))
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        hint = "make it writable, or copy it to another disk and `resume` the copy"
+        raise UserError(f"{run} cannot be written: {error.strerror}; {hint}; {last}") from error
+
+
 def _kept(step: int, why: str, batch: Sequence[Example], run: Path) -> str:
     file = run / f"failed-step-{step:06d}.json"
     tokens = [[*example.prefix, *example.continuation] for example in batch]
@@ -46,6 +65,6 @@ def _kept(step: int, why: str, batch: Sequence[Example], run: Path) -> str:
 def _last(checkpoints: Path) -> str:
     try:
         found = latest(checkpoints)
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:
         return str(error)
     return f"the last good checkpoint is {found.path}" if found else "there is no checkpoint yet"

@@ -70,14 +70,12 @@ def _chat_model_digest(word: str, folder: str) -> str:
 class InputsChanged(UserError):
     """Input files have changed since the run began; `names` are the options that name them."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], how: str = "") -> None:
         """Say so of each."""
         self.names = tuple(names)
         options = " and ".join(f"`{name}`" for name in names)
-        super().__init__(
-            f"what {options} read{'s' if len(names) == 1 else ''} has changed since the run began (its "
-            "digest is another one); put it back, or start a new run"
-        )
+        read = f"what {options} read{'s' if len(names) == 1 else ''} has changed since the run began"
+        super().__init__(f"{how or f'{read} (its digest is another one)'}; put it back, or start a new run")
 
 
 def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:
@@ -133,7 +131,9 @@ def keep_code(options: Mapping[str, Any], run: Path) -> None:
                 target = into / file.relative_to(path.parent)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
-                    shutil.copyfile(file, target)
+                    new = target.with_name(f".{target.name}.new")  # half a file of a full disk is none
+                    shutil.copyfile(file, new)
+                    new.replace(target)
 
 
 def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -267,8 +267,8 @@ def _lead(name: str, word: str) -> int:
 
 
 def _ends(word: str) -> list[int]:
-    """Where a path may end within a word, the longest first: at its end, or before a `:` or `=`."""
-    return [len(word), *(place for place in range(len(word) - 1, 0, -1) if word[place] in ":=")]
+    """Where a path may end within a word, the longest first: at its end, or before a `:`, `=` or `?`."""
+    return [len(word), *(place for place in range(len(word) - 1, 0, -1) if word[place] in ":=?")]
 
 
 def _there(name: str, text: str) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import UserError
-from posttrain.runs import RunDirectory, read_run
-from posttrain.session.inputs import options_named, refuse_changes
+from posttrain.runs import RunDirectory, config_file, read_run
+from posttrain.session.inputs import InputsChanged, options_named, refuse_changes
 from posttrain.session.training import Training
 from posttrain.training import checkpoint
 
@@ -38,19 +38,32 @@ def resumed(
         asked = f"`{training.counted}`"
         raise UserError(f"{run} has {done} steps, more than {asked} {training.steps}; pass {asked} {done} or more")
     starts = found.environment
-    before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
+    last: Mapping[str, Any] = [starts, *starts.get("resumed", [])][-1]
+    before: Mapping[str, str] = last.get("inputs", {})
     now: Mapping[str, str] = environment["inputs"]
     accepts = options_named(accept_changes, settings)
     changed = refuse_changes(before, now, accepts) if before else []
     by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
+    may_differ = (*training.may_differ, *MOVED, *by_digest)
+    alike = not config_file.differences(found.config, settings, ignore=may_differ)  # else that is the reason
+    if before and alike and not accepts and _read_otherwise(last, environment):
+        raise InputsChanged(
+            ["dataset"],
+            "the rows of `dataset` are read otherwise than when the run began: other tokens, or other ones are learned",
+        )
     accepted = {"accepted": changed} if changed else {}
     return RunDirectory.resume(
         run,
         settings,
         command=command,
-        may_differ=(*training.may_differ, *MOVED, *by_digest),
+        may_differ=may_differ,
         environment={**environment, **accepted},
     )
+
+
+def _read_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether rows mean something else now; of a run that kept no digest of them, whether some may."""
+    return before["rows"] != now.get("rows") if "rows" in before else bool(now.get("given"))
 
 
 def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:

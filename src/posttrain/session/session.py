@@ -25,15 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.packing import Example
-from posttrain.errors import PosttrainError, ProcessLost, TrainingError
+from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line
+from posttrain.runs.jsonl import naming
 from posttrain.runs.timeline import Span
 from posttrain.runs.timeline import append as append_spans
 from posttrain.session import Progress, announce
 from posttrain.session.callback import call
 from posttrain.session.cost import overlapped_cost, rollout_cost, step_cost
-from posttrain.session.failure import kept_batch
+from posttrain.session.failure import going_on, kept_batch
 from posttrain.session.inputs import digests_in, judges_by_option, keep_code
 from posttrain.session.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.session.progress import Phase
@@ -288,11 +289,13 @@ def open_session(
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
-        directory = resumed(resume, command, settings, training, environment, accept_changes)
+        with going_on(resume):
+            directory = resumed(resume, command, settings, training, environment, accept_changes)
     keep_code(settings, directory.path)
     announce(machine_line(directory.environment), quiet=quiet)
     training.prepare()
-    found, notes = (None, ()) if resume is None else gone_back(directory, training)
+    with going_on(directory.path):
+        found, notes = (None, ()) if resume is None else gone_back(directory, training)
     start = found.step if found else 0
     with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
         session = Session(directory, progress, stop, training, found, callbacks)
@@ -305,7 +308,8 @@ def open_session(
                 yield session
             session.keep()
             call(callbacks, "on_run_end", session)
-    write_report(directory.read())
+    with _saved_on_failure(session), naming(directory.report):
+        write_report(directory.read())
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,8 +341,13 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
+            if isinstance(error, CheckpointError) and (found := checkpoint.latest(session.directory.checkpoints)):
+                session.saved = found.step  # its own, where only older ones could not be dropped
+        run = session.directory.path
         if isinstance(error, ProcessLost):
-            error.run, error.step = session.directory.path, session.saved
+            error.run, error.step = run, session.saved
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
-            error.add_note(f"step {session.saved} is saved in {session.directory.path}, `resume` goes on from there")
+            error.add_note(f"step {session.saved} is saved in {run}, `resume` goes on from there")
+        elif isinstance(error, OSError):
+            error.add_note(f"{run} has no checkpoint yet, `resume={run}` starts it again")
         raise

@@ -15,15 +15,15 @@ from posttrain.data import (
     ChatFormat,
     divide,
     graded_of,
-    judged_of,
     load_judgements,
     load_preferences,
     load_ratings,
     pair_of,
     parse_columns,
 )
+from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
-from posttrain.data.preferences import Loaded, ranked_of, shortened, together
+from posttrain.data.preferences import judged_row, ranked_of, shortened, together
 from posttrain.errors import UserError
 from posttrain.setup.pair_options import PairOptions
 from posttrain.training.schedule import unreached
@@ -58,7 +58,7 @@ PAIRS: Feedback[Preference, Pair] = Feedback(
 
 def _load_rankings(source: str, **options: Any) -> Loaded[tuple[Preference, ...]]:
     found = load_preferences(source, **options)
-    return Loaded([*together(found.items)], found.left_out)
+    return Loaded(together(found), found.left_out, found.unread)
 
 
 RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
@@ -75,7 +75,7 @@ JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Labelled, ...]] = Feedback(
     "judged rows",
     load_judgements,
     lambda judgements: judgements[0].prompt,
-    lambda chat, judgements: tuple(judged_of(chat, one) for one in judgements),
+    judged_row,
     lambda unit: [judged.example for judged in unit],
     lambda sequences: max(map(size_of, sequences)),
 )
@@ -136,6 +136,7 @@ def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
             notes.append(
                 f"{len(found.left_out)} of {len(found.left_out) + len(found.items)} {kind.noun} left out: {first}"
             )
+        notes.extend(note for note in found.notes if note not in notes)
         return [Task(kind.prompt(item), answer=item) for item in found.items]
 
     sides = divide(
@@ -164,9 +165,11 @@ def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
             the data.
     """
     longest = min(options.max_tokens, context)
-    learned, heldout = (
-        fitting(kind, [kind.tokens(chat, item) for item in side], longest) for side in (sides.learned, sides.heldout)
-    )
+    usable = [_usable(kind, chat, side) for side in (sides.learned, sides.heldout)]
+    learned, heldout = (fitting(kind, units, longest) for units, _ in usable)
+    for which, (units, reasons) in zip(("", "held-out "), usable, strict=True):
+        if reasons and not units:
+            raise UserError(f"nothing can be learned from any of the {which}{kind.noun}: {reasons[0]}")
     if not learned or (sides.heldout and not heldout):
         raise UserError(
             f"all {'held-out ' if learned else ''}{kind.noun} are longer than {longest} tokens, the smaller of "
@@ -188,8 +191,24 @@ def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
     steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
     too_long = [
         f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"
-        for which, before, kept in (("", sides.learned, learned), ("held-out ", sides.heldout, heldout))
+        for which, (before, _), kept in (("", usable[0], learned), ("held-out ", usable[1], heldout))
         if len(kept) < len(before)
     ]
-    notes = (*sides.notes, *too_long, *unreached(options.warmup_steps, steps))
+    same = [
+        f"{len(reasons)} {which}{kind.noun} left out: {reasons[0]}"
+        for which, (_, reasons) in (("", usable[0]), ("held-out ", usable[1]))
+        if reasons
+    ]
+    notes = (*sides.notes, *same, *too_long, *chat.notes, *unreached(options.warmup_steps, steps))
     return Units(learned, heldout, len(sides.learned) - len(learned), steps, notes)
+
+
+def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple[list[U], list[str]]:
+    """Items as tokens, and for each of which nothing can be learned the reason."""
+    units, reasons = list[U](), list[str]()
+    for item in items:
+        try:
+            units.append(kind.tokens(chat, item))
+        except Unusable as reason:
+            reasons.append(str(reason))
+    return units, reasons

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from posttrain.data.digests import digests
+from posttrain.data.digests import digests, rows_digest
 from posttrain.session.early_stopping import patience
 from posttrain.session.training import Evaluations, Trained, Training
 from posttrain.setup.cluster_options import MAY_DIFFER
@@ -33,7 +33,7 @@ def feedback_training(
         trained=trained,
         rate=LearningRate(options.lr, options.warmup_steps, options.decay, steps),
         evaluations=Evaluations(options.eval_every, held, held, score, patience(options.stop_after, score)),
-        environment={**environment, "steps": steps, "data": digests(settings)},
+        environment={**environment, "steps": steps, "data": digests(settings), "rows": rows_digest(units.learned)},
         save_every=options.save_every,
         keep_last=options.keep_last,
         may_differ=("steps", "epochs", "stop_after", *MAY_DIFFER),

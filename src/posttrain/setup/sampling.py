@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
-from posttrain.data.digests import digests
+from posttrain.data.digests import digests, rows_digest
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
@@ -80,7 +80,8 @@ class Setup:
     def about(self, settings: Mapping[str, Any], model: str, steps: int) -> dict[str, Any]:
         """What a run's environment.json has of its inputs and its computation."""
         found = dict(self.backend.compute)
-        return found | {"model": model, "steps": steps, "judges": self.model_folders, "data": digests(settings)}
+        found |= {"model": model, "steps": steps, "judges": self.model_folders, "data": digests(settings)}
+        return found | {"rows": rows_digest(task.prompt for task in self.tasks)}
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
         """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""
@@ -235,7 +236,7 @@ def fitting_prompts(
             f"--microbatch-tokens is "
             f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
-    notes: list[str] = []
+    notes = [*chat.notes]
     if options.prompts_per_step > len(fitting):
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
@@ -295,32 +296,36 @@ def read_tasks(
     if environment is not None and not config.dataset:
         tasks, heldout = own_tasks(config, environment)
         return tasks, heldout, []
-    words = {"system": config.system, "prompt_template": config.prompt_template}
+    words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
-    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    words |= {"named": columns_read(rewards, gold, environment), "columns": columns, "seed": config.seed}
+    tasks = load_tasks(config.dataset, limit=config.limit, **words)
     for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
         if each:
             refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset needs --eval-every; pass it too")
     if not config.eval_every:
-        return tasks, [], []
+        return tasks, [], tasks.notes
     gym = config.dataset.startswith("gym:")
     if not (config.eval_dataset or gym):
         raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
     heldout = load_tasks(
         config.eval_dataset or config.dataset,
         split="heldout" if gym and not config.eval_dataset else None,
-        columns=columns,
         limit=config.eval_limit,
-        seed=config.seed,
         **words,
     )
     for each in (rewards, gold):
         if each:
             refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
-    return tasks, kept.tasks, met_before(kept.removed)
+    return tasks, kept.tasks, [*tasks.notes, *met_before(kept.removed)]
+
+
+def columns_read(*readers: object) -> set[str]:
+    """The columns that rewards and an environment name; "**" where one may read any."""
+    return {name for reader in readers for name in getattr(reader, "columns", ("**",) if reader else ())}
 
 
 def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:

@@ -114,7 +114,7 @@ def save(
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {folder} was saved, but older ones in {root} cannot be tidied up: {first_line(error)}; "
-            "see who may write there, then resume"
+            "put that right, then resume"
         ) from error
     return folder
 
@@ -290,10 +290,13 @@ def _why_not(error: Exception, root: Path, step: int, needed: int) -> str:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or f"os error {errno.ENOSPC}" in str(error):  # the second is how safetensors says it
         free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-        what += f": no space left; it needs at least {needed} bytes and {free} are free; make room there, then resume"
+        quota = getattr(error, "errno", 0) == errno.EDQUOT
+        least = f"at least {needed}" if quota or needed > free else f"more than {free}"  # blocks are counted whole
+        there = "a quota is used up" if quota else f"{free} are free"
+        what += f": no space left; it needs {least} bytes and {there}; make room there, then resume"
     else:
         what += f": {first_line(error)}; resume once that is put right"
-    return f"{what} (earlier checkpoints are as they were)"
+    return f"{what} (earlier checkpoints are as they were)" if _candidates(root) else what
 
 
 def _size(folder: Path) -> int:

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from posttrain.rewards import ExactVerifier, MathVerifier
+from posttrain.rewards import ExactVerifier, MathVerifier, NumberVerifier
 from posttrain.rewards.verifiers import boxes
 from posttrain.rewards.verifiers.boxes import doubt_around_box
 from tests.rewards.episodes import score, value
@@ -51,6 +51,32 @@ def test_what_stands_around_a_box_may_take_it_back(text):
 @pytest.mark.parametrize("text", ANSWERS)
 def test_what_people_write_around_a_box_is_read(text):
     assert doubt_around_box(text.format(r"\boxed{42}"), QUESTION) is None
+
+
+@pytest.mark.parametrize("box", [r"\boxed {5}", "\\boxed\n{5}", r"\boxed { 5 }", r"\boxed 5", r"\boxed5", r"\fbox 5"])
+def test_a_box_is_read_as_tex_reads_it(box):
+    for reward in (MathVerifier(), MathVerifier(answer_in="text"), NumberVerifier(answer_in="boxed")):
+        assert value(reward, f"The answer is ${box}$.", "5") == 1.0
+        assert value(reward, f"The answer is ${box}$.", "4") == 0.0
+    for text in (
+        rf"\boxed{{4}} or ${box}$",
+        f"It is not ${box}$.",
+        rf"$\boxed {{4}}$ and ${box}$",
+        rf"\boxed 4, ${box}$",
+    ):
+        for reward in (MathVerifier(), NumberVerifier(answer_in="boxed")):
+            got = score(reward, text, "5")
+            assert (got.value, got.unparsed) == (0.0, True), (reward, text)
+
+
+@pytest.mark.parametrize(
+    "box", [r"\boxed 57", r"\boxed 5 7", r"\boxed 5.7", r"\boxed -5", r"\boxed \pi", r"\boxed x^2"]
+)
+def test_a_box_that_holds_less_than_is_meant_is_unparsed(box):
+    for answer in ("57", "5", "5.7", "-5", r"\pi", "x^2", "x"):
+        for before in ("", f"First $\\boxed{{{answer}}}$.\n\n"):
+            got = score(MathVerifier(), f"{before}The answer is ${box}$.", answer)
+            assert (got.value, got.unparsed) == (0.0, True)
 
 
 def test_a_rounded_value_is_an_answer_where_the_question_rounds():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.rewards.verifiers import extraction
-from posttrain.rewards.verifiers.extraction import ANSWER_IN, extract, not_found, outside_reasoning, reasoning
+from posttrain.rewards.verifiers.extraction import ANSWER_IN, braced, extract, not_found, outside_reasoning, reasoning
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,30 @@ from posttrain.rewards.verifiers.extraction import ANSWER_IN, extract, not_found
         (r"\boxed{ so \boxed{2}", "boxed", "2"),
         (r"\\boxed{2}", "boxed", "2"),
         (r"\boxed", "boxed", None),
+        (r"\boxed {5}", "boxed", "5"),
+        ("\\boxed\n{5}", "boxed", "5"),
+        (r"\fbox { \frac {1}{2} }", "boxed", r"\frac {1}{2}"),
+        (r"\boxed{4} \boxed {5}", "boxed", "5"),
+        (r"\boxed {a \boxed {5}}", "boxed", r"a \boxed{5}"),
+        (r"$\boxed 5$", "boxed", "5"),
+        (r"$\boxed5$", "boxed", "5"),
+        (r"\boxed x.", "boxed", "x"),
+        (r"\boxed 5 \text{ cm}", "boxed", "5"),
+        (r"\boxed{\boxed 5}", "boxed", r"\boxed{5}"),
+        (r"\boxed{4} \boxed 5, so", "boxed", "5"),
+        (r"\boxedx", "boxed", None),  # another command
+        # TeX boxes less than is meant: no answer, nor is the box before it
+        (r"\boxed{3} \boxed 57", "boxed", None),
+        (r"\boxed{3} \boxed 5 7", "boxed", None),
+        (r"\boxed{3} \boxed 5.7", "boxed", None),
+        (r"\boxed{3} \boxed 5x", "boxed", None),
+        (r"\boxed{3} \boxed 5^2", "boxed", None),
+        (r"\boxed{3} \boxed -5", "boxed", None),
+        (r"\boxed{3} \boxed .5", "boxed", None),
+        (r"\boxed{3} \boxed \frac{1}{2}", "boxed", None),
+        (r"\boxed{3} \boxed x_1", "boxed", None),
+        (r"\boxed{3} \boxed 5{,}000", "boxed", None),
+        (r"\boxed{3}, in \boxed as asked", "boxed", "3"),  # a word about the command
         (r"<think>\boxed{1}</think> 2", "boxed", None),
         ("a\n#### 42\nb", "hashes", "42"),
         ("#### 1\n#### 2", "hashes", "2"),
@@ -59,7 +83,7 @@ def test_extract(completion, answer_in, expected):
 @given(st.text(alphabet="<>/think answer\\boxed{}#\n12", max_size=60), st.sampled_from(ANSWER_IN))
 def test_whatever_is_found_is_stripped_not_empty_and_from_the_completion(completion, answer_in):
     found = extract(completion, answer_in)
-    assert found is None or (found and found == found.strip() and found in completion)
+    assert found is None or (found and found == found.strip() and found in braced(completion))
 
 
 @given(st.text(alphabet="ab<>/think \n", max_size=20), st.text(alphabet="abc123 {}", max_size=20).map("{}1".format))
@@ -69,7 +93,15 @@ def test_a_well_formed_answer_is_found_whatever_stands_before_it(before, answer)
 
 
 def test_a_hostile_completion_takes_no_time():
-    for hostile in ("<answer>" * 100_000, r"\boxed{" * 100_000, "####" * 100_000, "<think>" * 100_000, "{" * 500_000):
+    for hostile in (
+        "<answer>" * 100_000,
+        r"\boxed{" * 100_000,
+        r"\boxed " * 100_000,
+        "\\boxed" + " " * 400_000,
+        "####" * 100_000,
+        "<think>" * 100_000,
+        "{" * 500_000,
+    ):
         for answer_in in ANSWER_IN:
             extract(hostile, answer_in)
 

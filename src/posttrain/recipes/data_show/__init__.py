@@ -8,7 +8,7 @@ Rows are read by the loaders of `sft`, `preference` and `rl`, and rendered by th
 is what is trained on. Nothing is ever truncated: what is over --max-tokens is left out. No weights are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from posttrain.data import (
     question_of,
     read_rows,
 )
+from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.mixtures import parts_of
 from posttrain.data.rows import UnknownColumn
 from posttrain.errors import TemplateError, UserError, as_typed, unknown
@@ -90,16 +91,19 @@ def run(config: DataShow) -> DataShowResult:
     where = saved_model(config.model).where
     chat, context = ChatFormat(load_tokenizer(tokenizer_of(where), config.chat_template)), read_shape(where).context
     layout = layout_in(config) if config.layout == "auto" else config.layout
-    items, left_out = _read(config, layout, config.dataset, config.limit)
+    items = _read(config, layout, config.dataset, config.limit)
     most = min(config.max_tokens, context - (layout == "rl"))
     wanted = range(config.first, config.first + config.rows)
-    shown, lengths, over = list[Shown](), list[int](), list[str]()
+    shown, lengths, over, same = list[Shown](), list[int](), list[str](), list[str]()
     sums, kept = [0, 0], 0
     for number, item in enumerate(items, 1):
         try:
             sequences = item.sequences(chat)
         except TemplateError as error:
             raise TemplateError(f"row {number}: {error}") from error
+        except Unusable as problem:
+            same.append(f"row {number}: {problem}")
+            continue
         sizes = [len(one.token_ids) for one in sequences]
         lengths += sizes
         # An example of sft is left out alone; the responses of a row are kept or left out together.
@@ -111,9 +115,11 @@ def run(config: DataShow) -> DataShowResult:
         kept += any(fits)
         if number in wanted:
             shown.append(Shown(number, item.answer, tuple(fits), tuple(sequences)))
-    dropped = _dropped(left_out)
+    dropped = _dropped([*items.left_out, *same])
     if over:
         dropped.append(Dropped(too_long(most), len(over), tuple(dict.fromkeys(over))[:NAMED]))
+    if not lengths:
+        raise UserError(f"nothing can be learned from any row; {same[0]}")
     return DataShowResult(
         dataset=config.dataset,
         model=config.model,
@@ -127,6 +133,7 @@ def run(config: DataShow) -> DataShowResult:
         lengths=tuple(lengths),
         learned=sums[1],
         total=sums[0],
+        unread=tuple(items.unread),
         heldout=_heldout(config, layout, items),
         shown=tuple(shown),
         chat=chat,
@@ -170,8 +177,8 @@ def layout_in(config: DataShow) -> str:
     return found
 
 
-def _read(config: DataShow, layout: str, source: str, limit: int | None = None) -> tuple[list[Item], Sequence[str]]:
-    """The rows of a source, and those that are left out because nothing can be learned from them."""
+def _read(config: DataShow, layout: str, source: str, limit: int | None = None) -> Loaded[Item]:
+    """The rows of a source."""
     words: dict[str, Any] = {
         "split": config.split or None,
         "columns": parse_columns(config.columns) if config.columns else None,
@@ -181,12 +188,15 @@ def _read(config: DataShow, layout: str, source: str, limit: int | None = None) 
         "seed": config.seed,
     }
     if layout == "rl":
-        return [task_item(task) for task in load_tasks(source, **words)], ()
+        return _items(load_tasks(source, **words), task_item)
     if layout == "sft":
-        return [demonstration_item(one, config.train_on) for one in load_demonstrations(source, **words)], ()
+        return _items(load_demonstrations(source, **words), lambda one: demonstration_item(one, config.train_on))
     kind: Feedback[Any, Any] = PAIRS if layout == "preference" else JUDGEMENTS
-    found = kind.load(source, **words)
-    return [feedback_item(kind, one) for one in found.items], found.left_out
+    return _items(kind.load(source, **words), lambda one: feedback_item(kind, one))
+
+
+def _items(found: Loaded[Any], item: Callable[[Any], Item]) -> Loaded[Item]:
+    return Loaded(map(item, found), found.left_out, found.unread)
 
 
 def _heldout(config: DataShow, layout: str, items: Sequence[Item]) -> HeldOutRows | None:
@@ -197,7 +207,7 @@ def _heldout(config: DataShow, layout: str, items: Sequence[Item]) -> HeldOutRow
         )
     elif config.eval_dataset:
         learned = [question_of(item.prompt) for item in items]
-        held = [question_of(item.prompt) for item in _read(config, layout, config.eval_dataset)[0]]
+        held = [question_of(item.prompt) for item in _read(config, layout, config.eval_dataset)]
     else:
         return None
     met = set(learned)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from posttrain.data import ChatFormat, Row
 from posttrain.data.layouts import layout_of
 from posttrain.data.packing import Example, size_of
+from posttrain.data.public_layouts import own_rows
 from posttrain.recipes.data_show.result import TokenSequence
 from posttrain.setup.feedback import PAIRS, Feedback
 from posttrain.types import Message, Task
@@ -23,6 +24,7 @@ class Item(NamedTuple):
 def columns_say(row: Row) -> str:
     """The layout that a row has by its columns: sft, preference, judgements, rl, or "" where they say nothing."""
     helpsteer = {"prompt", "response", "helpfulness"} <= row.fields.keys()
+    (row,) = own_rows(row)[:1] or [row]
     if "chosen" in row or "rejected" in row or layout_of(row) is not None or helpsteer:
         return "preference"
     if "completion" in row and "label" in row:

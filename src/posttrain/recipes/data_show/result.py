@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.data import ChatFormat
+from posttrain.errors import as_typed
 from posttrain.report.markup import printable
 from posttrain.report.masked_text import histogram_lines, in_colour, masked_lines
 
@@ -64,6 +65,7 @@ class DataShowResult:
     lengths: tuple[int, ...]
     learned: int  # tokens that are learned, of rows that are kept
     total: int  # tokens of rows that are kept
+    unread: tuple[str, ...]  # columns, and keys of messages as messages.KEY
     heldout: HeldOutRows | None
     shown: tuple[Shown, ...]
     chat: ChatFormat
@@ -81,6 +83,7 @@ class DataShowResult:
             "dropped": [one._asdict() for one in self.dropped],
             "duplicates": self.duplicates,
             "repeated_prompts": self.repeated_prompts,
+            "not_read": list(self.unread),
             "heldout": None if self.heldout is None else self.heldout._asdict(),
             "tokens": {"total": self.total, "learned": self.learned, **self._lengths()},
             "histogram": [dict(zip(("from", "to", "n"), one, strict=True)) for one in histogram(self.lengths)],
@@ -115,6 +118,9 @@ class DataShowResult:
             more = ", ..." if one.n > len(one.first) else ""
             found.append(f"left out: {one.n:,}, {printable(one.reason)} ({printable(', '.join(one.first))}{more})")
         found.append(f"duplicates: {self.duplicates:,} duplicate rows; {self.repeated_prompts:,} repeated prompts")
+        found += [as_typed(note) for note in self.chat.notes]
+        if self.unread:
+            found.append(f"not read: {printable(', '.join(self.unread))}")
         if self.heldout is not None:
             held = self.heldout
             found.append(

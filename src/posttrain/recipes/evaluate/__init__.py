@@ -35,7 +35,7 @@ from posttrain.rollouts.prompt_filter import fitting
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.session import Progress, announce
 from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
-from posttrain.setup.sampling import refuse_dressing, refuse_unreadable
+from posttrain.setup.sampling import columns_read, refuse_dressing, refuse_unreadable
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 
@@ -230,6 +230,7 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
         "system": config.system,
         "prompt_template": config.prompt_template,
         "seed": config.seed,
+        "named": columns_read(environment.reward, environment.environment if config.environment else None),
     }
     try:
         tasks = load_tasks(
@@ -244,6 +245,9 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
         raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
     refuse_unreadable(environment.reward, tasks, config.dataset)
     if not config.exclude:
-        return tasks, []
+        return tasks, tasks.notes
     kept = disjoint(load_tasks(config.exclude, **words), tasks)
-    return kept.tasks, [f"{kept.removed} tasks were left out: they are in {config.exclude}, or twice here"]
+    return kept.tasks, [
+        *tasks.notes,
+        f"{kept.removed} tasks were left out: they are in {config.exclude}, or twice here",
+    ]

@@ -17,8 +17,9 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
+from posttrain.data.loaded import Unusable
 from posttrain.data.packing import size_of
-from posttrain.data.preferences import ranked_of, together
+from posttrain.data.preferences import pair_of, ranked_of, together
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
 from posttrain.models.footprint import read_shape
@@ -187,6 +188,7 @@ def _read(
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     if loaded.left_out:
         notes.append(f"{len(loaded.left_out)} rows left out: {'; '.join(loaded.left_out[:3])}")
+    notes += loaded.notes
     kept = loaded.items
     if config.exclude:
         met = {one.prompt for one in load_preferences(config.exclude, columns=columns, **words).items}
@@ -196,6 +198,9 @@ def _read(
     for saved in models:
         chat = ChatFormat(load_tokenizer(locate(saved.where)))
         most = min(config.max_tokens, read_shape(saved.where).context)
+        rankings, same = _differing(chat, rankings)
+        if same:
+            notes.append(f"{same} pairs left out: the same tokens on both sides for {saved.title}")
         longest = [max(map(size_of, ranked_of(chat, preferences).examples)) for preferences in rankings]
         too_long = sum(length > most for length in longest)
         if too_long:
@@ -204,3 +209,18 @@ def _read(
     if not rankings:
         raise UserError(f"no pair is left to evaluate on; {'; '.join(notes)}")
     return rankings, notes
+
+
+def _differing(
+    chat: ChatFormat, rankings: Sequence[tuple[Preference, ...]]
+) -> tuple[list[tuple[Preference, ...]], int]:
+    """Rankings without the pairs that are the same tokens on both sides, and how many those are."""
+
+    def differs(one: Preference) -> bool:
+        try:
+            return bool(pair_of(chat, one))
+        except Unusable:
+            return False
+
+    kept = [found for group in rankings if (found := tuple(filter(differs, group)))]
+    return kept, sum(map(len, rankings)) - sum(map(len, kept))

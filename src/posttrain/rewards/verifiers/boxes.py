@@ -5,7 +5,7 @@ Only adjacent text is read, and later retractions: a "not" elsewhere in a soluti
 
 import re
 
-from posttrain.rewards.verifiers.extraction import extract, last_box, outside_reasoning
+from posttrain.rewards.verifiers.extraction import braced, extract, last_box, outside_reasoning
 from posttrain.rewards.verifiers.number_grammar import equals, one_notation, parse_number
 from posttrain.rewards.verifiers.prose import DECLARED, MILLIONS, words_fit
 from posttrain.rewards.verifiers.units import is_unit
@@ -70,7 +70,7 @@ def doubt_around_box(completion: str, question: str = "") -> str | None:
         >>> doubt_around_box(r"So $x = \boxed{42}$ cm."), doubt_around_box(r"It is not \boxed{42}.")
         (None, 'what stands before the box')
     """
-    text = outside_reasoning(completion)
+    text = braced(outside_reasoning(completion))
     if (found := last_box(text)) is None:
         return None
     start, end = found

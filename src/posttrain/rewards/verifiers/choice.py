@@ -91,6 +91,7 @@ class ChoiceVerifier(EpisodeReward):
     answer_in: AnswerIn = "answer"
     name: str = "choice"
     role: ClassVar[str] = "verifier"
+    columns: ClassVar[tuple[str, ...]] = ("choices",)
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:

@@ -12,7 +12,7 @@ r"""Where the answer is looked for:
 
 - `after_think`: everything after the last `</think>`
 - `answer`: inside the last `<answer>...</answer>`
-- `boxed`: inside the last `\boxed{...}`, braces balanced; of boxes inside one another, the outer one
+- `boxed`: inside the last `\boxed{...}`, braces balanced; of boxes inside one another, the outer one; see `braced`
 - `hashes`: after the last `####`, to the end of that line
 - `outside_think`: everything after the last `</think>`, or the whole completion if it does not think
 - `text`: the whole completion, reasoning included
@@ -54,7 +54,7 @@ def extract(completion: str, answer_in: AnswerIn) -> str | None:
     elif answer_in == "answer":
         found = _last_tagged(outside)
     elif answer_in == "boxed":
-        found = _last_boxed(outside)
+        found = _last_boxed(braced(outside))
     else:
         _, hashes, after = outside.rpartition("####")
         found = after.split("\n", 1)[0] if hashes else None
@@ -83,6 +83,21 @@ def _last_tagged(text: str) -> str | None:
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, end) if end >= 0 else -1
     return text[start + len("<answer>") : end] if start >= 0 else None
+
+
+_BARE = re.compile(
+    r"(\\{1,3}(?:boxed|fbox))\s*(?:(?=\{)|([0-9]|(?<=\s)[A-Za-z])(?![ \t]*[\w^{]|[.,][0-9])"
+    r"|(?=[-+.]?[0-9]|\\[A-Za-z]|[A-Za-z][0-9^_]))"
+)
+
+
+def braced(text: str) -> str:
+    r"""`text` with boxes as TeX reads them: `\boxed {5}` and `\boxed 5` are `\boxed{5}`.
+
+    Of `\boxed 57` TeX boxes the 5, and its author means 57: that box is empty here, and so are those of `\boxed -5`,
+    `\boxed x^2` and `\boxed \frac{1}{2}`. A word behind `\boxed` is prose about it.
+    """
+    return _BARE.sub(lambda m: m[1] if text.startswith("{", m.end()) else f"{m[1]}{{{m[2] or ''}}}", text)
 
 
 _BRACE = re.compile(r"(?P<box>\\{1,3}(?:boxed|fbox)\{)|\\.|(?P<brace>[{}])", re.DOTALL)

@@ -51,6 +51,7 @@ class GymVerifier(EpisodeReward):
     timeout_s: float = 5.0
     name: str = "gym"
     role: ClassVar[str] = "verifier"
+    columns: ClassVar[tuple[str, ...]] = ("dataset", "entry", "options")
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:

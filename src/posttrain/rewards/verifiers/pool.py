@@ -156,7 +156,7 @@ def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:
         What `function` raises on the first question, in order, on which it does; later ones may not be asked then.
     """
     answers: dict[int, T] = {}
-    errors: dict[int, Exception] = {}
+    errors: dict[int, BaseException] = {}
     numbers, lock = iter(range(len(questions))), threading.Lock()
 
     def work() -> None:
@@ -167,7 +167,7 @@ def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:
                 return
             try:
                 answers[number] = function(questions[number])
-            except Exception as error:
+            except BaseException as error:
                 errors[number] = error
 
     threads = [

@@ -11,7 +11,7 @@ from itertools import pairwise
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.claims import is_claim
-from posttrain.rewards.verifiers.extraction import extract
+from posttrain.rewards.verifiers.extraction import braced, extract
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
 from posttrain.rewards.verifiers.surroundings import taken_back
 from posttrain.rewards.verifiers.units import CHANGES, is_millions, other_scale
@@ -108,7 +108,7 @@ def final_formula(text: str, question: str = "") -> str | None:
         >>> final_formula(r"So $x^2 = 4$. The answer is $2$."), final_formula(r"The answer is $2$ or $-2$.")
         ('2', None)
     """
-    text = text[-MAX_CHARACTERS:]
+    text = braced(text[-MAX_CHARACTERS:])
     boxes = [box for box in (extract(part, "boxed") for part in _parts(text)) if box]
     if boxes:
         text = _FORMULA.sub(lambda match: match[0] if r"\boxed" not in match[0] else _unmarked(match[0]), text)

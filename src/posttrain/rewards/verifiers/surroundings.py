@@ -2,7 +2,7 @@
 
 import re
 
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, outside_reasoning
+from posttrain.rewards.verifiers.extraction import AnswerIn, braced, extract, outside_reasoning
 
 MAX_CHARACTERS = 2000  # on either side that are read
 _MARKS: dict[AnswerIn, str] = {"hashes": "####", "answer": "</answer>", "boxed": ""}  # a box is found by its content
@@ -55,6 +55,7 @@ def around(completion: str, answer_in: AnswerIn, answer: str) -> tuple[str, str]
     """
     if answer_in not in _MARKS:
         return "", ""
+    completion = braced(completion) if answer_in == "boxed" else completion
     said = completion.rpartition("</think>")[2]
     place = outside_reasoning(completion).rfind(_MARKS[answer_in] or answer)
     if answer_in == "answer":

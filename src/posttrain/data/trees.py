@@ -1,0 +1,80 @@
+"""OpenAssistant: trees of messages, or a row for each message of a tree."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from posttrain.data.annotation_tools import Fields, scored
+from posttrain.data.fields import as_mapping, as_number
+from posttrain.data.rows import Row
+
+Node = Mapping[str, Any]
+
+
+def gathered_trees(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each tree's messages as one row with the tree; other rows stay."""
+    if not rows or not {"message_id", "message_tree_id", "parent_id", "text", "role"} <= rows[0].fields.keys():
+        return list(rows)
+    nodes = {row.fields.get("message_id"): {**row.fields, "replies": list[Any]()} for row in rows}
+    trees: list[Row] = []
+    for row in rows:
+        parent, node = row.fields.get("parent_id"), nodes[row.fields.get("message_id")]
+        if parent in nodes:
+            nodes[parent]["replies"].append(node)
+        elif parent is None:
+            trees.append(Row({"prompt": node}, row.place, row.id))
+    return trees or list(rows)
+
+
+def is_tree(row: Row) -> bool:
+    """Whether a row's prompt is the root of a tree."""
+    prompt = row.fields.get("prompt")
+    return isinstance(prompt, Mapping) and {"text", "replies"} <= cast(Node, prompt).keys()
+
+
+def ranked_replies(row: Row) -> list[Fields]:
+    """At each place of a tree the assistant's replies by their `rank`, from 0, the best."""
+    return [
+        scored(
+            [_message(row, one) for one in path],
+            [one["text"] for one in replies],
+            [-as_number(row, one["rank"], "rank") for one in replies],
+        )
+        for path, replies in _places(_root(row), [])
+    ] or [scored([_message(row, _root(row))], [], [])]
+
+
+def best_conversation(row: Row) -> Row:
+    """The conversation of a tree that follows the best reply at each place, up to the assistant's last."""
+    path, node = list[Node](), _root(row)
+    while node:
+        path.append(node)
+        replies = _kept(node)
+        node = min(replies, key=lambda one: one["rank"] if one.get("rank") is not None else len(replies), default={})
+    while path and path[-1].get("role") != "assistant":
+        path.pop()
+    return row.replaced({"messages": [_message(row, one) for one in path]})
+
+
+def _root(row: Row) -> Node:
+    row.read.update(("message_tree_id", "tree_state"))
+    return as_mapping(row, row.get("prompt"), "prompt")
+
+
+def _places(node: Node, before: list[Node]) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Each path that ends with a user's message, and the ranked replies to it."""
+    path = [*before, node]
+    ranked = [one for one in _kept(node) if one.get("role") == "assistant" and one.get("rank") is not None]
+    if len(ranked) > 1:
+        yield path, ranked
+    for reply in _kept(node):
+        yield from _places(reply, path)
+
+
+def _kept(node: Node) -> list[Node]:
+    return [one for one in node.get("replies") or () if not one.get("deleted")]
+
+
+def _message(row: Row, node: Node) -> dict[str, Any]:
+    if not isinstance(node.get("text"), str) or node.get("role") not in ("prompter", "user", "assistant"):
+        raise row.fail(f"a message of a tree must have text and a role, prompter or assistant; got {str(node)[:60]}")
+    return {"role": node["role"], "content": node["text"]}
