@@ -1,6 +1,5 @@
 """The command line as people meet it. What needs no model runs here in process; the surface is frozen in a file."""
 
-import ast
 import dataclasses
 import json
 import os
@@ -11,9 +10,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 import pytest
 
@@ -21,10 +19,12 @@ from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import SHARED, SPINCOUNT, find, main, read
-from posttrain.commands import COMMANDS, EXAMPLES
+from posttrain.commands import COMMANDS, EXAMPLES, algorithm_of
+from posttrain.docstrings import field_docstrings
 from posttrain.errors import RewardError, UserError
 from posttrain.models import packaged
-from posttrain.options import flag, kinds_of
+from posttrain.options.hyperparameters import hyperparameters
+from posttrain.parsing import flag, kinds_of
 from posttrain.report import Estimate, Table
 from posttrain.runs import RunDirectory, config_file
 from posttrain.setup import cluster_options
@@ -130,11 +130,59 @@ def test_whatever_may_be_nothing_is_nothing_unless_given(name):
 def test_every_option_of_a_recipe_has_help():
     for name, command in COMMANDS.items():
         form, _ = command.load()
-        tree = ast.parse(Path(sys.modules[form.__module__].__file__ or "").read_text(encoding="utf-8"))
-        body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == form.__name__).body
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
-                assert isinstance(text, ast.Expr), f"{name}: {ast.unparse(field)} has no text under it"
+        texts = field_docstrings(form)
+        for field in dataclasses.fields(form):
+            assert texts.get(field.name) or get_origin(field.type) is Annotated, f"{name}: {field.name} has no text"
+
+
+def test_help_and_a_wrong_option_need_neither_torch_nor_what_takes_as_long():
+    heavy = {"torch", "transformers", "tensorboard", "pyarrow", "datasets", "matplotlib"}
+    script = "import sys; from posttrain.cli import main; codes = [main(words.split()) for words in sys.argv[1:]]"
+    script += f"; print(codes, {heavy!r} & sys.modules.keys())"
+    asked = ["--help", "rl --help", "rl --algoritm x", "preference --help-all", "sft --lr much", "evaluate --help"]
+    done = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 2, 0, 2, 0] set()"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_hyperparameters_that_are_read_from_the_source_are_those_of_the_class(name):
+    real = type(ALGORITHMS[name]())
+    read = hyperparameters(name, ALGORITHMS[name]().family)
+    assert [(one.name, one.default) for one in dataclasses.fields(read)] == [
+        (one.name, one.default) for one in dataclasses.fields(real)
+    ]
+    texts = field_docstrings(real)
+    assert field_docstrings(read) == {one.name: texts[one.name] for one in dataclasses.fields(real)}
+
+
+OWN = """
+from dataclasses import dataclass
+from posttrain.algorithms.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class Mine(GRPO):
+    \"\"\"GRPO with half of each advantage.\"\"\"
+
+    share: float = 0.5
+    \"\"\"Share of the advantage that is kept.\"\"\"
+
+    def advantages(self, rollout):
+        found = super().advantages(rollout)
+        return found._replace(advantages_N=found.advantages_N * self.share)
+"""
+
+
+def test_an_algorithm_of_a_file_has_its_hyperparameters_as_options(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN, encoding="utf-8")
+    assert main(["rl", "--algorithm", "mine.py:Mine", "--help"]) == 0
+    assert "--share 0.5" in capsys.readouterr().out
+    _, knobs, *_ = read("rl", ["--algorithm", "mine.py:Mine", "--share", "0.25", "--clip-low", "0.1"])
+    made = algorithm_of("online", "mine.py:Mine", knobs)
+    assert (type(made).__name__, made.share, made.clip_low, made.kl_coefficient) == ("Mine", 0.25, 0.1, 0.04)
+    for wrong, says in (("mine.py:Other", "has no class 'Other'; it has: Mine"), ("no.py:Mine", "no file 'no.py'")):
+        assert main(["rl", "--algorithm", wrong]) == 2 and says in capsys.readouterr().err
 
 
 def test_every_renamed_option_has_its_new_name_and_no_option_an_old_one():

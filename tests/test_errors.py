@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.errors import UserError, as_typed, described, first_line, foreign
-from posttrain.options import flag
+from posttrain.parsing import flag
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import main
 from posttrain.commands import COMMANDS
 from posttrain.docstrings import field_docstrings
-from posttrain.options import Section, flag
+from posttrain.parsing import Section, flag
 from posttrain.usage import MOST_LINES, TOPICS, WIDTH, brief, page, shown
 
 MANY = 12

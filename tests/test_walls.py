@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "background": {"errors"},
     "fast_paths": {"errors"},
     "json_schema": set(),
+    "options": {"errors"},
     "runs": {"types", "errors"},
     "report": {"types", "errors", "runs"},
     "data": {"types", "errors", "fast_paths", "json_schema"},
@@ -42,12 +43,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data",
         "models",
         "objectives",
+        "options",
         "algorithms.algorithm",
         "algorithms.inputs",
         "algorithms.rollout",
     },
     "session": {"types", "errors", "user_code", "data", "runs", "report", "training"},
     "setup": {
+        "options",
         "types",
         "errors",
         "background",
@@ -62,13 +65,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "distributed",
         "session",
     },
-    "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
+    "planning": {"types", "errors", "options", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
     "distributed": {"types", "errors", "background", "rewards", "data", "models", "runs", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
     "server": {"types", "errors", "data", "models", "objectives", "rewards", "rollouts", "runs", "training"},
 }
 # These may import every room above, and those before them here; no room above may import them.
-TOP = ("recipes", "options", "usage", "advise", "catalogue", "lookup", "commands", "cli", "__main__")
+TOP = ("recipes", "parsing", "usage", "advise", "catalogue", "lookup", "commands", "cli", "__main__")
 
 # heavy package -> the only files that may name it
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -100,7 +103,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mlflow": ("session/trackers/mlflow.py",),
     "trackio": ("session/trackers/trackio.py",),
     "rich": ("session/progress.py", "report/masked_text.py", "cli.py"),
-    "tyro": ("cli.py", "lookup.py", "options.py", "recipes/annotate/"),
+    "tyro": ("cli.py", "lookup.py", "parsing.py", "recipes/annotate/"),
     "crowdkit": ("annotation/aggregation/dawid_skene.py",),
     "pandas": ("annotation/aggregation/dawid_skene.py",),
     "scipy": ("annotation/aggregation/strengths.py",),

@@ -22,10 +22,11 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from posttrain import usage
-from posttrain.commands import COMMANDS, EXAMPLES, Command
+from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown
 from posttrain.lookup import fetch
-from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
+from posttrain.options.hyperparameters import hyperparameters
+from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
 from posttrain.runs.run import CONFIG, Run, read_run
 from posttrain.runs.run_directory import refuse_used
@@ -234,6 +235,8 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         if not getattr(shared, "resume", None):
             raise UserError("--accept-changes needs --resume RUN; pass it too")
         passed["accept_changes"] = accepted
+    if command.family:
+        parts[1] = algorithm_of(command.family, parts[0].algorithm, parts[1])
     if "track" in command.shared:
         passed |= _watching(shared)
     if getattr(shared, "dry_run", False) and command.dry_run:
@@ -285,11 +288,11 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     _refuse_former(name, argv, file)
     form, _ = command.load()
     sections = [Section(name, form, table="")]
-    if command.knobs is not None:
-        algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
-        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs", compact=True))
+    if command.family:
+        algorithm = str(given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm"))
+        sections.append(Section(algorithm, hyperparameters(algorithm, command.family), table="knobs", compact=True))
     if command.cluster:
-        cluster = getattr(importlib.import_module("posttrain.setup.cluster_options"), command.cluster)
+        cluster = getattr(importlib.import_module("posttrain.options.cluster"), command.cluster)
         sections.append(Section("cluster", cluster, table="cluster"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"

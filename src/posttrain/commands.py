@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain import lookup
+from posttrain import lookup, user_code
+from posttrain.options.hyperparameters import is_file
 from posttrain.report import Estimate, Table
 
 EXAMPLES = (
@@ -55,10 +56,10 @@ class Command:
         answer: its result as JSON, for commands with `json` among `shared`; its `summary()` unless given.
         code: the exit code that the result means.
         fetches: whether a packaged model is fetched first, which is then shown.
-        knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
+        family: of the algorithms that it runs, for commands that have `--algorithm`.
         extra: of posttrain's extras, the one whose packages it needs.
         formerly: how it was typed before, which old runs and scripts still say.
-        cluster: the form of its cluster (`setup/cluster_options.py`), which comes after its own and its knobs.
+        cluster: the form of its cluster (`options/cluster.py`), which comes after its own and its knobs.
         dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
     """
 
@@ -69,7 +70,7 @@ class Command:
     answer: Callable[[Any], Any] = _summary
     code: Callable[[Any], int] = _success
     fetches: bool = False
-    knobs: Callable[[str], type] | None = None
+    family: str = ""
     extra: str = ""
     formerly: Former | None = None
     cluster: str = ""
@@ -77,11 +78,13 @@ class Command:
 
 
 def _recipe(module: str, form: str) -> Load:
-    def load() -> tuple[type, Callable[..., Any]]:
-        recipe = importlib.import_module(f"posttrain.recipes.{module}")
-        return getattr(recipe, form), recipe.run
+    """A recipe, imported when it runs, and its form in the room of options: `--help` needs no torch."""
 
-    return load
+    def run(*parts: Any, **passed: Any) -> Any:
+        return importlib.import_module(f"posttrain.recipes.{module}").run(*parts, **passed)
+
+    home, _, name = form.rpartition(".")
+    return lambda: (getattr(importlib.import_module(f"posttrain.options.{home}"), name), run)
 
 
 def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
@@ -97,13 +100,13 @@ def _with_extra(recipe: str, module: str, form: str) -> Load:
     return lambda: (getattr(importlib.import_module(f"posttrain.recipes.{recipe}.forms"), form), run)
 
 
-def _knobs(family: str) -> Callable[[str], type]:
-    def find(algorithm: str) -> type:
-        from posttrain import algorithms
+def algorithm_of(family: str, name: str, knobs: Any) -> Any:
+    """An algorithm with the hyperparameters that were read; raises `UserError` where it refuses them."""
+    if is_file(name):
+        return user_code.load("algorithm", name, "class")(**dataclasses.asdict(knobs))
+    from posttrain import algorithms  # torch
 
-        return type(getattr(algorithms, family)(algorithm)())
-
-    return find
+    return getattr(algorithms, family)(name)(**dataclasses.asdict(knobs))
 
 
 def _table(table: Table) -> list[str]:
@@ -188,7 +191,7 @@ _ASKING = ("config", "output", "quiet", "json")
 COMMANDS: dict[str, Command] = {
     "quickstart": Command(
         "the main job: cold start, RL and held-out evaluation of the packaged model",
-        _recipe("quickstart", "Quickstart"),
+        _recipe("quickstart", "tools.Quickstart"),
         ("config", "dry_run", "output", "quiet", "json"),
         dry_run=_dry_run("quickstart"),
         show=_show_quickstart,
@@ -196,7 +199,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "sft": Command(
         "supervised fine-tuning on demonstrations",
-        _recipe("sft", "SFT"),
+        _recipe("sft", "training.SFT"),
         _TRAINING,
         dry_run=_dry_run("sft"),
         cluster="TrainerOptions",
@@ -205,38 +208,38 @@ COMMANDS: dict[str, Command] = {
     ),
     "rl": Command(
         "reinforcement learning from rewards",
-        _recipe("rl", "RL"),
+        _recipe("rl", "online.RL"),
         _TRAINING,
         dry_run=_dry_run("rl"),
         show=_show_run,
         answer=_answer_run,
-        knobs=_knobs("online"),
+        family="online",
         cluster="AsyncOptions",
     ),
     "preference": Command(
         "preference optimisation on given pairs or thumbs: DPO, KTO and variants",
-        _recipe("preference", "Preferences"),
+        _recipe("preference", "training.Preferences"),
         _TRAINING,
         dry_run=_dry_run("preference"),
         cluster="TrainerOptions",
         show=_show_run,
         answer=_answer_run,
-        knobs=_knobs("preference"),
+        family="preference",
     ),
     "online-preference": Command(
         "preference optimisation on the policy's own completions: online and iterated DPO",
-        _recipe("online_preference", "OnlinePreference"),
+        _recipe("online_preference", "online.OnlinePreference"),
         _TRAINING,
         dry_run=_dry_run("online_preference"),
         show=_show_run,
         answer=_answer_run,
-        knobs=_knobs("preference"),
+        family="preference",
         formerly=Former("preference", "iterate", "rounds"),
         cluster="ScorerOptions",
     ),
     "reward-model": Command(
         "train a reward model on preference pairs",
-        _recipe("reward_model", "Scoring"),
+        _recipe("reward_model", "training.Scoring"),
         _TRAINING,
         dry_run=_dry_run("reward_model"),
         cluster="TrainerOptions",
@@ -245,7 +248,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "reward-model-attributes": Command(
         "train a multi-attribute reward model with a gate on ratings",
-        _recipe("reward_attributes", "Attributes"),
+        _recipe("reward_attributes", "training.Attributes"),
         _TRAINING,
         dry_run=_dry_run("reward_attributes"),
         show=_show_reward_model,
@@ -254,43 +257,48 @@ COMMANDS: dict[str, Command] = {
     ),
     "evaluate": Command(
         "accuracy on held-out tasks with confidence intervals, sampled and greedy",
-        _recipe("evaluate", "Evaluate"),
+        _recipe("evaluate", "evaluation.Evaluate"),
         _ASKING,
     ),
     "evaluate-reward-model": Command(
         "accuracy and calibration of a reward model on held-out pairs",
-        _recipe("evaluate_reward", "EvaluateReward"),
+        _recipe("evaluate_reward", "evaluation.EvaluateReward"),
         _ASKING,
         formerly=Former("evaluate", "suite"),
     ),
     "generate": Command(
-        "sample completions, chat, or play episodes", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True
+        "sample completions, chat, or play episodes",
+        _recipe("generate", "evaluation.Generate"),
+        ("quiet", "json"),
+        fetches=True,
     ),
     "best-of-n": Command(
         "best-of-n sampling: keep the completions of highest reward, for sft",
-        _recipe("best_of_n", "BestOfN"),
+        _recipe("best_of_n", "online.BestOfN"),
         ("quiet", "json"),
         fetches=True,
         code=lambda result: 0 if result.kept else 1,
     ),
     "score": Command(
         "score given completions by any reward, to test one before a run",
-        _recipe("score", "ScoreCompletions"),
+        _recipe("score", "evaluation.ScoreCompletions"),
         ("quiet", "json"),
         show=_show_scores,
     ),
     "data show": Command(
         "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
-        _recipe("data_show", "DataShow"),
+        _recipe("data_show", "evaluation.DataShow"),
         ("json",),
     ),
-    "convert": Command("convert feedback to another layout", _recipe("convert", "Convert"), ("json",)),
+    "convert": Command("convert feedback to another layout", _recipe("convert", "tools.Convert"), ("json",)),
     "export merge": Command(
         "merge a LoRA adapter into its base model, checked by logprobs",
-        _recipe("export", "ExportMerge"),
+        _recipe("export", "tools.ExportMerge"),
         ("json",),
     ),
-    "export hf": Command("export to a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)),
+    "export hf": Command(
+        "export to a Hugging Face folder with a model card", _recipe("export", "tools.ExportHF"), ("json",)
+    ),
     "annotate serve": Command(
         "serve the annotation web app", _with_extra("annotate", "serve", "Serve"), extra="annotate"
     ),
@@ -338,12 +346,12 @@ COMMANDS: dict[str, Command] = {
     ),
     "plan-cluster": Command(
         "plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step",
-        _recipe("plan_cluster", "PlanCluster"),
+        _recipe("plan_cluster", "tools.PlanCluster"),
         ("config", "json"),
     ),
     "verify": Command(
         "check the correctness contract on your model and machine",
-        _recipe("verify", "Verify"),
+        _recipe("verify", "evaluation.Verify"),
         ("quiet", "json"),
         cluster="ClusterOptions",
         show=lambda items: [item.line() for item in items],

@@ -12,7 +12,7 @@ def field_docstrings(form: type) -> dict[str, str]:
 
     A field without a text is left out, and all fields of a class that was made without source.
     """
-    found: dict[str, str] = {}
+    found: dict[str, str] = dict(getattr(form, "TEXTS", {}))  # of a form that was made without source
     for owner in reversed(form.__mro__):
         if dataclasses.is_dataclass(owner) and "__annotations__" in vars(owner):
             with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain.docstrings import field_docstrings
-from posttrain.options import Section, alternatives, flag, is_positional, kinds_of
+from posttrain.parsing import Section, alternatives, flag, is_positional, kinds_of
 
 TOPICS = ("data", "model", "rewards", "sampling", "optimisation", "evaluation", "project", "cluster", "run")
 """In the order of `--help`."""

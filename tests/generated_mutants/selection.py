@@ -54,7 +54,7 @@ TESTS_OF = {
     "models/merging.py": "models/test_adapters.py models/test_lora.py",
     "models/reference.py": "models/test_lora.py models/test_dropout.py",
     "models/scoring.py": "models/test_scoring.py models/test_attention.py",
-    "options.py": "test_options.py test_usage.py",
+    "parsing.py": "test_parsing.py test_usage.py",
     "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/report.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",

@@ -24,8 +24,8 @@ def load_rankings(source: str) -> list[Ranking]:
 
     `ranking` is a list of groups of completions, best group first, each completion by its number from 0. Completions in
     one group are equally good; those in `failed` are worse than all others. One row says what one annotator thinks of
-    one item, and 1 and "1" name the same; annotators need not have ranked the same completions. A row whose `check` is true is left out: its answer
-    was known, and it was there to see who pays attention.
+    one item (1 and "1" are the same); annotators need not have ranked the same completions. A row whose `check` is true
+    is left out: its answer was known, and it was there to see who pays attention.
 
     Raises:
         DataError: as `load_rows`; a row that is no ranking, by file, line and field; an annotator judged an item twice.

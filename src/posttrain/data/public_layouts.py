@@ -294,7 +294,7 @@ def _generations(row: Row) -> list[Fields]:
 
 
 PUBLIC_LAYOUTS = (
-    PublicLayout("messages as `conversation` (WildChat, Capybara)", _is_conversation, _conversation),
+    PublicLayout("WildChat, Capybara: messages in a column of another name", _is_conversation, _conversation),
     PublicLayout("Dolly", _is_dolly, _dolly),
     PublicLayout("a prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)", _are_texts, _texts),
     PublicLayout("labelled conversations (LLaMA-Factory)", _is_labelled, _kto),

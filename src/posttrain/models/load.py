@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def read_config(name: str, where: str) -> Any:
         refuse_unsupported(config, name)
         held = weights_that_fit(config.get_text_config(), Path(where), name)
         with torch.device("meta"):  # tensors without memory
-            network = AutoModelForCausalLM.from_config(config)
+            network = AutoModelForCausalLM.from_config(deepcopy(config))  # which it fills in
     except ModelError:
         raise
     except Exception as error:  # damaged files raise whatever the code that met them raises

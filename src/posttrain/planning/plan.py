@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -21,6 +20,7 @@ from posttrain.models.load import locate
 from posttrain.models.lora import is_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
+from posttrain.options.groups import TrainingOptions
 from posttrain.planning import costs
 from posttrain.planning.costs import GB, Phase, Speed, Training
 from posttrain.planning.placement import placed
@@ -31,23 +31,15 @@ from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
 from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.setup.lora_options import lora_of
-from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 
 EMBEDDED = "embedded"
 
 
-class Planned(Settings, Protocol):
-    """The options of a run that memory and time depend on, besides its work."""
-
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def gradient_checkpointing(self) -> bool: ...  # noqa: D102
-
-
-def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, *, measure: bool = True) -> Plan:
+def plan_of(
+    config: TrainingOptions, work: Work, cluster: TrainerOptions = ONE_PROCESS, *, measure: bool = True
+) -> Plan:
     """Estimate a run with these options. Without `measure` there is no time estimate, which takes some seconds.
 
     Raises:
@@ -102,7 +94,7 @@ def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, 
     return placed(plan, cluster, functions=work.functions, served=bool(servers_in(engine)))
 
 
-def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> Training:
+def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: str) -> Training:
     """The run's training setup; raises what the run would raise."""
     shape, lora = work.shape, lora_of(config)
     training = Training(

@@ -3,21 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.load import tokenizer_of
+from posttrain.options.online import OnlineOptions
+from posttrain.options.training import SFT, PairOptions
 from posttrain.training.resolve_model import began_from, saved_model
-
-
-class Begins(Protocol):
-    """The options that say what a run begins from."""
-
-    @property
-    def model(self) -> str: ...  # noqa: D102
-    @property
-    def chat_template(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -29,7 +21,7 @@ class Unloaded:
     notes: tuple[str, ...]  # what to tell the user
 
 
-def unloaded(options: Begins, resume: Path | None, *, scored: bool = False) -> Unloaded:
+def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *, scored: bool = False) -> Unloaded:
     """The model that a run would begin from, or that the run in `resume` began from.
 
     Raises:

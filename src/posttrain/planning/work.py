@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
+from posttrain.options.online import OnlineOptions
 from posttrain.setup.episode_length import EpisodeLength
 from posttrain.setup.feedback import Feedback, Units
 from posttrain.training.inputs import sampled_besides
@@ -43,23 +44,8 @@ class Work:
     teacher: Shape | None = None  # the model that is distilled, where there is one
 
 
-class Sampled(Protocol):
-    """The options that determine the samples of a step."""
-
-    @property
-    def prompts_per_step(self) -> int: ...  # noqa: D102
-    @property
-    def completions_per_prompt(self) -> int: ...  # noqa: D102
-    @property
-    def max_new_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def microbatch_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def cache_gb(self) -> float: ...  # noqa: D102
-
-
 def sampled_work(
-    command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int, episode: EpisodeLength
+    command: str, shape: Shape, options: OnlineOptions, lengths: Sequence[int], *, steps: int, episode: EpisodeLength
 ) -> Work:
     """Of a run on samples for prompts of these lengths in tokens, each followed by an episode."""
 

@@ -29,11 +29,12 @@ from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError, as_typed
+from posttrain.options.online import BestOfN
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
@@ -50,30 +51,6 @@ from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, StopReason
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
-
-
-@dataclass(frozen=True)
-class BestOfN(SampledOptions):
-    """Best-of-n sampling: keep the completions of highest reward (rejection sampling)."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "sampling": "keep at_least",
-        "run": "output adversarial_pairs annotation_items",
-    }
-    completions_per_prompt: int = 16
-    """Completions per prompt (n)."""
-    keep: int = 1
-    """Completions to keep per prompt, the best first; equal texts count once."""
-    at_least: float | None = None
-    """Minimum reward to be kept; 1 keeps what a verifier accepts. Default: none."""
-    output: str = ""
-    """Output file (.jsonl) of conversations, for sft. Finished chunks are kept in a .part file, from which the same
-    command resumes."""
-    adversarial_pairs: str = ""
-    """Output file for adversarial pairs, for reward-model; needs a gold reward. (chosen: highest gold, rejected:
-    highest reward), where the two rewards rank them differently."""
-    annotation_items: str = ""
-    """Output file for items of two completions, for annotate import. The one of highest reward, and a random one."""
 
 
 class Earned(NamedTuple):

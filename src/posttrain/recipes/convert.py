@@ -15,32 +15,10 @@ from typing import Any
 from posttrain.data import parse_columns
 from posttrain.data.convert import TARGETS, Target
 from posttrain.errors import DataError, UserError, as_typed, unknown
+from posttrain.options.tools import Convert
 from posttrain.runs import jsonl
 
 SHOWN = 3  # of what is left out
-
-
-@dataclass(frozen=True)
-class Convert:
-    """Convert feedback to another layout."""
-
-    dataset: str = ""
-    """Input: a file, folder, glob or hub id. In any layout of docs/data.md."""
-    to: str = "pairs"
-    """Output layout, such as pairs or demonstrations. One of pairs, conversations, transcripts, judgements and
-    demonstrations."""
-    output: str = ""
-    """Output file (.jsonl)."""
-    split: str = ""
-    """Split of a folder or hub dataset; default: "train"."""
-    columns: str = ""
-    """Column mapping, such as "chosen=better rejected=worse"."""
-    limit: int | None = None
-    """Maximum number of rows; default: all."""
-    system: str | None = None
-    """System message; replaces the data's own."""
-    prompt_template: str = "{prompt}"
-    """Template of each user message."""
 
 
 @dataclass(frozen=True)

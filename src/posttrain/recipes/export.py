@@ -26,34 +26,9 @@ from posttrain.export.folder import copy_model, new_folder, refuse_occupied
 from posttrain.export.merge import DTYPES, narrowed, plain_network, save_generation, scores_sequences, stored_dtype
 from posttrain.models.load import base_of, load_model, locate, tokenizer_of
 from posttrain.models.lora import is_adapter
+from posttrain.options.tools import ExportHF, ExportMerge
 from posttrain.runs.run import read_run
 from posttrain.training.resolve_model import SavedModel, saved_model
-
-
-@dataclass(frozen=True)
-class ExportMerge:
-    """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
-
-    model: str = ""
-    """Run, checkpoint, or adapter folder to export. A run means its best checkpoint, or else its latest."""
-    output: str = ""
-    """Output folder; must not exist or be empty."""
-    title: str = ""
-    """Title of the model card; default: the folder's name."""
-    dtype: str = "auto"
-    """Dtype of the weights: float32, bfloat16, or auto (the base's)."""
-
-
-@dataclass(frozen=True)
-class ExportHF:
-    """Export to a Hugging Face folder with tokenizer, chat template and model card."""
-
-    model: str = ""
-    """Run, checkpoint, model or adapter folder to export. A run means its best checkpoint, or else its latest."""
-    output: str = ""
-    """Output folder; must not exist or be empty."""
-    title: str = ""
-    """Title of the model card; default: the folder's name."""
 
 
 @dataclass(frozen=True)

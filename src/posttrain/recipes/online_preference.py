@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.reference import reference_for
+from posttrain.options.online import OnlinePreference
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, with_pairs
@@ -37,7 +38,7 @@ from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.reward_models import names_in
 from posttrain.setup.sampling import Setup, read_prompts, set_up
-from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
+from posttrain.setup.sampling_options import COUNTS, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
@@ -47,31 +48,6 @@ from posttrain.training.preference import objective_for
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
-
-
-@dataclass(frozen=True)
-class OnlinePreference(OnlineOptions):
-    """Online or iterated DPO: preference optimisation on the policy's own completions, ranked by a reward."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm rounds updates_per_round pairs_per_step",
-    }
-    algorithm: str = "dpo"
-    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
-    rounds: int = 20
-    """Rounds of sampling, pairing and updates."""
-    updates_per_round: int = 1
-    """Updates per round, 1: fully online."""
-    pairs_per_step: int = 16
-    """Pairs per update, if the round has as many."""
-    pairing: str = "best-worst"
-    """Pairs per prompt: best-worst, or all (every two completions of unequal reward)."""
-    margin: float = 0.0
-    """Minimum reward difference of a pair."""
-    ref_sync_every: int = 0
-    """Copy the policy into the reference every N rounds, 0: never."""
-    lr: float = 1e-6
-    """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ discrete-event simulation on it (docs/scaling.md). Nothing is loaded or run. Lef
 environments of several turns, evaluations, failures.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from posttrain.errors import UserError, as_typed, unknown
 from posttrain.models.footprint import Shape, read_shape
+from posttrain.options.tools import PlanCluster
 from posttrain.planning.cluster import (
     CHANNEL,
     COLOCATED,
@@ -32,61 +32,6 @@ from posttrain.setup.training_options import at_least
 
 SYNCS = ("broadcast", "channel")
 MOST_GPUS = 1 << 16  # that are looked at to say how many would do
-
-
-@dataclass(frozen=True)
-class PlanCluster:
-    """Plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "model": "model_parameters model",
-        "sampling": "prompts_per_step completions_per_prompt prompt_tokens mean_tokens length_spread max_new_tokens",
-        "optimisation": "microbatch_tokens max_staleness",
-        "cluster": "gpu gpus price_per_gpu_hour weight_sync",
-        "run": "plot",
-    }
-    model_parameters: float = 7e9
-    """Parameters of a dense decoder, such as 7e9. Its widths are those of the nearest published model."""
-    model: str = ""
-    """Model whose configuration is read instead; no weights are read. A hub id, folder or packaged model."""
-    gpu: str = "h100"
-    """Kind of GPU: a100, h100, h200 or h800."""
-    gpus: int = 64
-    """Number of GPUs."""
-    prompts_per_step: int = 128
-    """Prompts per batch."""
-    completions_per_prompt: int = 16
-    """Completions per prompt (group size)."""
-    prompt_tokens: int = 512
-    """Tokens per prompt."""
-    mean_tokens: float = 2000.0
-    """Mean tokens per completion; before they are cut at --max-new-tokens."""
-    length_spread: float = 0.8
-    """Standard deviation of log completion length. 0: all are alike."""
-    max_new_tokens: int = 8192
-    """Maximum tokens per completion."""
-    microbatch_tokens: int = 16384
-    """Maximum tokens per forward and backward pass."""
-    max_staleness: int = 1
-    """Maximum age of a trained group in updates. 0: synchronous only."""
-    price_per_gpu_hour: float = 0.0
-    """Price of a GPU-hour, 0: costs in GPU-hours."""
-    weight_sync: str = "broadcast"
-    """Weight transfer: broadcast or channel. channel: samplers pass them on, as posttrain does."""
-    logprob_passes: float = 0.0
-    """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
-    scoring_seconds: float = 0.0
-    """Seconds from a group's last completion to its rewards. Groups are scored at the same time."""
-    tensor_parallel: int = 0
-    """GPUs per sampler, 0: the fastest of the fewest that hold the model, and more of them up to 8."""
-    max_sequences: int = 256
-    """Maximum sequences that a sampler decodes together."""
-    mfu: float = Efficiency.mfu
-    """Model FLOP utilisation of training and prefill."""
-    bandwidth_share: float = Efficiency.bandwidth
-    """Share of the memory bandwidth that decoding reaches."""
-    plot: str = ""
-    """SVG file to draw: tokens per second by the number of trainers."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ or on pairs. The prompt of a pair is computed once for both responses. The diffe
 `algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
@@ -24,6 +24,7 @@ from posttrain.data.packing import Example
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
+from posttrain.options.training import Preferences
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.rollouts.policy import Policy
@@ -38,7 +39,6 @@ from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, setting
 from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
-from posttrain.setup.pair_options import PairOptions
 from posttrain.training.cached_reference import CachedLogprobs, remember
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -46,17 +46,6 @@ from posttrain.training.pairwise import TOGETHER, needs_column
 from posttrain.training.preference import Objective, may_be_remembered, objective_for
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
-
-
-@dataclass(frozen=True)
-class Preferences(PairOptions):
-    """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm",
-    }
-    algorithm: str = "dpo"
-    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 
 
 class PreferencesResult(FeedbackResult):

@@ -20,11 +20,11 @@ SFT and RL, and the language-consistency reward. No KL term: for verifiable rewa
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import load_gym
@@ -38,6 +38,7 @@ from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 from posttrain.models.precision import compute_of
+from posttrain.options.tools import Quickstart
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import sampled_work, with_algorithm
 from posttrain.report import Estimate, Table, write_report
@@ -68,54 +69,6 @@ LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: t
 ENVIRONMENT = ScoredEnvironment(
     Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0)))
 )
-
-
-@dataclass(frozen=True)
-class Quickstart:
-    """Cold start, RL and held-out evaluation of the packaged model, on sums."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "demonstrations thinking_first thinking",
-        "model": "model",
-        "sampling": "prompts_per_step completions_per_prompt",
-        "optimisation": "sft_epochs sft_batch sft_lr rl_steps rl_lr",
-        "evaluation": "problems samples",
-        "run": "seed",
-    }
-    model: str = "smollm2-135m-instruct"
-    """Policy: hub id or folder. Or a packaged model."""
-    dataset: str = "gym:chain_sum?min_terms=3&max_terms=4&min_digits=1&max_digits=1"
-    """Tasks: chain_sum of Reasoning Gym; its options set the difficulty."""
-    demonstrations: int = 960
-    """Synthetic demonstrations for the cold start."""
-    thinking_first: float = 0.5
-    """Leading fraction of demonstrations that all reason. They reason in tags before the answer."""
-    thinking: float = 0.15
-    """Fraction of the later demonstrations that reason. The others answer at once."""
-    slips: float = 0.0
-    """Fraction of reasoning steps with a wrong result that is then corrected."""
-    sft_epochs: int = 1
-    """Epochs over the demonstrations, in the same order."""
-    sft_batch: int = 16
-    """Demonstrations per batch."""
-    sft_lr: float = 3e-5
-    """Peak learning rate of the cold start."""
-    rl_steps: int = 20
-    """RL steps."""
-    prompts_per_step: int = 12
-    """Prompts per batch."""
-    completions_per_prompt: int = 8
-    """Completions per prompt (group size)."""
-    rl_lr: float = 1.5e-5
-    """Learning rate of RL."""
-    problems: int = 160
-    """Held-out problems per evaluation."""
-    samples: int = 8
-    """Samples per held-out problem."""
-    base_problems: int = 16
-    """Held-out problems for the base model. Fewer, since its completions are long and rarely correct."""
-    seed: int = 0
-    """Random seed."""
 
 
 @dataclass(frozen=True)

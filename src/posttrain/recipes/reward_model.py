@@ -13,13 +13,13 @@ template ends where the score is read. An adapter that was trained is merged int
 attributes: recipes/reward_attributes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from posttrain.models.heads import (
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import default_device, dtype_of
+from posttrain.options.training import Scoring
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.session.restarts import restarted
@@ -52,40 +53,11 @@ from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, setting
 from posttrain.setup.feedback import RANKINGS, Units
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
-from posttrain.setup.pair_options import ScoreOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
-
-
-@dataclass(frozen=True)
-class Scoring(ScoreOptions):
-    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "margin label_smoothing center_rewards length_debias",
-        "model": "ensemble",
-        "evaluation": "calibrate",
-    }
-    pairs_per_step: int = 16
-    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
-    label_smoothing: float = 0.0
-    """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
-    margin: float = 0.0
-    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
-    center_rewards: float = 0.0
-    """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
-    prompts; 0.01 is usual."""
-    ensemble: int = 1
-    """Ensemble size: heads on a shared trunk. Each trains on its own bootstrap sample; their disagreement estimates
-    epistemic uncertainty."""
-    length_debias: float = 0.0
-    """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
-    calibrate: bool = True
-    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""
 
 
 class ScoringResult(FeedbackResult):

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
@@ -32,6 +32,7 @@ from posttrain.data.order import seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import reference_for
+from posttrain.options.online import RL
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
@@ -67,7 +68,7 @@ from posttrain.setup.heldout import (
 )
 from posttrain.setup.reward_models import names_in
 from posttrain.setup.sampling import Setup, read_prompts, set_up
-from posttrain.setup.sampling_options import COUNTS, PIPELINED, OnlineOptions, check_evaluations, check_sampling
+from posttrain.setup.sampling_options import COUNTS, PIPELINED, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
@@ -83,45 +84,6 @@ from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
-
-
-@dataclass(frozen=True)
-class RL(OnlineOptions):
-    """Reinforcement learning from rewards."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm steps updates_per_step",
-    }
-    algorithm: str = "grpo"
-    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
-    steps: int = 100
-    """RL steps: batches sampled."""
-    max_refills: int = 3
-    """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
-    updates_per_step: int = 1
-    """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
-    length_penalty: float = 0.0
-    """Maximum length penalty, 0: off. Grows with a completion's length and with the success rate of its prompt."""
-    ref_sync_every: int = 0
-    """Copy the policy into the reference every N steps, 0: never."""
-    tis_cap: float | None = None
-    """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. Corrects for the mismatch between
-    the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with --max-staleness, else 0."""
-    kl_budget: float = 0.0
-    """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
-    off. The best checkpoint is then the best one within the budget."""
-    critic: str = "trunk"
-    """Critic of actor-critic algorithms: trunk or own. trunk is a value head on the policy's trunk, own a separate
-    network."""
-    critic_lr: float = 1e-4
-    """Learning rate of the critic; constant. 2e-6 is usual for --critic own with larger models."""
-    pretraining_dataset: str = ""
-    """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
-    pretraining_per_step: int = 16
-    """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
-    teacher: str = ""
-    """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
-
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 START = "start"  # the policy before training, in the names of KL metrics

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from os.path import isfile
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from posttrain.background import finish
 from posttrain.data import load_completions, parse_columns
@@ -24,6 +24,7 @@ from posttrain.data.messages import tools_column, written
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
+from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table
 from posttrain.report.markup import printable
 from posttrain.rewards import Weighted, apart
@@ -34,49 +35,13 @@ from posttrain.session import Progress
 from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
 from posttrain.setup.reward_models import names_in, refuse_other_zeros
 from posttrain.setup.sampling import columns_read, refuse_unreadable
-from posttrain.setup.sampling_options import JudgeOptions, check_reward_models
+from posttrain.setup.sampling_options import check_reward_models
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 
 AT_A_TIME = 64  # completions between two steps of the progress bar
 SHOWN = 20  # rows on the terminal
 WIDTH = 40  # characters of a cell there
-
-
-@dataclass(frozen=True)
-class ScoreCompletions(JudgeOptions):
-    """Score given completions by any reward."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset columns split limit output",
-        "rewards": "reward reward_model ensemble_aggregation judge judge_prompt",
-        "run": "precision seed",
-    }
-    dataset: str = ""
-    """Completions: a file, folder, glob, hub id or run. With the columns prompt or messages, completion, answer and
-    optionally id; of a run, its samples.jsonl."""
-    reward: str = ""
-    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
-    reward_model: str = ""
-    """Reward models: runs, folders or hub ids, space-separated."""
-    ensemble_aggregation: str = "mean"
-    """Ensemble: mean, worst or uncertain. uncertain: mean - --uncertainty-penalty x variance."""
-    uncertainty_penalty: float = 0.5
-    """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
-    seed: int = 0
-    """Random seed of the judges."""
-    output: str = ""
-    """Output file (.jsonl) of rows with scores and explanations."""
-    columns: str = ""
-    """Column mapping, such as "completion=response answer=final"."""
-    split: str = ""
-    """Split of a folder or hub dataset; default: "train"."""
-    limit: int | None = None
-    """Maximum number of rows; default: all."""
-    precision: str = "auto"
-    """float32, bfloat16 or auto, for reward models. auto: the faster one."""
-    microbatch_tokens: int = 4096
-    """Maximum tokens per forward pass of a reward model."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 from posttrain.data import ChatFormat, Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests, rows_digest
@@ -23,6 +23,7 @@ from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
 from posttrain.errors import UserError, unknown
 from posttrain.models.language_model import LanguageModel
+from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
 from posttrain.rollouts.policy import Policy
@@ -44,105 +45,6 @@ from posttrain.types import Message, Task
 
 Conversation = tuple[Message, ...]
 LOSS = "evaluation/loss"
-
-
-@dataclass(frozen=True)
-class SFT:
-    """Supervised fine-tuning on demonstrations."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset environment columns limit max_tokens train_on",
-        "model": "model lora_rank precision",
-        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
-        "offload_optimizer",
-        "evaluation": "eval_share eval_dataset eval_every stop_after",
-        "run": "seed",
-    }
-    dataset: str = ""
-    """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
-    model: str = "smollm2-135m-instruct"
-    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; adapters and packaged models
-    work too."""
-    environment: str = ""
-    """Environment with demonstrations: FILE.py:CLASS or installed name."""
-    environment_args: str = ""
-    """Arguments of the environment, such as "size=100 max_turns=6"."""
-    epochs: float = 1.0
-    """Number of epochs; may be a fraction."""
-    steps: int = 0
-    """Number of updates, 0: set by --epochs."""
-    examples_per_step: int = 16
-    """Demonstrations per batch."""
-    max_tokens: int = 1024
-    """Maximum tokens per example; longer ones are left out, and counted."""
-    train_on: str = "all"
-    """Assistant turns in the loss: all or last. last: of each conversation."""
-    lr: float = 5e-5
-    """Peak learning rate. LoRA usually needs about ten times as much."""
-    warmup_steps: int = 10
-    """Linear learning-rate warmup steps."""
-    decay: str = "cosine"
-    """Schedule after warmup: constant, linear or cosine."""
-    weight_decay: float = 0.0
-    """AdamW weight decay."""
-    max_grad_norm: float = 1.0
-    """Maximum global gradient norm (clipping)."""
-    optim: str = "adamw"
-    """Optimizer: adamw or adamw-8bit. adamw-8bit stores both Adam moments as block-wise quantised 8 bits, 2 bytes per
-    parameter instead of 8, and updates slower; the moments of input embedding, norms and matrices below 4,096 elements
-    stay float32."""
-    offload_optimizer: bool = False
-    """Keep the optimizer's state in host memory. Master weights, gradient sums and Adam moments are kept and AdamW is
-    computed there: 16 bytes per trained parameter less on the GPU (12 for float32 weights), slower updates. Without a
-    GPU it changes nothing."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time. Per layer, about a third more time; gradients
-    are bitwise the same."""
-    lora_rank: int = 0
-    """LoRA rank (r), 0: full fine-tuning."""
-    lora_alpha: float | None = None
-    """LoRA alpha: the update is scaled by alpha / rank. Default: a scale of 2."""
-    lora_dropout: float = 0.0
-    """LoRA dropout probability, in updates only (not in sampling or evaluation)."""
-    lora_targets: str = ""
-    """Target modules of LoRA, such as "q_proj v_proj". Default: all linear layers but the head."""
-    lora_rslora: bool = False
-    """Rank-stabilised LoRA: scale by alpha / sqrt(rank)."""
-    lora_dora: bool = False
-    """DoRA: weight-decomposed LoRA; slower updates."""
-    lora_modules_to_save: str = ""
-    """Modules trained in full and saved with the adapter, such as "embed_tokens lm_head". As modules_to_save of
-    peft."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto (the faster one). Master weights are always float32."""
-    microbatch_tokens: int = 4096
-    """Maximum tokens per forward and backward pass. Bounds memory; never changes the result."""
-    columns: str = ""
-    """Column mapping, such as "prompt=question completion=response"."""
-    limit: int | None = None
-    """Maximum number of demonstrations; default: all."""
-    system: str | None = None
-    """System message; replaces the data's own."""
-    prompt_template: str = "{prompt}"
-    """Template of each user message."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template. Saved with the model."""
-    eval_dataset: str = ""
-    """Held-out demonstrations for the held-out loss. Those that are also in the training data are left out."""
-    eval_share: float = 0.0
-    """Fraction of the demonstrations to hold out, split by prompt."""
-    eval_limit: int = 200
-    """Maximum number of held-out demonstrations."""
-    eval_every: int = 0
-    """Steps between evaluations, 0: at start and end only."""
-    stop_after: int = 0
-    """Early stopping patience in evaluations, 0: off."""
-    save_every: int = 100
-    """Steps between checkpoints. Evaluations and the end of training save one too."""
-    keep_last: int = 2
-    """Number of checkpoints to keep, in addition to the best."""
-    seed: int = 0
-    """Random seed of the run."""
 
 
 @dataclass(frozen=True)

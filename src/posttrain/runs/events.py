@@ -8,15 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto import event_pb2, summary_pb2
-from tensorboard.summary.writer.record_writer import RecordWriter
-
 from posttrain.runs.jsonl import naming
-
-# Messages that protobuf makes when it is imported, where no type checker sees them.
-Event: Any = getattr(event_pb2, "Event")  # noqa: B009
-SessionLog: Any = getattr(event_pb2, "SessionLog")  # noqa: B009
-Summary: Any = getattr(summary_pb2, "Summary")  # noqa: B009
 
 _number = count()
 
@@ -30,18 +22,27 @@ class EventFile:
     def __init__(self, folder: Path) -> None:
         # the name by which TensorBoard finds it, sorted by time
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        # here, not above: they take 0.3 s, for which no --help waits
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # messages that protobuf makes when it is imported, where no type checker sees them
+        self._events: Any = event_pb2
+        self._summaries: Any = summary_pb2
         self._file = (folder / name).open("wb")
         self._records = RecordWriter(self._file)
-        self._add(Event(file_version="brain.Event:2"))
+        self._add(self._events.Event(file_version="brain.Event:2"))
 
     def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
         """One point on the curve of each metric."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._add(Event(step=step, summary=Summary(value=values)))
+        summary = self._summaries.Summary
+        values = [summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._add(self._events.Event(step=step, summary=summary(value=values)))
 
     def restart(self, step: int) -> None:
         """Make TensorBoard forget the points from `step` on: they belong to work that was lost and is done again."""
-        self._add(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+        log = self._events.SessionLog
+        self._add(self._events.Event(step=step, session_log=log(status=log.START)))
 
     def close(self) -> None:
         """Close the file; all of it is written."""

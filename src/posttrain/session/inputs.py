@@ -22,7 +22,7 @@ from posttrain.errors import UserError, unknown
 FOLDER = "inputs"
 _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
-CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template")
+CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template", "algorithm")
 """Options that name code or prompts: files that are copied into the run."""
 CHAT_MODELS = ("judge", "seats")
 """Options of words NAME=MODEL and NAME=URL#MODEL."""
@@ -281,7 +281,7 @@ def _there(name: str, text: str) -> bool:
 
 def _may_be_path(name: str, text: str) -> bool:
     """Rewards and prompts have names, too: code ends with .py, and the name of a prompt's file has a dot or a slash."""
-    if name in ("reward", "gold", "environment"):
+    if name in ("reward", "gold", "environment", "algorithm"):
         return text.endswith(".py")
     return bool(text) and (name != "judge_prompt" or "." in text or "/" in text)
 

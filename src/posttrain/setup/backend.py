@@ -14,6 +14,8 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
+from posttrain.options.groups import TrainingOptions
+from posttrain.options.online import OnlineOptions
 from posttrain.rollouts.ahead import Ahead, InTurn, Rollouts
 from posttrain.rollouts.as_finished import AsFinished
 from posttrain.rollouts.policy import Policy
@@ -34,7 +36,7 @@ from posttrain.setup.cluster_options import (
     shards_of,
     starting,
 )
-from posttrain.setup.policy import Trained, trained_policy
+from posttrain.setup.policy import trained_policy
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
@@ -59,22 +61,6 @@ modules."""
 
 
 T = TypeVar("T")
-
-
-class Trainable(Trained, Protocol):
-    """The options of a policy that is trained."""
-
-    @property
-    def gradient_checkpointing(self) -> bool: ...  # noqa: D102
-
-
-class Online(Trainable, Protocol):
-    """The options of a policy that is trained on its own samples."""
-
-    @property
-    def engine(self) -> str: ...  # noqa: D102
-    @property
-    def cache_gb(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -147,7 +133,7 @@ class Backend:
 
 
 def online_backend(
-    options: Online, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
+    options: OnlineOptions, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
 ) -> Backend:
     """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes.
 
@@ -189,7 +175,7 @@ def online_backend(
 
 
 def offline_backend(
-    options: Trainable,
+    options: TrainingOptions,
     where: str,
     build: Build,
     cluster: TrainerOptions = ONE_PROCESS,
@@ -208,14 +194,14 @@ def offline_backend(
         return replace(found, stack=stack.pop_all())
 
 
-def _loaded(options: Trainable, where: str, **sampling: Any) -> Policy:
+def _loaded(options: TrainingOptions, where: str, **sampling: Any) -> Policy:
     policy = trained_policy(options, where, **sampling)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
     return policy
 
 
-def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
+def _in_process(options: TrainingOptions, load: Load, build: Build | None) -> Backend:
     policy = load(options)
     model, compute = policy.model, compute_of(policy.model, options.precision)
     trained = build(policy, ALONE) if build else None
@@ -236,7 +222,7 @@ def share_of(cluster: TrainerOptions, kind: str) -> Any:
 
 
 def _trainers(
-    options: Trainable,
+    options: TrainingOptions,
     where: str,
     load: Load,
     build: Build,
@@ -264,6 +250,6 @@ def _trainers(
     return replace(found, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike
 
 
-def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:
+def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -> Learner:
     """The learner of one rank."""
     return build(load(options, device=ranks.loads_on), ranks)

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.errors import ModelError, UserError, unknown
 from posttrain.models.load import locate
+from posttrain.options.evaluation import Evaluate, ScoreCompletions
+from posttrain.options.online import SampledOptions
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
 from posttrain.rollouts.chat_models import EngineChat, LateChat, PolicyChat
@@ -24,32 +25,11 @@ from posttrain.types import ChatModel, Sampling
 
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")
 """Options of judges that change no score."""
+JudgeOptions = SampledOptions | Evaluate | ScoreCompletions
+"""The forms that have options of judges."""
 POLICY = "policy"  # what is typed for the policy itself
 HUMAN = "human"  # and for a person at the terminal
 _NAME = re.compile(r"[A-Za-z][\w-]*")
-
-
-class JudgeOptions(Protocol):
-    """The options of judges."""
-
-    @property
-    def judge(self) -> str: ...  # noqa: D102
-    @property
-    def judge_prompt(self) -> str: ...  # noqa: D102
-    @property
-    def judge_temperature(self) -> float: ...  # noqa: D102
-    @property
-    def judge_max_new_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def judge_concurrency(self) -> int: ...  # noqa: D102
-    @property
-    def judge_budget(self) -> int: ...  # noqa: D102
-    @property
-    def judge_cache(self) -> str: ...  # noqa: D102
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

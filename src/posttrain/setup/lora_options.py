@@ -1,33 +1,14 @@
 """Options of LoRA adapters."""
 
 import math
-from typing import Protocol
 
 from posttrain.errors import UserError
 from posttrain.models.lora import need_peft
 from posttrain.models.lora_config import Lora
+from posttrain.options.groups import Adapter
 
 
-class LoraOptions(Protocol):
-    """A recipe's options of an adapter."""
-
-    @property
-    def lora_rank(self) -> int: ...  # noqa: D102
-    @property
-    def lora_alpha(self) -> float | None: ...  # noqa: D102
-    @property
-    def lora_dropout(self) -> float: ...  # noqa: D102
-    @property
-    def lora_targets(self) -> str: ...  # noqa: D102
-    @property
-    def lora_rslora(self) -> bool: ...  # noqa: D102
-    @property
-    def lora_dora(self) -> bool: ...  # noqa: D102
-    @property
-    def lora_modules_to_save(self) -> str: ...  # noqa: D102
-
-
-def lora_of(options: LoraOptions) -> Lora | None:
+def lora_of(options: Adapter) -> Lora | None:
     """The adapter that a recipe's options ask for; None for `--lora-rank 0`. Nothing is loaded.
 
     Raises:

@@ -1,66 +1,12 @@
 """Common training options, and their checks."""
 
 import math
-from typing import Protocol
 
 from posttrain.errors import UserError, unknown
-from posttrain.setup.lora_options import LoraOptions, lora_of
+from posttrain.options.groups import TrainingOptions
+from posttrain.setup.lora_options import lora_of
 from posttrain.training.optimizer import OPTIMIZERS
 from posttrain.training.schedule import SCHEDULES
-
-
-class Settings(LoraOptions, Protocol):
-    """The options common to all recipes."""
-
-    @property
-    def lr(self) -> float:
-        """Peak learning rate."""
-        ...
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps until the peak."""
-        ...
-
-    @property
-    def decay(self) -> str:
-        """Schedule after warmup: a name in `SCHEDULES`."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """Of AdamW."""
-        ...
-
-    @property
-    def max_grad_norm(self) -> float:
-        """Clip the global gradient norm to this value."""
-        ...
-
-    @property
-    def optim(self) -> str:
-        """A name in `OPTIMIZERS`."""
-        ...
-
-    @property
-    def offload_optimizer(self) -> bool:
-        """Keep the optimiser's state in host memory."""
-        ...
-
-    @property
-    def microbatch_tokens(self) -> int:
-        """Tokens of one pass."""
-        ...
-
-    @property
-    def save_every(self) -> int:
-        """Steps between two checkpoints."""
-        ...
-
-    @property
-    def keep_last(self) -> int:
-        """Checkpoints to keep."""
-        ...
 
 
 def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop_after: int) -> None:
@@ -79,7 +25,9 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop
         raise UserError("--stop-after needs evaluations: pass --eval-every too")
 
 
-def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:
+def check_settings(
+    settings: TrainingOptions, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()
+) -> None:
     """Validate training options.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ from posttrain.errors import TrainingError
 from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.options.groups import TrainingOptions
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
-from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
 from posttrain.training.state import Trained
 
@@ -235,17 +236,13 @@ class LocalLearner(Generic[M]):
             )
 
 
-class Trains(Optimized, Protocol):
-    """The options that a learner needs."""
-
-    @property
-    def microbatch_tokens(self) -> int:
-        """Tokens of one forward and backward pass, at most."""
-        ...
-
-
 def learner_for(
-    options: Trains, model: M, save_model: Callable[[Path], None], *, body: LanguageModel | None = None, **parts: Any
+    options: TrainingOptions,
+    model: M,
+    save_model: Callable[[Path], None],
+    *,
+    body: LanguageModel | None = None,
+    **parts: Any,
 ) -> LocalLearner[M]:
     """A learner with the optimiser that the options name; `parts` as those of `LocalLearner`.
 

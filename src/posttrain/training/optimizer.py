@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.blockwise import LEAST
 from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.rounding import add_, narrow_
+from posttrain.options.groups import Optimisation
 from posttrain.training.blockwise_adam import BlockwiseAdamW
 from posttrain.training.host_sums import HostSums
 from posttrain.training.ranks import Ranks
@@ -35,30 +36,6 @@ def nothing_to_quantize(optim: str) -> str:
         f'`optim="{optim}"` would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more '
         "in 8 bits, the input embedding's left out, and there are none; leave it out"
     )
-
-
-class Optimized(Protocol):
-    """The options of an optimiser."""
-
-    @property
-    def optim(self) -> str:
-        """A name in `OPTIMIZERS`."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """Of AdamW, for matrices."""
-        ...
-
-    @property
-    def max_grad_norm(self) -> float:
-        """Clip the global gradient norm to this value."""
-        ...
-
-    @property
-    def offload_optimizer(self) -> bool:
-        """Keep the optimiser's state in the host's memory."""
-        ...
 
 
 class MasterAdamW:
@@ -294,7 +271,7 @@ class MasterAdamW:
 
 
 def optimizer_for(
-    options: Optimized, parameters: Iterable[tuple[str, nn.Parameter]], *, embedding: Tensor
+    options: Optimisation, parameters: Iterable[tuple[str, nn.Parameter]], *, embedding: Tensor
 ) -> MasterAdamW:
     """The optimiser that the options name; `embedding` is the input embedding, trained or not.
 

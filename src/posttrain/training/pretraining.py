@@ -1,45 +1,16 @@
 """Pretraining text for an auxiliary loss: loading, and selection per step."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from posttrain.data import load_texts
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.errors import UserError
+from posttrain.options.online import RL
 
 
-class PretrainingOptions(Protocol):
-    """Options of the pretraining dataset."""
-
-    @property
-    def pretraining_dataset(self) -> str:
-        """The dataset."""
-        ...
-
-    @property
-    def pretraining_per_step(self) -> int:
-        """Texts in each update."""
-        ...
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Maximum tokens of a text; longer ones are truncated."""
-        ...
-
-    @property
-    def microbatch_tokens(self) -> int:
-        """Tokens of one forward and backward pass, at most."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Of the run."""
-        ...
-
-
-def pretraining_texts(options: PretrainingOptions) -> list[str]:
+def pretraining_texts(options: RL) -> list[str]:
     """The texts of at least two words; raises `UserError` where there are none."""
     found = [text for text in load_texts(options.pretraining_dataset, seed=options.seed) if len(text.split()) > 1]
     if not found:
@@ -47,14 +18,12 @@ def pretraining_texts(options: PretrainingOptions) -> list[str]:
     return found
 
 
-def longest_text(options: PretrainingOptions, context: int) -> int:
+def longest_text(options: RL, context: int) -> int:
     """Maximum tokens of a text, for a model with this context length."""
     return min(options.max_prompt_tokens, context, options.microbatch_tokens)
 
 
-def pretraining_examples(
-    options: PretrainingOptions, texts: Sequence[str], chat: ChatFormat, context: int, step: int
-) -> list[Example]:
+def pretraining_examples(options: RL, texts: Sequence[str], chat: ChatFormat, context: int, step: int) -> list[Example]:
     """The texts of a step, truncated at `longest_text`; the loss is on all tokens of a text but its first."""
     seed = seed_for(options.seed, "pretraining")
     chosen = batch_indices(len(texts), options.pretraining_per_step, step, seed)

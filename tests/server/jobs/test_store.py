@@ -131,7 +131,7 @@ def test_each_command_has_its_configuration(server):
 
 @pytest.mark.parametrize("command", ["rl", "sft", "preference", "reward-model"])
 def test_every_option_that_is_allowed_is_one_of_the_command(command):
-    from posttrain.options import kinds_of
+    from posttrain.parsing import kinds_of
     from posttrain.recipes.preference import Preferences
     from posttrain.recipes.reward_model import Scoring
     from posttrain.recipes.rl import RL

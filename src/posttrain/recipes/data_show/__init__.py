@@ -8,9 +8,8 @@ Rows are read by the loaders of `sft`, `preference` and `rl`, and rendered by th
 is what is trained on. Nothing is ever truncated: what is over --max-tokens is left out. No weights are read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from posttrain.data import (
     ChatFormat,
@@ -28,6 +27,7 @@ from posttrain.data.rows import UnknownColumn
 from posttrain.errors import TemplateError, UserError, as_typed, unknown
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
+from posttrain.options.evaluation import DataShow
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
 from posttrain.setup.feedback import JUDGEMENTS, PAIRS, Feedback
@@ -37,52 +37,6 @@ from posttrain.types import Task
 
 LAYOUTS = ("sft", "preference", "judgements", "rl")
 NAMED = 3  # rows that are named for each reason why some are left out
-
-
-@dataclass(frozen=True)
-class DataShow:
-    """Show a dataset as a model sees it: tokens, loss mask, lengths, and what is left out."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset layout rows first tokens columns split limit max_tokens train_on system",
-        "model": "model",
-        "evaluation": "eval_dataset eval_share",
-        "run": "seed",
-    }
-    dataset: str = ""
-    """Dataset: a file, folder, glob, hub id, gym:NAME, or mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
-    model: str = "smollm2-135m-instruct"
-    """Model of the tokenizer: hub id, folder, run. Or a packaged model. Its chat template is used."""
-    layout: str = "auto"
-    """Layout: sft, preference, judgements (kto), rl, or auto. auto: by the columns of the first row."""
-    rows: int = 3
-    """Rows to show in full; 0: the summary only."""
-    first: int = 1
-    """Number of the first row to show, from 1."""
-    tokens: bool = False
-    """List the tokens of the rows shown, one per line with ids."""
-    max_tokens: int = 1024
-    """Maximum tokens per example; longer ones are left out, as in training. For rl: per prompt."""
-    train_on: str = "all"
-    """Assistant turns in the SFT loss: all or last. last: of each conversation."""
-    columns: str = ""
-    """Column mapping, such as "prompt=question completion=response"."""
-    split: str = ""
-    """Split of a folder or hub dataset; default: "train"."""
-    limit: int | None = None
-    """Maximum number of rows; default: all."""
-    system: str | None = None
-    """System message; replaces the data's own."""
-    prompt_template: str = "{prompt}"
-    """Template of each user message."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template."""
-    eval_dataset: str = ""
-    """Held-out rows; overlap with the dataset is counted by prompt."""
-    eval_share: float = 0.0
-    """Fraction of rows to hold out. Alternative to --eval-dataset."""
-    seed: int = 0
-    """Random seed of mixture sampling and of the held-out split."""
 
 
 def run(config: DataShow) -> DataShowResult:

@@ -26,7 +26,7 @@ from posttrain.errors import DataError, EpisodeError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination
 from posttrain.models.precision import compute_of
-from posttrain.recipes.evaluate.options import SAMPLES, Evaluate
+from posttrain.options.evaluation import SAMPLES, Evaluate
 from posttrain.recipes.evaluate.result import EvaluateResult, answers_of, write_page
 from posttrain.rollouts.episodes import Players, none_left, opened, sample_groups
 from posttrain.rollouts.metrics import lost_metrics

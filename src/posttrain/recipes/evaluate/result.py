@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.errors import as_typed
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
-from posttrain.recipes.evaluate.options import Evaluate
+from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.rollouts.metrics import SOLVED
 from posttrain.runs import Sample, read_run

@@ -10,11 +10,11 @@ equal, it is told whether the model does so, too.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
 from posttrain.data.loaded import Unusable
@@ -25,6 +25,7 @@ from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pa
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
+from posttrain.options.evaluation import EvaluateReward
 from posttrain.recipes.evaluate_reward.report import write_page
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
 from posttrain.rollouts.scorer import Scorer, load_scorer
@@ -35,42 +36,6 @@ from posttrain.training.reward import sequences_of
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar
-
-
-@dataclass(frozen=True)
-class EvaluateReward:
-    """Accuracy and calibration of a reward model on held-out pairs."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
-        "model": "model baseline precision microbatch_tokens",
-    }
-    dataset: str = ""
-    """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
-    ties: str = ""
-    """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
-    model: str = ""
-    """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
-    baseline: str = ""
-    """Reward model to compare with on the same pairs (paired difference)."""
-    max_tokens: int = 2048
-    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
-    columns: str = ""
-    """Column mapping, such as "chosen=better rejected=worse"."""
-    split: str = ""
-    """Split of a folder or hub dataset; default: "test"."""
-    limit: int | None = None
-    """Maximum number of rows; default: all."""
-    exclude: str = ""
-    """Training pairs to decontaminate against. Their prompts are left out, and counted."""
-    system: str | None = None
-    """System message; use the training one. Replaces the data's own."""
-    prompt_template: str = "{prompt}"
-    """Template of each user message; use the training one."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto (the faster one)."""
-    microbatch_tokens: int = 4096
-    """Maximum tokens per forward pass."""
 
 
 @dataclass(frozen=True, slots=True)

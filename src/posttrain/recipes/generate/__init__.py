@@ -13,15 +13,16 @@ Left out: showing words as they come; the engine answers when a completion is wh
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
 from posttrain.errors import UserError, as_typed
+from posttrain.options.evaluation import Generate
 from posttrain.recipes.generate.episodes import EpisodesResult, play_episodes, prepare
 from posttrain.report.markup import printable
 from posttrain.rollouts.policy import Policy, load_policy
@@ -30,63 +31,6 @@ from posttrain.rollouts.prompt_filter import fitting
 from posttrain.session import Progress
 from posttrain.training.resolve_model import saved_model, spoken_otherwise
 from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
-
-
-@dataclass(frozen=True)
-class Generate:
-    """Sample completions of prompts, hold a chat, or play episodes of an environment."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "prompt prompts environment system",
-        "model": "model precision",
-        "sampling": "chat n greedy temperature top_k top_p max_new_tokens engine",
-        "run": "seed",
-    }
-    model: str = "smollm2-135m-instruct"
-    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
-    packaged models work too."""
-    prompt: str = ""
-    """Prompt; default: standard input."""
-    prompts: str = ""
-    """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
-    environment: str = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on --prompts or else its own held-out
-    tasks, and prints what was said."""
-    environment_args: str = ""
-    """Arguments of the environment, such as "size=100 max_turns=6"."""
-    seats: str = ""
-    """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
-    terminal. Default: the model plays all seats."""
-    limit: int = 3
-    """Maximum number of tasks in which episodes are played, with --environment."""
-    n: int = 1
-    """Completions per prompt, or episodes per task."""
-    greedy: bool = False
-    """Greedy decoding, one completion per prompt."""
-    temperature: float = 1.0
-    """Sampling temperature; RL trains at 1 by default."""
-    top_k: int = 0
-    """Top-k sampling, 0: off."""
-    top_p: float = 1.0
-    """Nucleus (top-p) sampling, 1: off."""
-    max_new_tokens: int = 256
-    """Maximum tokens per completion."""
-    system: str | None = None
-    """System message; use the training one."""
-    prompt_template: str = "{prompt}"
-    """Template of each prompt; use the training one."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template."""
-    chat: bool = False
-    """Chat: each line of standard input is a turn. An empty line ends it."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto (the faster one)."""
-    engine: str = "embedded"
-    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
-    cache_gb: float = 1.5
-    """KV cache size, in GB."""
-    seed: int = 0
-    """Random seed of sampling."""
 
 
 @dataclass(frozen=True, slots=True)

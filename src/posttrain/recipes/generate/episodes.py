@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from posttrain.data import seed_for
 from posttrain.environments import Environment
@@ -16,6 +16,7 @@ from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import EpisodeError, UserError, as_typed, described, place_in_user_code
+from posttrain.options.evaluation import Generate
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
@@ -27,25 +28,6 @@ from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 
 POLL_S = 0.05  # between two looks for what was typed
-
-
-class Options(Protocol):
-    """The options of episodes."""
-
-    @property
-    def environment(self) -> str: ...  # noqa: D102
-    @property
-    def environment_args(self) -> str: ...  # noqa: D102
-    @property
-    def seats(self) -> str: ...  # noqa: D102
-    @property
-    def limit(self) -> int: ...  # noqa: D102
-    @property
-    def n(self) -> int: ...  # noqa: D102
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -84,7 +66,7 @@ class EpisodesResult:
         return [*found, f"{len(self.episodes)} episodes with {turns} turns of {self.model} in {self.seconds:.1f} s"]
 
 
-def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Prepared:
+def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Prepared:
     """All that shows before weights are read; `tasks` in place of the environment's own held-out ones.
 
     Raises:
@@ -110,7 +92,7 @@ def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Pre
 
 
 def play_episodes(
-    options: Options,
+    options: Generate,
     prepared: Prepared,
     policy: Policy,
     sampling: Sampling,

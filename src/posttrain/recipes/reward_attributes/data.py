@@ -1,63 +1,17 @@
 """Options and data of multi-attribute reward models."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from statistics import fmean, pstdev
-from typing import ClassVar
 
 from posttrain.data import Graded, question_of
 from posttrain.errors import UserError, unknown
 from posttrain.models.attributes import RatingScale
+from posttrain.options.training import Attributes
 from posttrain.setup import feedback
 from posttrain.setup.feedback import RANKINGS, RATINGS, Sides
-from posttrain.setup.pair_options import ScoreOptions
 from posttrain.types import Preference, Rated
-
-
-@dataclass(frozen=True)
-class Attributes(ScoreOptions):
-    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "ratings pair_columns",
-        "model": "gate_width",
-        "optimisation": "weights decorrelate",
-        "evaluation": "calibrate",
-    }
-    ratings: str = ""
-    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
-    UltraFeedback have them)."""
-    dataset: str = ""
-    """Preference pairs that train the gate; without them --weights is used."""
-    weights: str = ""
-    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
-    one out. With pairs they initialise the gate, which keeps the signs."""
-    decorrelate: str = ""
-    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
-    epochs: float = 1.0
-    """Number of epochs over the ratings; may be a fraction."""
-    pairs_per_step: int = 16
-    """Rated responses per batch."""
-    max_tokens: int = 1024
-    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
-    columns: str = ""
-    """Columns of the ratings, such as "prompt=question completion=answer"."""
-    pair_columns: str = ""
-    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
-    limit: int | None = None
-    """Maximum number of rows per file; default: all."""
-    eval_dataset: str = ""
-    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
-    eval_share: float = 0.0
-    """Fraction of ratings and pairs to hold out, split by prompt."""
-    eval_limit: int = 300
-    """Maximum number of held-out ratings, and of held-out pairs."""
-    gate_width: int = 64
-    """Hidden units of the gate, 0: same weights for all prompts."""
-    calibrate: bool = True
-    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""
 
 
 def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]] | None]:

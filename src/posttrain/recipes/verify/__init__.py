@@ -11,12 +11,11 @@ each may be off, and why.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError, as_typed
+from posttrain.options.evaluation import Verify
 from posttrain.recipes.verify.arrivals import arrivals
 from posttrain.recipes.verify.episodes import lost_episodes, trained_once
 from posttrain.recipes.verify.failures import failures
@@ -34,37 +33,6 @@ from posttrain.session import Progress
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
-
-
-@dataclass(frozen=True)
-class Verify:
-    """Check the correctness contract on your model and machine."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "model": "model precision lora_rank",
-        "sampling": "temperature prompts completions_per_prompt max_new_tokens",
-        "run": "resume_steps without seed",
-    }
-    model: str = "smollm2-135m-instruct"
-    """Model to check: hub id or folder. Or an adapter folder or packaged model."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto (the faster one)."""
-    temperature: float = 0.7
-    """Second sampling temperature to check, besides 1."""
-    prompts: int = 2
-    """Number of prompts, 1 to 4."""
-    completions_per_prompt: int = 3
-    """Completions per prompt, 2 or more."""
-    max_new_tokens: int = 16
-    """Maximum tokens per completion."""
-    lora_rank: int = 4
-    """LoRA rank of the adapter checks."""
-    resume_steps: int = 6
-    """Steps of the run that is killed and resumed, 4 or more."""
-    without: str = ""
-    """Fast paths to disable, or all. Such as "shared prefix,lean head"; listed in docs/performance.md."""
-    seed: int = 0
-    """Random seed of sampling and of the kill."""
 
 
 ITEMS: Mapping[str, Callable[[Subject], Item]] = {

@@ -6,7 +6,7 @@ import pytest
 import tyro
 
 from posttrain.errors import UserError
-from posttrain.options import Section, given, parse
+from posttrain.parsing import Section, given, parse
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,286 @@
+"""Forms of the commands that look at models, rewards and data."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
+
+SAMPLES = 8  # of each task, by default
+
+
+@dataclass(frozen=True)
+class Evaluate(Judges, Playing, Rendering):
+    """Accuracy of a model on held-out tasks, with confidence intervals."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset environment split columns limit exclude system",
+        "model": "model baseline precision",
+        "rewards": "reward judge",
+        "sampling": "greedy samples temperature max_new_tokens engine",
+        "run": "seed",
+    }
+    dataset: str = ""
+    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of gym: sources, the held-out split."""
+    model: str = "smollm2-135m-instruct"
+    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
+    packaged models work too."""
+    _: KW_ONLY
+    baseline: str = ""
+    """Model to compare with on the same tasks (paired difference). Such as the one before training."""
+    reward: str = ""
+    """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. Default for gym: sources: gym."""
+    environment: str = ""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --dataset, its own
+    held-out tasks; without --reward, its own reward."""
+    seats: str = ""
+    """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
+    "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
+    plays all seats."""
+    max_lost: float = 0.1
+    """Maximum fraction of failed episodes; above it the evaluation stops. Failed episodes are in no denominator."""
+    greedy: bool = False
+    """Greedy decoding, one completion per task. No sampling unless --samples is given."""
+    samples: int | None = None
+    """Samples per task; default: 8, and a greedy one. With --samples alone nothing is decoded greedily."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    max_new_tokens: int = 256
+    """Maximum tokens per completion; truncated ones are counted."""
+    max_prompt_tokens: int | None = None
+    """Leave out longer prompts, and count them. Default: a prompt beyond the model's context is an error."""
+    columns: str = ""
+    """Column mapping, such as "prompt=question answer=final"."""
+    split: str = ""
+    """Split of a folder or hub dataset; default: "test"."""
+    limit: int | None = None
+    """Maximum number of tasks; for gym: sources, the number to generate (default 200)."""
+    exclude: str = ""
+    """TrainingOptions data to decontaminate against. Its tasks are left out, and counted."""
+    system: str | None = None
+    """System message; use the training one. Replaces the data's own."""
+    prompt_template: str = "{prompt}"
+    """Template of each question; use the training one."""
+    chat_template: str = ""
+    """Jinja file that replaces the tokenizer's chat template."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto (the faster one)."""
+    engine: str = "embedded"
+    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
+    cache_gb: float = 1.5
+    """KV cache size, in GB."""
+    seed: int = 0
+    """Random seed of sampling and of gym: tasks."""
+
+    def decodings(self) -> dict[str, tuple[int, float]]:
+        """Decoding modes by name: the number of completions per task, and the temperature."""
+        both = not self.greedy and self.samples is None
+        found: dict[str, tuple[int, float]] = {}
+        if both or self.samples is not None:
+            found["sampled"] = (SAMPLES if self.samples is None else self.samples, self.temperature)
+        if both or self.greedy:
+            found["greedy"] = (1, 0.0)
+        return found
+
+
+SAMPLES = 8  # of each task, by default
+
+
+@dataclass(frozen=True)
+class EvaluateReward:
+    """Accuracy and calibration of a reward model on held-out pairs."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
+        "model": "model baseline precision microbatch_tokens",
+    }
+    dataset: str = ""
+    """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
+    model: str = ""
+    """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
+    _: KW_ONLY
+    ties: str = ""
+    """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
+    baseline: str = ""
+    """Reward model to compare with on the same pairs (paired difference)."""
+    max_tokens: int = 2048
+    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
+    columns: str = ""
+    """Column mapping, such as "chosen=better rejected=worse"."""
+    split: str = ""
+    """Split of a folder or hub dataset; default: "test"."""
+    limit: int | None = None
+    """Maximum number of rows; default: all."""
+    exclude: str = ""
+    """TrainingOptions pairs to decontaminate against. Their prompts are left out, and counted."""
+    system: str | None = None
+    """System message; use the training one. Replaces the data's own."""
+    prompt_template: str = "{prompt}"
+    """Template of each user message; use the training one."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto (the faster one)."""
+    microbatch_tokens: int = 4096
+    """Maximum tokens per forward pass."""
+
+
+@dataclass(frozen=True)
+class Generate(Playing, Rendering):
+    """Sample completions of prompts, hold a chat, or play episodes of an environment."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "prompt prompts environment system",
+        "model": "model precision",
+        "sampling": "chat n greedy temperature top_k top_p max_new_tokens engine",
+        "run": "seed",
+    }
+    model: str = "smollm2-135m-instruct"
+    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
+    packaged models work too."""
+    _: KW_ONLY
+    prompt: str = ""
+    """Prompt; default: standard input."""
+    prompts: str = ""
+    """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
+    environment: str = ""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on --prompts or else its own held-out
+    tasks, and prints what was said."""
+    seats: str = ""
+    """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
+    terminal. Default: the model plays all seats."""
+    limit: int = 3
+    """Maximum number of tasks in which episodes are played, with --environment."""
+    n: int = 1
+    """Completions per prompt, or episodes per task."""
+    greedy: bool = False
+    """Greedy decoding, one completion per prompt."""
+    temperature: float = 1.0
+    """Sampling temperature; RL trains at 1 by default."""
+    top_k: int = 0
+    """Top-k sampling, 0: off."""
+    top_p: float = 1.0
+    """Nucleus (top-p) sampling, 1: off."""
+    max_new_tokens: int = 256
+    """Maximum tokens per completion."""
+    system: str | None = None
+    """System message; use the training one."""
+    prompt_template: str = "{prompt}"
+    """Template of each prompt; use the training one."""
+    chat_template: str = ""
+    """Jinja file that replaces the tokenizer's chat template."""
+    chat: bool = False
+    """Chat: each line of standard input is a turn. An empty line ends it."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto (the faster one)."""
+    engine: str = "embedded"
+    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
+    cache_gb: float = 1.5
+    """KV cache size, in GB."""
+    seed: int = 0
+    """Random seed of sampling."""
+
+
+@dataclass(frozen=True)
+class ScoreCompletions(Judges, Ensemble):
+    """Score given completions by any reward."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns split limit output",
+        "rewards": "reward reward_model ensemble_aggregation judge judge_prompt",
+        "run": "precision seed",
+    }
+    dataset: str = ""
+    """Completions: a file, folder, glob, hub id or run. With the columns prompt or messages, completion, answer and
+    optionally id; of a run, its samples.jsonl."""
+    reward: str = ""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
+    output: str = ""
+    """Output file (.jsonl) of rows with scores and explanations."""
+    _: KW_ONLY
+    reward_model: str = ""
+    """Reward models: runs, folders or hub ids, space-separated."""
+    seed: int = 0
+    """Random seed of the judges."""
+    columns: str = ""
+    """Column mapping, such as "completion=response answer=final"."""
+    split: str = ""
+    """Split of a folder or hub dataset; default: "train"."""
+    limit: int | None = None
+    """Maximum number of rows; default: all."""
+    precision: str = "auto"
+    """float32, bfloat16 or auto, for reward models. auto: the faster one."""
+    microbatch_tokens: int = 4096
+    """Maximum tokens per forward pass of a reward model."""
+
+
+@dataclass(frozen=True)
+class DataShow(Rendering):
+    """Show a dataset as a model sees it: tokens, loss mask, lengths, and what is left out."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset layout rows first tokens columns split limit max_tokens train_on system",
+        "model": "model",
+        "evaluation": "eval_dataset eval_share",
+        "run": "seed",
+    }
+    dataset: str = ""
+    """Dataset: a file, folder, glob, hub id, gym:NAME, or mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
+    model: str = "smollm2-135m-instruct"
+    """Model of the tokenizer: hub id, folder, run. Or a packaged model. Its chat template is used."""
+    _: KW_ONLY
+    layout: str = "auto"
+    """Layout: sft, preference, judgements (kto), rl, or auto. auto: by the columns of the first row."""
+    rows: int = 3
+    """Rows to show in full; 0: the summary only."""
+    first: int = 1
+    """Number of the first row to show, from 1."""
+    tokens: bool = False
+    """List the tokens of the rows shown, one per line with ids."""
+    max_tokens: int = 1024
+    """Maximum tokens per example; longer ones are left out, as in training. For rl: per prompt."""
+    train_on: str = "all"
+    """Assistant turns in the SFT loss: all or last. last: of each conversation."""
+    columns: str = ""
+    """Column mapping, such as "prompt=question completion=response"."""
+    split: str = ""
+    """Split of a folder or hub dataset; default: "train"."""
+    limit: int | None = None
+    """Maximum number of rows; default: all."""
+    chat_template: str = ""
+    """Jinja file that replaces the tokenizer's chat template."""
+    eval_dataset: str = ""
+    """Held-out rows; overlap with the dataset is counted by prompt."""
+    eval_share: float = 0.0
+    """Fraction of rows to hold out. Alternative to --eval-dataset."""
+    seed: int = 0
+    """Random seed of mixture sampling and of the held-out split."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check the correctness contract on your model and machine."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "model precision lora_rank",
+        "sampling": "temperature prompts completions_per_prompt max_new_tokens",
+        "run": "resume_steps without seed",
+    }
+    model: str = "smollm2-135m-instruct"
+    """Model to check: hub id or folder. Or an adapter folder or packaged model."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto (the faster one)."""
+    temperature: float = 0.7
+    """Second sampling temperature to check, besides 1."""
+    prompts: int = 2
+    """Number of prompts, 1 to 4."""
+    completions_per_prompt: int = 3
+    """Completions per prompt, 2 or more."""
+    max_new_tokens: int = 16
+    """Maximum tokens per completion."""
+    lora_rank: int = 4
+    """LoRA rank of the adapter checks."""
+    resume_steps: int = 6
+    """Steps of the run that is killed and resumed, 4 or more."""
+    without: str = ""
+    """Fast paths to disable, or all. Such as "shared prefix,lean head"; listed in docs/performance.md."""
+    seed: int = 0
+    """Random seed of sampling and of the kill."""

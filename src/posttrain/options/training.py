@@ -1,0 +1,184 @@
+"""Forms of the recipes that train on given data."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+from posttrain.options.groups import HeldOut, Playing, TrainingOptions
+
+
+@dataclass(frozen=True)
+class SFT(Playing, HeldOut, TrainingOptions):
+    """Supervised fine-tuning on demonstrations."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset environment columns limit max_tokens train_on",
+        "model": "model lora_rank precision",
+        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
+        "offload_optimizer",
+        "evaluation": "eval_share eval_dataset eval_every stop_after",
+        "run": "seed",
+    }
+    dataset: str = ""
+    """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
+    model: str = "smollm2-135m-instruct"
+    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; adapters and packaged models
+    work too."""
+    _: KW_ONLY
+    environment: str = ""
+    """Environment with demonstrations: FILE.py:CLASS or installed name."""
+    epochs: float = 1.0
+    """Number of epochs; may be a fraction."""
+    steps: int = 0
+    """Number of updates, 0: set by --epochs."""
+    examples_per_step: int = 16
+    """Demonstrations per batch."""
+    max_tokens: int = 1024
+    """Maximum tokens per example; longer ones are left out, and counted."""
+    train_on: str = "all"
+    """Assistant turns in the loss: all or last. last: of each conversation."""
+    lr: float = 5e-5
+    """Peak learning rate. LoRA usually needs about ten times as much."""
+    columns: str = ""
+    """Column mapping, such as "prompt=question completion=response"."""
+    limit: int | None = None
+    """Maximum number of demonstrations; default: all."""
+    eval_dataset: str = ""
+    """Held-out demonstrations for the held-out loss. Those that are also in the training data are left out."""
+    eval_share: float = 0.0
+    """Fraction of the demonstrations to hold out, split by prompt."""
+    eval_limit: int = 200
+    """Maximum number of held-out demonstrations."""
+
+
+@dataclass(frozen=True)
+class PairOptions(HeldOut, TrainingOptions):
+    """Options of training data, optimisation and held-out data."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns limit max_tokens",
+        "model": "model lora_rank precision",
+        "optimisation": "epochs steps pairs_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
+        "offload_optimizer",
+        "evaluation": "eval_share eval_dataset eval_every stop_after",
+        "run": "seed",
+    }
+    dataset: str = ""
+    """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
+    them)."""
+    model: str = "smollm2-135m-instruct"
+    """Model to train: hub id, folder or run. A run means its best checkpoint, or else its latest; packaged models work
+    too."""
+    _: KW_ONLY
+    epochs: float = 1.0
+    """Number of epochs; may be a fraction."""
+    steps: int = 0
+    """Number of updates, 0: set by --epochs."""
+    pairs_per_step: int = 16
+    """Pairs per batch."""
+    max_tokens: int = 1024
+    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
+    columns: str = ""
+    """Column mapping, such as "chosen=better rejected=worse"."""
+    limit: int | None = None
+    """Maximum number of rows; default: all."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions(PairOptions):
+    """The same of a reward model."""
+
+    _: KW_ONLY
+    lr: float = 1e-5
+    """Peak learning rate. LoRA usually needs about ten times as much."""
+    lora_rank: int = 0
+    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
+
+
+@dataclass(frozen=True)
+class Preferences(PairOptions):
+    """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm",
+    }
+
+    _: KW_ONLY
+    algorithm: str = "dpo"
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
+
+
+@dataclass(frozen=True)
+class Scoring(ScoreOptions):
+    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "margin label_smoothing center_rewards length_debias",
+        "model": "ensemble",
+        "evaluation": "calibrate",
+    }
+
+    _: KW_ONLY
+    pairs_per_step: int = 16
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
+    label_smoothing: float = 0.0
+    """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
+    margin: float = 0.0
+    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
+    center_rewards: float = 0.0
+    """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
+    prompts; 0.01 is usual."""
+    ensemble: int = 1
+    """Ensemble size: heads on a shared trunk. Each trains on its own bootstrap sample; their disagreement estimates
+    epistemic uncertainty."""
+    length_debias: float = 0.0
+    """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
+    calibrate: bool = True
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
+
+
+@dataclass(frozen=True)
+class Attributes(ScoreOptions):
+    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "ratings pair_columns",
+        "model": "gate_width",
+        "optimisation": "weights decorrelate",
+        "evaluation": "calibrate",
+    }
+    dataset: str = ""
+    """Preference pairs that train the gate; without them --weights is used."""
+    _: KW_ONLY
+    ratings: str = ""
+    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
+    UltraFeedback have them)."""
+    weights: str = ""
+    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
+    one out. With pairs they initialise the gate, which keeps the signs."""
+    decorrelate: str = ""
+    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
+    epochs: float = 1.0
+    """Number of epochs over the ratings; may be a fraction."""
+    pairs_per_step: int = 16
+    """Rated responses per batch."""
+    max_tokens: int = 1024
+    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
+    columns: str = ""
+    """Columns of the ratings, such as "prompt=question completion=answer"."""
+    pair_columns: str = ""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
+    limit: int | None = None
+    """Maximum number of rows per file; default: all."""
+    eval_dataset: str = ""
+    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
+    eval_share: float = 0.0
+    """Fraction of ratings and pairs to hold out, split by prompt."""
+    eval_limit: int = 300
+    """Maximum number of held-out ratings, and of held-out pairs."""
+    gate_width: int = 64
+    """Hidden units of the gate, 0: same weights for all prompts."""
+    calibrate: bool = True
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
