@@ -58,8 +58,8 @@ NOTES = """
 - A model of another type is compared with transformers when it is loaded, on two sequences with a shared prompt, and is
   refused if its states differ, or if its sliding window is shorter than its context. Nothing else about it is tested.
 - Weights are read from safetensors alone: a pickle (`pytorch_model.bin`) is refused, with what converts it. So is a
-  folder whose weights do not fit its config.json, before anything is built, and a tokenizer with tokens that have no row
-  in the embedding. Rows without a token are padding.
+  folder whose weights do not fit its config.json, before anything is built, and a tokenizer with tokens that have no
+  row in the embedding. Rows without a token are padding.
 - The matrix is in float32 on a CPU. Precision on your machine and your model: `posttrain verify`.
 """
 

@@ -176,7 +176,7 @@ def test_reasons_name_options_as_flags():
 def test_json_is_the_last_line(model, capsys):
     assert main(["data", "show", "--dataset", in_memory(ROWS), "--model", model, "--rows", "0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    counts = "dataset model layout max_tokens rows kept dropped duplicates repeated_prompts heldout"
+    counts = "dataset model layout max_tokens rows kept dropped duplicates repeated_prompts not_read heldout"
     assert list(found) == [*counts.split(), "tokens", "histogram", "shown"]
     assert found["shown"] == [] and found["tokens"].keys() == {"total", "learned", "min", "mean", "median", "max"}
 
