@@ -26,7 +26,7 @@ def test_a_row_is_read_as_it_is(tmp_path):
     numbered, without = load(
         tmp_path, GOOD | {"item": 0, "annotator": 7}, {"item": "c", "annotator": "b", "ranking": [[0]]}
     )
-    assert (numbered.item, numbered.annotator) == (0, 7) and without.failed == () and without.tiers == ((0,),)
+    assert (numbered.item, numbered.annotator) == ("0", "7") and without.failed == () and without.tiers == ((0,),)
     (all_failed,) = load(tmp_path, GOOD | {"ranking": [], "failed": [0, 1]})
     assert all_failed.tiers == ((0, 1),)
     (gaps,) = load(tmp_path, GOOD | {"ranking": [[], [0], [], [1]], "failed": []})
@@ -94,3 +94,10 @@ def test_ranks_are_as_many_and_sum_to_what_they_must(said):
 def test_items_keep_their_order():
     said = [Ranking(item, "x", ((0,),)) for item in ("b", "a")] + [Ranking("b", "y", ((0,),))]
     assert [(item, len(mine)) for item, mine in by_item(said).items()] == [("b", 2), ("a", 1)]
+
+
+def test_a_number_and_the_same_number_as_text_are_one_item(tmp_path):
+    rows = load(tmp_path, GOOD | {"item": 1, "annotator": "b"}, GOOD | {"item": "1", "annotator": "c"})
+    assert len(by_item(rows)) == 1
+    with pytest.raises(DataError, match="has judged item '1' already"):
+        load(tmp_path, GOOD | {"item": 1}, GOOD | {"item": "1"})

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from sqlalchemy import select
+from transformers import LlamaForCausalLM
 
 from posttrain.annotation.acquisition import WORTH
 from posttrain.annotation.aggregation import METHODS
@@ -357,6 +358,9 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_sampled(folder, t
     tokenizer = load_tokenizer(other)
     tokenizer.add_tokens(["<seen>"])
     tokenizer.save_pretrained(other)
+    network = LlamaForCausalLM.from_pretrained(other)
+    network.resize_token_embeddings(len(tokenizer.get_vocab()))
+    network.save_pretrained(other)
     monkeypatch.setattr(importing, "load_policy", None)
     options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--completions", "1"]
     moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--kl-from", now, "--quiet"]

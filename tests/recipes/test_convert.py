@@ -42,7 +42,7 @@ def test_a_file_there_and_back(data, tmp_path):
 
 
 def test_rows_that_cannot_be_said_are_left_out_and_named(tmp_path):
-    rows = [{"prompt": text, "chosen": "b", "rejected": "c"} for text in ("a", " a", "\n\nHuman: a", "b ", "c ")]
+    rows = [{"prompt": text, "chosen": "b", "rejected": "c"} for text in ("a", " a", "x\n\nHuman: a", "b ", "c ")]
     found = run(Convert(write(tmp_path / "in.jsonl", *rows), "transcripts", str(tmp_path / "out.jsonl")))
     assert found.written == 1 and len(found.left_out) == 4
     assert found.lines()[1].startswith("4 left out: ") and found.lines()[1].endswith("; and 1 more")
