@@ -27,7 +27,7 @@ from posttrain.errors import DataError, TemplateError
 from posttrain.types import Message, Preference
 from tests.data.families import of_family
 from tests.data.test_chat import marked
-from tests.data.test_public_layouts import FILES
+from tests.data.test_public_layouts import FILES, spoken
 
 WORD = "Quokka"
 READERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
@@ -296,3 +296,131 @@ def test_a_label_of_0_beside_one_of_minus_1_is_neither_good_nor_bad(tmp_path):
     with pytest.raises(DataError, match="line 3: field 'label' is 0 where other rows have -1"):
         load_judgements(write(tmp_path, *rows))
     assert [one.good for row in load_judgements(write(tmp_path, *rows[::2])) for one in row] == [True, False]
+
+
+CHAT = [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A."}]
+
+
+@pytest.mark.parametrize("label", [{"label": False}, {"kto_tag": False}, {"label": "bad"}, {"label": -1}])
+@pytest.mark.parametrize(
+    "row", [{"messages": CHAT}, {"prompt": "Q?", "messages": CHAT}, {"prompt": "x", "instruction": "I", "output": "O"}]
+)
+def test_what_is_labelled_bad_is_no_demonstration_whatever_stands_beside_it(tmp_path, row, label):
+    with pytest.raises(DataError, match=f"the column '{next(iter(label))}' would change"):
+        load_demonstrations(write(tmp_path, row | label))
+
+
+def record(*responses: Any, **fields: str) -> dict[str, Any]:
+    return {"fields": {"prompt": "q", "a": "A", "b": "B", **fields}, "responses": {"preference": list(responses)}}
+
+
+def test_annotations_that_were_thrown_away_are_not_learned(tmp_path):
+    kept, thrown = {"value": "a", "status": "submitted"}, {"value": "b", "status": "discarded"}
+    found = load_preferences(write(tmp_path, record(kept, thrown), record(thrown)))
+    assert [(p.chosen, p.rejected) for p in found] == [("A", "B")] and len(found.left_out) == 1
+    task = json.loads((FILES / "label_studio_pairwise.json").read_text(encoding="utf-8"))[0]
+    task["annotations"].append(task["annotations"][0] | {"was_cancelled": True})
+    assert len(load_preferences(write(tmp_path, task))) == 1
+
+
+def test_a_choice_of_one_says_nothing_of_the_others(tmp_path):
+    found = load_preferences(write(tmp_path, record({"value": "b"}, c="C")))
+    assert [(p.chosen, p.rejected, p.strength) for p in found] == [("B", "A", 1.0), ("B", "C", 1.0)]
+    with pytest.raises(DataError, match="the field 'context' of this record"):
+        load_preferences(write(tmp_path, record({"value": "b"}, context="C")))
+
+
+@pytest.mark.parametrize("labels", [[1, -1, 1], ["true", "false", "true"], [True, 0, True]])
+def test_steps_after_the_first_wrong_one_are_not_learned_however_it_is_written(tmp_path, labels):
+    found = load_judgements(write(tmp_path, {"prompt": "q", "completions": ["s", "t", "u"], "labels": labels}))
+    assert [(one.response, one.good) for row in found for one in row] == [("s", True), ("t", False)]
+
+
+def test_what_stands_in_a_turn_of_input_and_output_is_read_or_refused(tmp_path):
+    turns = [{"system": "S", "input": "q", "output": "a", "weight": 0}, {"input": "r", "output": "b", "id": 7}]
+    found = load_demonstrations(write(tmp_path, {"conversation": turns}))
+    assert spoken(found[0]) == "s: S | u: q | (a: a) | u: r | a: b" and list(found.unread) == ["messages.id"]
+    with pytest.raises(DataError, match="output_with_loss"):
+        load_demonstrations(write(tmp_path, {"conversation": [turns[1] | {"output_with_loss": False}]}))
+
+
+def test_of_a_history_nothing_is_learned(tmp_path):
+    (found,) = load_demonstrations(write(tmp_path, {"messages": CHAT, "history": [["q", "a"]]}))
+    assert spoken(found) == "u: q | (a: a) | u: Q? | a: A."
+
+
+def test_a_prompt_that_responses_go_on_from_stays(tmp_path):
+    more = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    rows = [
+        {"prompt": "Q", **{name: [*more, {"role": "assistant", "content": name}] for name in ("chosen", "rejected")}}
+    ]
+    (found,) = load_preferences(write(tmp_path, *rows))
+    assert spoken(found.prompt) == "u: Q | a: x | u: y" and found.chosen == "chosen"
+
+
+@pytest.mark.parametrize("tie", [True, 1, "1", "true"])
+def test_a_tie_is_a_tie_however_it_is_written(tmp_path, tie):
+    pair = {"prompt": "q", "chosen": "a", "rejected": "b"}
+    assert len(load_preferences(write(tmp_path, pair, pair | {"tie": tie})).left_out) == 1
+    with pytest.raises(DataError, match="field 'tie' must be true or false"):
+        load_preferences(write(tmp_path, pair | {"tie": "yes"}))
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        '[{"role": "user", "content": "Q',
+        "array([{'role': 'user', 'content': 'Q'}], dtype=object)",
+        "<|prompter|>Q<|endoftext|><|assistant|>",
+        "USER: Q ASSISTANT:",
+    ],
+)
+def test_a_text_that_is_no_plain_prompt_is_refused(tmp_path, prompt):
+    with pytest.raises(DataError, match=r"neither JSON nor Python's|rendered by a chat template already"):
+        load_demonstrations(write(tmp_path, {"prompt": prompt, "completion": "a"}))
+
+
+def test_answers_are_finite_and_verl_s_may_be_json_text(tmp_path):
+    with pytest.raises(DataError, match="field 'answer' must be finite"):
+        load_tasks(write(tmp_path, {"prompt": "q", "answer": math.inf}))
+    (task,) = load_tasks(write(tmp_path, {"prompt": "q", "reward_model": '{"ground_truth": "2"}'}))
+    assert task.answer == "2"
+
+
+def test_rows_of_helpsteer_under_other_system_messages_are_not_compared(tmp_path):
+    row = {"prompt": "q", "response": "a", "helpfulness": 1}
+    rows = [row | {"system": "S"}, row | {"system": "T", "response": "b", "helpfulness": 4}]
+    with pytest.raises(DataError, match="no two responses"):
+        load_preferences(write(tmp_path, *rows))
+    with pytest.raises(DataError, match="field 'prompt' has no value"):
+        load_preferences(write(tmp_path, row | {"prompt": None}, row | {"prompt": None, "response": "b"}))
+
+
+def test_a_tree_with_a_message_whose_parent_is_not_there_is_refused(tmp_path):
+    row = {"message_id": "m", "parent_id": "gone", "text": "t", "role": "assistant", "message_tree_id": "x"}
+    with pytest.raises(DataError, match="the message that this one answers, 'gone', is not in the data"):
+        load_demonstrations(write(tmp_path, row))
+
+
+def test_two_names_for_the_same_that_differ_are_refused_and_a_null_is_none(tmp_path):
+    chat = [{"role": None, "from": "human", "content": None, "value": "Q?"}, CHAT[1]]
+    assert spoken(load_demonstrations(write(tmp_path, {"messages": chat}))[0]) == "u: Q? | a: A."
+    with pytest.raises(DataError, match="has a content and another value"):
+        load_demonstrations(write(tmp_path, {"messages": [CHAT[0] | {"value": "other"}, CHAT[1]]}))
+
+
+def test_a_mapping_does_not_overwrite_a_column_of_the_data(tmp_path):
+    with pytest.raises(DataError, match="a column 'prompt' of their own, beside 'question'"):
+        load_tasks(write(tmp_path, {"prompt": "p", "question": "q"}), columns={"prompt": "question"})
+
+
+@pytest.mark.parametrize("value", [10**400, "1_0e", [1]])
+def test_a_number_that_is_none_is_refused_in_one_line(tmp_path, value):
+    with pytest.raises(DataError, match="line 1: field 'scores' must be a"):
+        load_preferences(write(tmp_path, {"prompt": "q", "responses": ["a", "b"], "scores": [value, 1]}))
+
+
+@pytest.mark.parametrize("broken", [{"responses": {"p": ["x"]}}, {"responses": {"p": "x"}}, {"fields": ["x"]}])
+def test_a_record_of_another_shape_is_refused_in_one_line(tmp_path, broken):
+    with pytest.raises(DataError, match="line 1: "):
+        load_preferences(write(tmp_path, record({"value": "a"}) | broken))

@@ -287,7 +287,7 @@ def test_a_token_that_runs_over_the_end_of_the_steps_is_learned():
         ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q"}], ["Be brief.", "q"]),
         ([{"role": "user", "content": "q"}], ["q"]),
         ("q", ["q"]),
-        ("something that is not a list of messages", ["q"]),
+        ("something that the conversation does not say", None),
         ([{"role": "user", "content": "another"}], None),
     ],
 )

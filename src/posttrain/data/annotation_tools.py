@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from posttrain.data.fields import as_list, as_mapping, as_number
+from posttrain.data.meaning import MEANT
 from posttrain.data.rows import Row
 
 Fields = dict[str, Any]
@@ -27,11 +28,16 @@ def argilla_record(row: Row) -> list[Fields]:
     """A record: `fields` with the prompt and the responses, `responses` with each annotator's ranking or choice."""
     fields, found = as_mapping(row, row.get("fields"), "fields"), list[Fields]()
     prompt = next((name for name in PROMPTS if name in fields), "")
-    for value in _argilla_values(row.get("responses")):
-        if isinstance(value, str) and value in fields:
-            value = [value, *(name for name in fields if name not in (value, prompt))]
-        order = cast(list[Any], value) if isinstance(value, list) else []
-        ranked = [one if isinstance(one, Mapping) else {"value": one, "rank": i} for i, one in enumerate(order, 1)]
+    said = [name for name in fields if name != prompt]
+    if meant := [name for name in said if name in MEANT]:
+        raise row.fail(
+            f"the field '{meant[0]}' of this record of Argilla would change the conversation, and is not read"
+        )
+    for value in _argilla_values(row, row.get("responses")):
+        ranked = [{"value": name, "rank": 1 if name == value else 2} for name in said] if value in said else []
+        if isinstance(value, list):
+            order = enumerate(cast(list[Any], value), 1)
+            ranked = [one if isinstance(one, Mapping) else {"value": one, "rank": i} for i, one in order]
         names = [str(one.get("value")) for one in ranked]
         if not prompt or len(names) < 2 or not all(name in fields for name in names):
             raise row.fail(
@@ -43,25 +49,37 @@ def argilla_record(row: Row) -> list[Fields]:
     return found
 
 
-def _argilla_values(responses: Any) -> Iterator[Any]:
-    """The values in version 1, `[{values: {question: {value}}}]`, and version 2, `{question: [{value}]}`."""
+def _argilla_values(row: Row, responses: Any) -> Iterator[Any]:
+    """The submitted values in version 1, `[{values: {question: {value}}}]`, and 2, `{question: [{value}]}`."""
     if isinstance(responses, Mapping):
-        yield from (one.get("value") for said in cast(Mapping[str, Any], responses).values() for one in said or ())
-    for one in responses if isinstance(responses, list) else ():
-        yield from (said.get("value") for said in (one.get("values") or {}).values())
+        given = [
+            one for said in cast(Mapping[str, Any], responses).values() for one in as_list(row, said or [], "responses")
+        ]
+        values = [(as_mapping(row, one, "responses"), one.get("value")) for one in given]
+    else:
+        given = [as_mapping(row, one, "responses") for one in as_list(row, responses or [], "responses")]
+        values = [
+            (one, as_mapping(row, said, "responses values").get("value"))
+            for one in given
+            for said in as_mapping(row, one.get("values") or {}, "responses values").values()
+        ]
+    yield from (value for one, value in values if one.get("status") in (None, "submitted"))
 
 
 def label_studio_task(row: Row) -> list[Fields]:
     """A task with `annotations`: of two responses the `selected` one, or `items` in the order of a ranker."""
     data, found = as_mapping(row, row.get("data"), "data"), list[Fields]()
-    for annotation in as_list(row, row.get("annotations"), "annotations"):
-        for result in annotation.get("result") or ():
-            value = result.get("value") or {}
+    annotations = [as_mapping(row, one, "annotations") for one in as_list(row, row.get("annotations"), "annotations")]
+    for annotation in (one for one in annotations if not one.get("was_cancelled")):
+        for result in (
+            as_mapping(row, one, "result") for one in as_list(row, annotation.get("result") or [], "result")
+        ):
+            value = as_mapping(row, result.get("value") or {}, "value")
             if result.get("type") == "pairwise":
                 found += _selected(row, data, value.get("selected"))
             elif result.get("type") == "ranker":
                 found.append(_ranker(row, data, as_mapping(row, value.get("ranker"), "ranker")))
-    if not found:
+    if not found and any(one.get("result") for one in annotations if not one.get("was_cancelled")):
         raise row.fail("this task of Label Studio has no result of the type pairwise or ranker")
     return found
 
@@ -81,7 +99,8 @@ def _selected(row: Row, data: Mapping[str, Any], selected: Any) -> list[Fields]:
 def _ranker(row: Row, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> Fields:
     buckets = [ids for name, ids in ranker.items() if name != "_"]
     prompt = next((name for name in PROMPTS if name in data), "")
-    items = {str(one.get("id")): one for one in as_list(row, data.get("items"), "data items")}
+    given = [as_mapping(row, one, "data items") for one in as_list(row, data.get("items"), "data items")]
+    items = {str(one.get("id")): one for one in given}
     if len(buckets) != 1 or not prompt or not all(str(name) in items for name in buckets[0]):
         raise row.fail(
             f"a ranking of Label Studio needs one list of the ids of 'items', best first, and a prompt; got "

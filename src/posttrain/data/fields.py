@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from posttrain.data.rows import Row
+from posttrain.data.rows import Row, typed
 from posttrain.data.structures import list_in
 
 
@@ -32,10 +32,19 @@ def as_text(row: Row, value: Any, name: str) -> str:
     return value
 
 
+def as_answer(row: Row, value: Any, name: str) -> str:
+    """A response alone: text, or a list of one assistant's message; raises `DataError` for what is more."""
+    said = Row({name: value}, row.place, row.id).response(name, ())
+    if len(said) != 1 or said[0].tool_calls or said[0].reasoning:
+        raise row.fail(f"field '{name}' must be one response as text; got {value!r:.60}")
+    return said[0].content
+
+
 def as_number(row: Row, value: Any, name: str) -> float:
     """A field that must be a finite number; raises `DataError`, which names it."""
+    value = typed(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise row.fail(f"field '{name}' must be a number; got {value!r:.60}")
-    if not math.isfinite(value):
+    if not math.isfinite(value) if isinstance(value, float) else abs(value) > 2**63:
         raise row.fail(f"field '{name}' must be a finite number; got {value!r}; correct or remove the row")
     return float(value)

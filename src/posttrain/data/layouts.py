@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import NamedTuple
 
-from posttrain.data.fields import as_list, as_mapping, as_number, as_text
-from posttrain.data.meaning import is_empty
+from posttrain.data.fields import as_answer, as_list, as_mapping, as_number, as_text
+from posttrain.data.meaning import MEANT, is_empty
 from posttrain.data.rows import Row
 from posttrain.types import Message, Preference
 
@@ -36,11 +36,13 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
     if not rows or not {"prompt", "response", "helpfulness"} <= rows[0].fields.keys():
         return list(rows)
     found: list[Row] = []
-    for prompt, group in groupby(rows, key=lambda row: row.fields.get("prompt")):
+    meant = [name for name in MEANT if any(name in row for row in rows)]  # rows that differ in them are others
+    for _, group in groupby(rows, key=lambda row: [row.fields.get(name) for name in ("prompt", *meant)]):
         members = list(group)
+        prompt = members[0].text("prompt")
         others = {name: row.fields[name] for row in members for name in row.fields if not is_empty(row.fields[name])}
         fields = {
-            "prompt": turns_of(str(prompt)),
+            "prompt": turns_of(prompt),
             "responses": [row.text("response") for row in members],
             "scores": [as_number(row, row.get("helpfulness"), "helpfulness") for row in members],
         }
@@ -64,7 +66,7 @@ def _scored(row: Row) -> list[Preference]:
     responses, scores = (as_list(row, row.get(name), name) for name in ("responses", "scores"))
     if len(responses) != len(scores):
         raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
-    said = [as_text(row, response, "responses") for response in responses]
+    said = [as_answer(row, response, "responses") for response in responses]
     return _pairs(row, row.prompt("prompt"), said, [as_number(row, score, "scores") for score in scores])
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from posttrain.data.public_layouts import own_rows
 from posttrain.data.rows import Row
-from posttrain.errors import DataError
+from posttrain.errors import DataError, described
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -62,6 +62,8 @@ class Loaded(list[T]):
                 except Unusable as problem:
                     left_out.append(f"{row.place}: {problem}")
                     continue
+                except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                    raise row.fail(f"it is not as its layout has it ({described(error)})") from error
                 self.unread |= dict.fromkeys(one.others(named))
                 kept += found
         if not kept:

@@ -35,14 +35,18 @@ BAD = frozenset(("bad", "down", "thumbs_down", "thumbs down", "dislike", "dislik
 
 def _is_thumb(value: Any) -> bool:
     """Whether a label says good or bad; a class number or name does not."""
-    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in GOOD | BAD)
+    return isinstance(value, bool) or value == -1 or (isinstance(value, str) and value.strip().lower() in GOOD | BAD)
 
 
 _CONVERSATION = (
     *("system", "system_prompt", "system_message", "history", "chat_history", "input", "context", "documents"),
-    *("image", "images", "audio", "audios", "video", "videos", "tools", "functions", "chat_template_kwargs"),
+    *("image", "images", "audio", "audios", "video", "videos", "tools", "functions", "function_calls"),
+    *("chat_template_kwargs", "passage", "article", "document"),
 )
-_LEARNED = ("weight", "weights", "train", "train_detail", "loss", "loss_mask", "loss_scale", "loss_weight")
+_LEARNED = (
+    *("weight", "weights", "train", "training", "trainable", "train_detail", "masked", "output_with_loss"),
+    *("loss", "loss_mask", "loss_scale", "loss_weight"),
+)
 MEANT: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
     dict.fromkeys((*_CONVERSATION, *_LEARNED), _always) | dict.fromkeys(("label", "kto_tag"), _is_thumb)
 )

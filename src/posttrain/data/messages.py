@@ -50,11 +50,11 @@ def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
     if not isinstance(item, Mapping):
         raise DataError(f"{name} must be {{role, content}}; got {excerpt(item)}")
     item = cast(Mapping[str, Any], item)
-    said = item.get("role", item.get("from"))
+    said = _either(item, "role", "from", name)
     if not isinstance(said, str) or said not in _ROLES:
         raise DataError(f"{name} has the role {excerpt(said)}; expected one of {', '.join(sorted(_ROLES))}")
     role = _ROLES[said]
-    content = item.get("content", item.get("value"))
+    content = _either(item, "content", "value", name)
     if said in _CALLS:
         calls = _calls({"tool_calls": content}, name, tools)
         content = None
@@ -78,6 +78,14 @@ def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
         read_text(reasoning, f"{name} reasoning") if reasoning else "",
         learned=is_learned(item, role, name),
     )
+
+
+def _either(item: Mapping[str, Any], key: str, other: str, name: str) -> Any:
+    """The value under one of two names for the same: parquet has both where some messages have one or the other."""
+    found = [item[one] for one in (key, other) if item.get(one) is not None]
+    if len(found) > 1 and found[0] != found[1]:
+        raise DataError(f"{name} has a {key} and another {other}; remove one of them")
+    return found[0] if found else None
 
 
 def read_tools(value: Any) -> tuple[str, ...]:

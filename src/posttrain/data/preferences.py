@@ -1,6 +1,5 @@
 """Loading preferences: pairs, and single responses labelled good or bad."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +9,12 @@ from typing import Any, TypeVar
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
 from posttrain.data.loaded import Loaded, Unusable
-from posttrain.data.meaning import BAD, GOOD
+from posttrain.data.meaning import BAD, GOOD, is_empty
 from posttrain.data.mixtures import mix
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.rows import Row, after, typed
 from posttrain.data.sources import read_rows
+from posttrain.data.structures import list_in
 from posttrain.data.tasks import dress
 from posttrain.data.trees import gathered_trees
 from posttrain.types import Judgement, Message, Preference
@@ -87,9 +87,16 @@ def load_preferences(
 
 
 def _refuse_others(row: Row, ties: bool) -> None:
-    tied = typed(row.get("tie")) is True
+    tied = _is_tie(row)
     if tied != ties:
         raise Unusable("a tie: neither of the two was chosen" if tied else "no tie: one of the two was chosen")
+
+
+def _is_tie(row: Row) -> bool:
+    value = typed(row.get("tie"))
+    if not is_empty(value) and value not in (0, 1):
+        raise row.fail(f"field 'tie' must be true or false; got {value!r}")
+    return value == 1
 
 
 def load_judgements(
@@ -109,7 +116,7 @@ def load_judgements(
     """
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
-        if typed(row.get("tie")) is True:
+        if _is_tie(row):
             raise Unusable("a tie: neither of the two was chosen")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
@@ -177,7 +184,11 @@ def _preference(row: Row) -> Preference:
         prompt = chosen[:-1]
         if rejected[:-1] != prompt:
             raise Unusable("'chosen' and 'rejected' answer different prompts")
-        if not isinstance(row.fields.get("prompt"), str) and before:
+        if before and prompt and prompt[0].role == "assistant":  # they go on from the prompt
+            prompt = (*before, *prompt)
+        elif isinstance(row.fields.get("prompt"), str) and before and not _says(prompt, before):
+            raise Unusable("'chosen' does not go on from 'prompt'")
+        elif not isinstance(row.fields.get("prompt"), str) and before:
             if before[len(before) - len(prompt) :] != prompt:
                 raise Unusable("'chosen' does not go on from 'prompt'")
             prompt = before  # which may have a system message that the responses do not repeat
@@ -213,13 +224,18 @@ def _preference(row: Row) -> Preference:
     )
 
 
+def _says(conversation: Sequence[Message], prompt: Sequence[Message]) -> bool:
+    """Whether a conversation has the last words of the prompt in it."""
+    return any(message.content.strip() == prompt[-1].content.strip() for message in conversation)
+
+
 def _strength(row: Row) -> float:
     """Strength of the preference; 1 if the row has none."""
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
         return 1.0
     value = typed(row.get(field))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
         raise row.fail(
             f"field '{field}' must be how much better the chosen response was found, a number of 0 or more; got "
             f'{value!r}; if it is something else, give it another name with `columns="other={field}"`'
@@ -236,6 +252,8 @@ def _category(row: Row) -> str:
 def _steps(row: Row, field: str) -> str:
     """The shared prefix of the two responses: text, or a list of steps; empty before the first."""
     value = row.get(field)
+    if isinstance(value, str):
+        value = list_in(value) or value
     steps = [value] if isinstance(value, str) else value
     if not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
         raise row.fail(

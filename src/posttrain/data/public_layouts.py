@@ -39,9 +39,13 @@ def own_rows(row: Row) -> list[Row]:
     layout = next((layout for layout in PUBLIC_LAYOUTS if layout.fits(row)), None)
     if layout is None:
         return [row]
+    before = set(row.read)
     found = layout.own(row)
     lost = {name for fields in found for name in fields if name not in row.read and not is_empty(row.fields.get(name))}
-    return [row] if lost else [row.replaced(fields) for fields in found]
+    if lost:  # the layout has no place for one of its columns
+        row.read.intersection_update(before)
+        return [row]
+    return [row.replaced(fields) for fields in found]
 
 
 def _has(*names: str) -> Callable[[Row], bool]:
@@ -96,10 +100,12 @@ def _conversation(row: Row) -> list[Fields]:
     """WildChat's list of messages, or Capybara's of {input, output}."""
     messages: list[Any] = []
     for turn in as_list(row, row.get("conversation"), "conversation"):
-        if isinstance(turn, Mapping) and {"input", "output"} <= cast(Mapping[str, Any], turn).keys():
-            messages += (
-                {"role": role, "content": turn[key]} for role, key in (("user", "input"), ("assistant", "output"))
-            )
+        said = cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {}
+        if {"input", "output"} <= said.keys():
+            others = {key: value for key, value in said.items() if key not in ("input", "output", "system")}
+            system = [] if is_empty(said.get("system")) else [{"role": "system", "content": said["system"]}]
+            messages += [*system, {"role": "user", "content": said["input"]}]
+            messages.append({"role": "assistant", "content": said["output"], **others})
         else:
             messages.append(turn)
     return [{"messages": messages}]
@@ -136,6 +142,8 @@ def _steps(row: Row) -> list[Fields]:
     """TRL's stepwise labels: `completions` are steps, `labels` say of each whether it is right."""
     steps = [as_text(row, step, "completions") for step in as_list(row, row.get("completions"), "completions")]
     labels = as_list(row, row.get("labels"), "labels")
+    if {-1, 0} <= {label for label in labels if isinstance(label, int | float)}:
+        raise row.fail("field 'labels' has 0 beside -1: neither right nor wrong; remove such steps")
     if len(steps) != len(labels):
         raise row.fail(f"{len(steps)} 'completions' need as many 'labels'; got {len(labels)}")
     return _until_wrong(row.get("prompt"), steps, labels)
@@ -146,7 +154,7 @@ def _until_wrong(prompt: Any, steps: Sequence[str], labels: Sequence[Any]) -> li
     found: list[Fields] = []
     for place, (step, label) in enumerate(zip(steps, labels, strict=True)):
         found.append({"prompt": prompt, "steps": list(steps[:place]), "completion": step, "label": label})
-        if not label:
+        if typed(label) in (False, 0, -1):
             break
     return found
 
@@ -217,7 +225,7 @@ def _arena_turns(row: Row) -> list[Fields]:
     """`prompt` and the responses are lists of turns, as JSON; `winner_model_a`, `winner_model_b` are 0 or 1."""
     turns = [_turns(row, name) for name in ("prompt", "response_a", "response_b")]
     a, b = (as_number(row, typed(row.get(f"winner_model_{one}")), f"winner_model_{one}") for one in "ab")
-    row.get("winner_tie")
+    tie = as_number(row, typed(row.get("winner_tie") or 0), "winner_tie")
     conversations = [
         [
             {"role": role, "content": text}
@@ -226,7 +234,7 @@ def _arena_turns(row: Row) -> list[Fields]:
         ]
         for side in turns[1:]
     ]
-    return pair(None, conversations[0], conversations[1], a - b)
+    return pair(None, conversations[0], conversations[1], 0 if tie else a - b)
 
 
 def _turns(row: Row, name: str) -> Sequence[Any]:

@@ -3,12 +3,11 @@
 A row without any rating is dropped; a missing attribute is left out of its row.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.fields import as_list, as_mapping, as_text
+from posttrain.data.fields import as_answer, as_list, as_mapping, as_text
 from posttrain.data.layouts import turns_of
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Graded
@@ -81,7 +80,7 @@ def _helpsteer(row: Row) -> list[Said]:
 
 def _response(row: Row, field: str) -> str:
     """A response, which may say nothing."""
-    return "" if row.get(field) == "" else row.text(field)
+    return "" if row.get(field) == "" else as_answer(row, row.get(field), field)
 
 
 def _ultrafeedback(row: Row) -> list[Said]:
@@ -103,7 +102,7 @@ def _spoken(rating: Any) -> Any:
     if not isinstance(rating, str):
         return rating
     try:
-        return float(rating)
+        return float(rating.replace("_", " "))
     except ValueError:
         return None
 
@@ -120,7 +119,7 @@ def _numbers(row: Row, given: Mapping[str, Any]) -> dict[str, float]:
     """The ratings that are there."""
     found = {str(name): value for name, value in given.items() if value is not None}
     for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
             raise row.fail(f"the rating of '{name}' must be a number, or null where nobody gave one; got {value!r}")
         if not name.strip() or "=" in name or len(name.split()) != 1:
             raise row.fail(f"an attribute's name is one word; got {name!r}")

@@ -174,7 +174,10 @@ class Row:
             if isinstance(turn, Sequence) and not isinstance(turn, str) and len(cast("Sequence[Any]", turn)) == 2:
                 turn = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn, strict=True)]
             turns += turn if isinstance(turn, list) else [turn]
-        return Row({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
+        found = Row({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
+        if any(message.role == "system" for message in found):
+            raise self.fail("field 'history' has a system message; put it into the column 'system'")
+        return tuple(dataclasses.replace(m, learned=False) if m.role == "assistant" else m for m in found)
 
     def tools(self) -> tuple[str, ...]:
         """The column `tools`, each a JSON schema as text; empty where there is none."""
@@ -294,6 +297,11 @@ def map_columns(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
 
 def _map_row(row: Row, columns: Mapping[str, str]) -> Row:
     mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
+    if over := [name for name in columns if not is_empty(mapped.get(name))]:
+        raise row.fail(
+            f"the data have a column '{over[0]}' of their own, beside '{columns[over[0]]}', which is mapped to it; "
+            f'rename it, too: `columns="other={over[0]}"`'
+        )
     for target, source in columns.items():
         value: Any = row.fields
         for name in (source,) if source in row.fields else source.split("."):

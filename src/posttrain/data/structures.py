@@ -14,8 +14,10 @@ _SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 # How a rendering begins, or ends before a response: ChatML, Llama 2 and 3, Gemma, Phi and Zephyr, DeepSeek, Alpaca.
 _TEMPLATED = re.compile(
     r"\s*(<s>|<bos>|<\|endoftext\|>)?\s*(<\|im_start\|>|<\|begin_of_text\|>|<\|start_header_id\|>|\[INST\]"
-    r"|<start_of_turn>|<\|(system|user)\|>|<\uff5c|### (Instruction|Human|User):)"
+    r"|<start_of_turn>|<\|(system|user|prompter|start)\|>|<\|START_OF_TURN_TOKEN\|>|<\uff5c"
+    r"|### (Instruction|Human|User):|USER:[\s\S]*ASSISTANT:)"
 )
+_LOOKS = re.compile(r"\s*(array\()?[\[(]+\s*\{")  # a list of objects, cut off or with objects of numpy
 _RESPONSE_FOLLOWS = ("### Response:", "### Assistant:", "\n\nAssistant:")
 
 
@@ -47,12 +49,12 @@ def messages_in(text: str, name: str) -> list[Any] | None:
     Raises:
         DataError: a list of messages that cannot be read, or text that a chat template has rendered already.
     """
-    if text.lstrip().startswith(("[", "{")) and _SAYS_WHO.search(text):
+    if text.lstrip().startswith(("[", "{", "(", "array(")) and _SAYS_WHO.search(text):
         value = structure_in(text)
         found = [value] if isinstance(value, dict) else value
         if isinstance(found, list) and found and all(map(_is_message, cast(list[Any], found))):
             return cast(list[Any], found)
-        if value is None and text.strip().startswith("[{") and text.strip().endswith("}]"):
+        if value is None and _LOOKS.match(text):
             raise DataError(f"{name} looks like a list of messages, but is neither JSON nor Python's; write it as JSON")
     if text.startswith("\n\nHuman:") or (text.lstrip().startswith("Human:") and "\n\nAssistant:" in text):
         pieces = _TURN.split(text.strip())

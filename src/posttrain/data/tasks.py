@@ -1,5 +1,6 @@
 """Loading tasks: prompts with reference answers and metadata."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from posttrain.data.order import seed_for
 from posttrain.data.public_layouts import own_rows
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
+from posttrain.data.structures import structure_in
 from posttrain.errors import UserError
 from posttrain.types import Message, Task
 
@@ -204,9 +206,14 @@ def task_in(row: Row) -> Task:
 def _answer(row: Row) -> object:
     """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
     judged = row.get("reward_model")
+    if isinstance(judged, str):
+        judged = structure_in(judged)
     if "answer" not in row and isinstance(judged, Mapping):
         return judged.get("ground_truth")
-    return row.fields.get("answer")
+    answer = row.fields.get("answer")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise row.fail(f"field 'answer' must be finite, or left out; got {answer!r}")
+    return answer
 
 
 def gsm8k_as_tasks(rows: Sequence[Row]) -> list[Row]:

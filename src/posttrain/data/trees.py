@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from posttrain.data.annotation_tools import Fields, scored
 from posttrain.data.fields import as_mapping, as_number
+from posttrain.data.meaning import other_keys
 from posttrain.data.rows import Row
 
 Node = Mapping[str, Any]
@@ -14,14 +15,18 @@ def gathered_trees(rows: Sequence[Row]) -> list[Row]:
     """The rows of each tree's messages as one row with the tree; other rows stay."""
     if not rows or not {"message_id", "message_tree_id", "parent_id", "text", "role"} <= rows[0].fields.keys():
         return list(rows)
-    nodes = {row.fields.get("message_id"): {**row.fields, "replies": list[Any]()} for row in rows}
+    nodes = {row.text("message_id"): {**row.fields, "replies": list[Any]()} for row in rows}
     trees: list[Row] = []
     for row in rows:
-        parent, node = row.fields.get("parent_id"), nodes[row.fields.get("message_id")]
+        parent, node = row.fields.get("parent_id"), nodes[row.text("message_id")]
         if parent in nodes:
             nodes[parent]["replies"].append(node)
         elif parent is None:
             trees.append(Row({"prompt": node}, row.place, row.id))
+        else:
+            raise row.fail(
+                f"the message that this one answers, {parent!r}, is not in the data; remove its replies, too"
+            )
     return trees or list(rows)
 
 
@@ -36,7 +41,7 @@ def ranked_replies(row: Row) -> list[Fields]:
     return [
         scored(
             [_message(row, one) for one in path],
-            [one["text"] for one in replies],
+            [_message(row, one)["content"] for one in replies],
             [-as_number(row, one["rank"], "rank") for one in replies],
         )
         for path, replies in _places(_root(row), [])
@@ -49,7 +54,11 @@ def best_conversation(row: Row) -> Row:
     while node:
         path.append(node)
         replies = _kept(node)
-        node = min(replies, key=lambda one: one["rank"] if one.get("rank") is not None else len(replies), default={})
+        node = min(
+            replies,
+            key=lambda one: len(replies) if one.get("rank") is None else as_number(row, one["rank"], "rank"),
+            default={},
+        )
     while path and path[-1].get("role") != "assistant":
         path.pop()
     return row.replaced({"messages": [_message(row, one) for one in path]})
@@ -71,10 +80,13 @@ def _places(node: Node, before: list[Node]) -> Iterator[tuple[list[Node], list[N
 
 
 def _kept(node: Node) -> list[Node]:
-    return [one for one in node.get("replies") or () if not one.get("deleted")]
+    return [one for one in node.get("replies") or () if isinstance(one, Mapping) and not one.get("deleted")]
 
 
 def _message(row: Row, node: Node) -> dict[str, Any]:
     if not isinstance(node.get("text"), str) or node.get("role") not in ("prompter", "user", "assistant"):
         raise row.fail(f"a message of a tree must have text and a role, prompter or assistant; got {str(node)[:60]}")
+    if node.get("deleted"):
+        raise row.fail("the first message of this tree is deleted; remove the tree")
+    other_keys(node, "a message of this tree")  # which refuses those that change what is learned
     return {"role": node["role"], "content": node["text"]}
