@@ -15,7 +15,7 @@ MUTATIONS = [
             ("return found.is_global and not found.is_multicast", "return found.is_global"),
             ("return is_public(str(inner))", "return True"),
             ("found.ipv4_mapped or found.sixtofour", "found.ipv4_mapped"),
-            ("if inner is None and found in _EMBEDDED:", "if False:"),
+            ("if inner is None and any(found in network for network in _EMBEDDED):", "if False:"),
             ("create_connection((addresses[0][1], port)", "create_connection((host, port)"),
             ("server_hostname=host", "server_hostname=addresses[0][1]"),
             ("if answer.status != 200:", "if answer.status >= 400:"),

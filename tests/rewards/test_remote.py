@@ -365,3 +365,27 @@ def test_scores_of_any_range_are_passed_on():
     with Answers(sends(lambda body: {"scores": [-3, 1e9]})) as server:
         assert scores(RemoteReward(server.url), episode(), episode()) == [-3.0, 1e9]
     assert RemoteReward.bounds == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("fec0::1", False),  # site-local
+        ("feff::1", False),
+        ("64:ff9b:1::8.8.8.8", False),  # local-use NAT64
+        ("64:ff9b::127.0.0.1", False),
+        ("64:ff9b::8.8.8.8", True),
+        ("::127.0.0.1", False),  # IPv4-compatible
+        ("::10.0.0.1", False),
+        ("::8.8.8.8", True),
+        ("::ffff:0:127.0.0.1", False),  # IPv4-translated
+        ("::ffff:0:169.254.169.254", False),
+        ("::ffff:127.0.0.1", False),  # IPv4-mapped
+        ("2002:7f00:1::", False),  # 6to4 of 127.0.0.1
+        ("::1", False),
+        ("::", False),
+        ("2001:4860:4860::8888", True),
+    ],
+)
+def test_an_address_is_as_public_as_the_one_inside(address, public):
+    assert is_public(address) is public

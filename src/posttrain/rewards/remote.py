@@ -43,7 +43,9 @@ ANSWER_BYTES = 1 << 16  # of an answer, besides ANSWER_BYTES_EACH for each score
 ANSWER_BYTES_EACH = 64
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(?:/[A-Za-z0-9._~%/@:+,;-]*)?")
-_EMBEDDED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: the last 32 bits are an IPv4 address
+# NAT64, IPv4-compatible and IPv4-translated: the last 32 bits are an IPv4 address
+_EMBEDDED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215: a network's own, whatever it leads to
 
 Address = tuple[int, str]  # family, and the address as numbers
 Resolve = Callable[[str, int], list[Address]]
@@ -212,7 +214,9 @@ def is_public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _EMBEDDED:
+        if found.is_site_local or found in _LOCAL_NAT64 or found.is_loopback or found.is_unspecified:
+            return False
+        if inner is None and any(found in network for network in _EMBEDDED):
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
