@@ -15,11 +15,12 @@ from typing import Any, Self
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tensorboard.summary.writer import record_writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from posttrain.cli import main
 from posttrain.rewards.combine import parse_rewards
-from posttrain.runs import RunDirectory, events
+from posttrain.runs import RunDirectory
 from posttrain.setup.sampling import read_tasks
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training import checkpoint
@@ -356,7 +357,7 @@ def test_no_disk_space_while_a_step_is_logged(fails, here, monkeypatch, command,
 
     monkeypatch.setattr(RunDirectory, "_open", full)
     if which == "events":
-        monkeypatch.setattr(events, "RecordWriter", lambda file: RecordWriter(FullDisk(file, 900)))
+        monkeypatch.setattr(record_writer, "RecordWriter", lambda file: RecordWriter(FullDisk(file, 900)))
     found = fails(words(command, "--steps 6 --save-every 1 --output run"), code=1)
     assert found.startswith("no space left on the disk while run/") and which in found.split(" was ")[0]
     monkeypatch.undo()
@@ -510,7 +511,7 @@ def test_a_run_whose_checkpoints_are_gone_cannot_be_resumed(fails, here, command
 @pytest.mark.parametrize(
     ("command", "more", "differences"),
     [
-        ("sft", "--lr 0.5 --seed 7", "lr was 5e-05, now 0.5; seed was 0, now 7"),
+        ("sft", "--lr 0.5 --seed 7", "seed was 0, now 7; lr was 5e-05, now 0.5"),
         ("rl", "--lr 0.5 --clip-low 0.1", "lr was 1e-05, now 0.5; knobs.clip_low was 0.2, now 0.1"),
     ],
 )
