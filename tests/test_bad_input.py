@@ -19,10 +19,10 @@ from tensorboard.summary.writer import record_writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from posttrain.cli import main
+from posttrain.options.online import OnlineOptions
 from posttrain.rewards.combine import parse_rewards
 from posttrain.runs import RunDirectory
 from posttrain.setup.sampling import read_tasks
-from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 

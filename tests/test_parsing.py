@@ -1,11 +1,11 @@
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-import tyro
 
 from posttrain.errors import UserError
+from posttrain.options.option import POSITIONAL
 from posttrain.parsing import Section, given, parse
 
 
@@ -46,21 +46,14 @@ class Knobs:
 
 @dataclass(frozen=True)
 class Words:
-    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    names: Annotated[tuple[str, ...], POSITIONAL] = ()
     loud: bool = False
 
 
 def read(*argv: str, file: dict[str, Any] | None = None, forms: tuple[type, ...] = (Recipe, Knobs)) -> list[Any]:
     places = zip(forms, ("", "knobs"), strict=False)
     sections = [Section(form.__name__, form, table) for form, table in places]
-    return parse(argv, sections, program="prog do", about="It does.", file=file or {}, origin="my.toml")
-
-
-def test_help_is_broken_where_the_terminal_ends_and_not_where_the_source_does(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        read("--help-all")
-    assert any("this line after" in line for line in capsys.readouterr().out.splitlines())
+    return parse(argv, sections, program="prog do", file=file or {}, origin="my.toml")
 
 
 def test_defaults_then_file_then_flags():
@@ -147,21 +140,12 @@ def test_words_without_dashes_where_a_command_takes_them():
 def test_a_section_without_a_table_is_not_in_files():
     sections = [Section("part", Recipe, ""), Section("more", Knobs)]
     with pytest.raises(UserError, match=r"unknown key in my\.toml: 'clip'"):
-        parse([], sections, program="", about="", file={"clip": 0.1}, origin="my.toml")
+        parse([], sections, program="", file={"clip": 0.1}, origin="my.toml")
 
 
 def test_a_file_is_for_the_sections_that_have_a_place_in_it():
     sections = [Section("more", Knobs), Section("part", Recipe, "")]
-    assert parse([], sections, program="", about="", file={"steps": 4}, origin="") == [Knobs(), Recipe(steps=4)]
-
-
-def test_help_says_what_the_fields_say(capsys):
-    with pytest.raises(SystemExit) as done:
-        read("--help-all", file={"steps": 8})
-    assert done.value.code == 0
-    shown = capsys.readouterr().out
-    for text in ("usage: prog do", "It does.", "How many updates. (default: 8)", "The rate [1/step].", "The knobs of"):
-        assert text in shown
+    assert parse([], sections, program="", file={"steps": 4}, origin="") == [Knobs(), Recipe(steps=4)]
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import pytest
-import tyro
 
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import main
 from posttrain.commands import COMMANDS
 from posttrain.docstrings import field_docstrings
+from posttrain.options.option import POSITIONAL, Form, Range
 from posttrain.parsing import Section, flag
-from posttrain.usage import MOST_LINES, TOPICS, WIDTH, brief, page, shown
+from posttrain.usage import MOST_LINES, TOPICS, WIDTH, brief, full_page, page, shown
 
 MANY = 12
 """Options from which on a form says which of them `--help` shows."""
@@ -150,11 +150,12 @@ def test_a_form_that_names_none_shows_all():
     class Small:
         """Small."""
 
-        file: tyro.conf.Positional[str] = ""
+        file: Annotated[str, POSITIONAL] = ""
         """The file."""
         loud: bool = False
         """Whether to shout."""
-        told: Annotated[bool, tyro.conf.arg(help="Whether to tell.")] = True
+        told: bool = True
+        """Whether to tell."""
 
     assert read(Section("do", Small, ""), Section("general", Knobs)) == [
         "usage: prog do FILE [OPTIONS]",
@@ -167,6 +168,46 @@ def test_a_form_that_names_none_shows_all():
         "  --clip FLOAT       (default: 0.2)",
         "  --clip-high FLOAT  (default: 0.3)",
         "prog do --help-all shows all texts in full.",
+    ]
+
+
+def test_all_options_in_full_by_group_with_their_range():
+    @dataclasses.dataclass(frozen=True)
+    class Group(Form):
+        """A group."""
+
+        lr: Annotated[float, Range(0)] = 0.5
+        """Peak learning rate. The source breaks this line
+        after a word."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Form2(Group):
+        """The form."""
+
+        lr: Annotated[float, Range(0, 1)] = 0.1
+        """Peak learning rate."""
+        name: str = ""
+        """A name."""
+
+    values = [{"name": "a"}, {}]
+    lines = full_page("prog do", "It does.", [Section("do", Form2, ""), Section("some", Knobs, "")], values, width=60)
+    assert lines.splitlines() == [
+        "usage: prog do [OPTIONS]",
+        "It does.",
+        "",
+        "The form:",
+        "  --name TEXT",
+        "      A name. (default: a)",
+        "",
+        "A group:",
+        "  --lr FLOAT",
+        "      Peak learning rate. Range: 0 to 1. (default: 0.1)",
+        "",
+        "Those of an algorithm:",
+        "  --clip FLOAT",
+        "      (default: 0.2)",
+        "  --clip-high FLOAT",
+        "      (default: 0.3)",
     ]
 
 

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "background": {"errors"},
     "fast_paths": {"errors"},
     "json_schema": set(),
-    "options": {"errors"},
+    "options": {"errors", "types"},
     "runs": {"types", "errors"},
     "report": {"types", "errors", "runs"},
     "data": {"types", "errors", "fast_paths", "json_schema"},
@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"types", "errors", "options", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
     "distributed": {"types", "errors", "background", "rewards", "data", "models", "runs", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
-    "server": {"types", "errors", "data", "models", "objectives", "rewards", "rollouts", "runs", "training"},
+    "server": {"types", "errors", "options", "data", "models", "objectives", "rewards", "rollouts", "runs", "training"},
 }
 # These may import every room above, and those before them here; no room above may import them.
 TOP = ("recipes", "parsing", "usage", "advise", "catalogue", "lookup", "commands", "cli", "__main__")

@@ -17,9 +17,7 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import tyro
+from typing import Any, NamedTuple
 
 from posttrain import usage
 from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of
@@ -296,10 +294,11 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
         sections.append(Section("cluster", cluster, table="cluster"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
-    if {*HELP} & {*argv}:
-        print(usage.page(program, about, sections, from_file(file, sections, origin)))
+    if {*HELP, HELP_ALL} & {*argv}:
+        page = usage.page if {*HELP} & {*argv} else usage.full_page
+        print(page(program, about, sections, from_file(file, sections, origin)))
         raise SystemExit(0)
-    return parse(argv, sections, program=program, about=about, file=file, origin=origin)
+    return parse(argv, sections, program=program, file=file, origin=origin)
 
 
 def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> None:
@@ -356,12 +355,14 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
 
 def _shared(names: Sequence[str]) -> type:
     """A dataclass of the options that a command shares with others."""
-    fields: list[tuple[str, Any, Any]] = []
-    for name in names:
-        kind, default, text, _ = SHARED[name]
-        fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], default))
+    fields: list[tuple[str, Any, Any]] = [(name, SHARED[name].kind, SHARED[name].default) for name in names]
     often = " ".join(name for name in names if SHARED[name].often)
-    return dataclasses.make_dataclass("Shared", fields, namespace={"__doc__": "", "HELP": {"run": often}}, frozen=True)
+    said = {
+        "__doc__": "Output and progress.",
+        "HELP": {"run": often},
+        "TEXTS": {name: SHARED[name].help for name in names},
+    }
+    return dataclasses.make_dataclass("Shared", fields, namespace=said, frozen=True)
 
 
 def _default(form: type, name: str) -> Any:

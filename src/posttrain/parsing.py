@@ -1,26 +1,22 @@
 """Command options: dataclass defaults, overridden by a TOML file, overridden by flags.
 
-Flags and `--help` are made by tyro from the dataclasses themselves: a field is a flag, the text under it is its help,
-and nothing is said twice. What people get wrong is looked for before tyro reads, so that a mistake is one line.
+A field of a form is a flag, the text under it is its help, and nothing is said twice. What is typed wrong is one line.
 """
 
 import contextlib
 import dataclasses
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import tyro
-
-from posttrain.docstrings import field_docstrings
 from posttrain.errors import UserError, unknown
+from posttrain.options.option import POSITIONAL, Kind, alternatives, expected
 from posttrain.runs.config_file import RENAMED
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
-_STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
-_NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "true or false"}
+TABLES = ("reward", "judge")
+"""The kinds of options that a table of a TOML file may say, too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ class Section:
 
 
 def parse(
-    argv: Sequence[str], sections: Sequence[Section], *, program: str, about: str, file: Mapping[str, Any], origin: str
+    argv: Sequence[str], sections: Sequence[Section], *, program: str, file: Mapping[str, Any], origin: str
 ) -> list[Any]:
     """Read all options of a command.
 
@@ -47,7 +43,6 @@ def parse(
         argv: what was typed behind the command.
         sections: in the order of `--help`. No two may have a field of the same name.
         program: the command as it is typed, such as `posttrain rl`.
-        about: what it does, for `--help`.
         file: what a TOML file says.
         origin: what to call that file in an error.
 
@@ -57,27 +52,18 @@ def parse(
     Raises:
         UserError: an unknown option or key (the nearest one is named), a missing or wrong value, or a combination
             that a dataclass itself refuses.
-        SystemExit: `--help-all` was asked for, and printed.
     """
     kinds: dict[str, Any] = {}
     for section in sections:
         fields = kinds_of(section.form)
         assert not kinds.keys() & fields.keys(), f"two sections have {kinds.keys() & fields.keys()}"
         kinds |= fields
-    values = from_file(file, sections, origin)
-    _check(argv, kinds, program)
-    forms = [_unchecked(section.form, described=section.table != "") for section in sections]
-    whole = dataclasses.make_dataclass(
-        "Options",
-        [
-            (f"section_{i}", Annotated[form, tyro.conf.arg(name=section.title)], form(**values[i]))
-            for i, (section, form) in enumerate(zip(sections, forms, strict=True))
-        ],
-    )
-    words = ["--help" if word == HELP_ALL else word for word in argv]
-    read = tyro.cli(whole, prog=program, description=about, args=words, config=_STYLE)
-    found = [getattr(read, f"section_{i}") for i in range(len(sections))]
-    return [section.form(**_values(part)) for section, part in zip(sections, found, strict=True)]
+    said, typed = from_file(file, sections, origin), _typed(argv, kinds, program)
+    found: list[Any] = []
+    for section, values in zip(sections, said, strict=True):
+        own = {name: typed[name] for name in kinds_of(section.form) if name in typed}
+        found.append(section.form(**(values | own)))
+    return found
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
@@ -106,26 +92,16 @@ def flag(name: str) -> str:
 
 
 def kinds_of(form: type) -> dict[str, Any]:
-    """The type of each field, with tyro's annotations."""
+    """The type of each field as it is typed: what may be an object from Python is a text."""
     hints = get_type_hints(form, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(form)}
+    return {field.name: _plain(hints[field.name]) for field in dataclasses.fields(form)}
 
 
-def _values(instance: Any) -> dict[str, Any]:
-    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-
-
-def _unchecked(form: type, *, described: bool) -> type:
-    """The same dataclass without its own checks: those come last, on what file and flags say together.
-
-    tyro would break the help of an option where the source breaks its lines.
-    """
-    texts = field_docstrings(form)
-    helps = {
-        name: Annotated[kind, tyro.conf.arg(help=texts[name])] for name, kind in kinds_of(form).items() if name in texts
-    }
-    doc = form.__doc__ if described else ""
-    return type(form.__name__, (form,), {"__doc__": doc, "__annotations__": helps, "__post_init__": lambda self: None})
+def _plain(kind: Any) -> Any:
+    if get_origin(kind) is not Annotated or is_positional(kind):
+        return kind
+    named = next((mark.name for mark in get_args(kind)[1:] if isinstance(mark, Kind)), "")
+    return (str | dict if named in TABLES else str) if named else get_args(kind)[0]
 
 
 def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str) -> list[dict[str, Any]]:
@@ -148,8 +124,8 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             with contextlib.suppress(TypeError):
                 values[key] = _loaded(value, kinds[key])
                 continue
-            expected = _expected(kinds[key])
-            raise UserError(f"{origin}: '{key}' must be {expected}; got {value!r}{_quoted(value, kinds[key])}")
+            wanted = expected(kinds[key])
+            raise UserError(f"{origin}: '{key}' must be {wanted}; got {value!r}{_quoted(value, kinds[key])}")
         found.append(values)
     return found
 
@@ -180,7 +156,7 @@ def _loaded(value: Any, kind: Any) -> Any:
             return float(value)
         if option is Path and isinstance(value, str):
             return Path(value)
-        if option in (int, str, bool) and type(value) is option:
+        if option in (int, str, bool, dict) and type(value) is option:
             return value
     raise TypeError
 
@@ -195,26 +171,29 @@ def _quoted(value: Any, kind: Any) -> str:
     return ", which is text"
 
 
-def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
-    """Refuse what tyro would refuse, in one line."""
-    if {*HELP, HELP_ALL} & {*argv}:
-        return
+def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[str, Any]:
+    """The values of the options that were typed."""
     words = [name for name, kind in kinds.items() if is_positional(kind)]
     options = {name: kind for name, kind in kinds.items() if name not in words}
     switches = [name for name, kind in options.items() if alternatives(kind) == [bool]]
     known = [flag(name) for name in options] + [flag(f"no_{name}") for name in switches]
+    found: dict[str, Any] = {}
     waiting = list(argv)
     while waiting:
         typed, equals, text = (token := waiting.pop(0)).partition("=")
         name = typed[2:].replace("-", "_")
         if not typed.startswith("--"):
-            if not words:
+            if not words or (words[0] in found and not isinstance(found[words[0]], tuple)):
                 raise UserError(
                     f"'{token}' stands where an option was expected; options begin with --, see {program} --help"
                 )
+            several = get_origin(alternatives(kinds[words[0]])[0]) is tuple
+            value = _read(token, kinds[words[0]])
+            found[words[0]] = (*found.get(words[0], ()), *value) if several else value
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
+            found[name if name in switches else name.removeprefix("no_")] = name in switches
         elif name not in options and (now := RENAMED.get(name, "")) in options:
             raise UserError(f"{typed} was renamed; type {flag(now)}")
         elif name not in options:
@@ -222,52 +201,31 @@ def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
         else:
             if not equals:
                 if not waiting or waiting[0].startswith("--"):
-                    raise UserError(f"{typed} needs a value: {_expected(options[name])}")
+                    raise UserError(f"{typed} needs a value: {expected(options[name])}")
                 text = waiting.pop(0)
-            if not _reads(text, options[name]):
-                raise UserError(f"{typed} must be {_expected(options[name])}; got '{text}'")
+            try:
+                found[name] = _read(text, options[name])
+            except ValueError:
+                raise UserError(f"{typed} must be {expected(options[name])}; got '{text}'") from None
+    return found
 
 
 def is_positional(kind: Any) -> bool:
     """Whether a field is typed without its name."""
-    return get_origin(kind) is Annotated and tyro.conf.Positional in get_args(kind)[1:]
+    return get_origin(kind) is Annotated and POSITIONAL in get_args(kind)[1:]
 
 
-def _reads(text: str, kind: Any) -> bool:
-    """Whether typed text is a value of this type."""
-    return any(_is_one(text, option) for option in alternatives(kind))
-
-
-def _is_one(text: str, option: Any) -> bool:
-    if get_origin(option) is Literal:
-        return text in map(str, get_args(option))
-    if option is types.NoneType:  # what is not given is None; None cannot be typed
-        return False
-    if option in (int, float):
-        try:
-            option(text)
-        except ValueError:
-            return False
-    return True
-
-
-def alternatives(kind: Any) -> list[Any]:
-    """The types of a union, or the one type that there is, without annotations."""
-    if get_origin(kind) is Annotated:
-        return alternatives(get_args(kind)[0])
-    if get_origin(kind) in (types.UnionType, Union):
-        return [option for part in get_args(kind) for option in alternatives(part)]
-    return [kind]
-
-
-def _expected(kind: Any) -> str:
-    """A type in plain words."""
-    return " or ".join(_named(option) for option in alternatives(kind) if option is not types.NoneType)
-
-
-def _named(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return f"one of {', '.join(map(str, get_args(option)))}"
-    if get_origin(option) is tuple:
-        return f"a list, each {_expected(get_args(option)[0])}"
-    return _NAMES.get(option, "a value")
+def _read(text: str, kind: Any) -> Any:
+    """Typed text as a value of this type; raises `ValueError` where it is none."""
+    for option in alternatives(kind):
+        if get_origin(option) is Literal:
+            if text in (choices := {str(choice): choice for choice in get_args(option)}):
+                return choices[text]
+        elif get_origin(option) is tuple:
+            return (_read(text, get_args(option)[0]),)
+        elif option in (int, float):
+            with contextlib.suppress(ValueError):
+                return option(text)
+        elif option in (str, Path):
+            return option(text)
+    raise ValueError(text)

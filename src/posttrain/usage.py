@@ -1,4 +1,4 @@
-"""`posttrain COMMAND --help`: the most used options by topic, one line each. `--help-all` is tyro's.
+"""`posttrain COMMAND --help`: the most used options by topic, one line each. `--help-all`: all, in full.
 
 A form says beside its fields which of them are shown, and under which topic:
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain.docstrings import field_docstrings
-from posttrain.parsing import Section, alternatives, flag, is_positional, kinds_of
+from posttrain.options.option import alternatives, options_of
+from posttrain.parsing import Section, flag, is_positional, kinds_of
 
 TOPICS = ("data", "model", "rewards", "sampling", "optimisation", "evaluation", "project", "cluster", "run")
 """In the order of `--help`."""
@@ -58,6 +59,36 @@ def page(
     return "\n".join([*lines, *textwrap.wrap(f"{program} --help-all shows {more}.", width)])
 
 
+def full_page(
+    program: str, about: str, sections: Sequence[Section], values: Sequence[Mapping[str, Any]], *, width: int = 0
+) -> str:
+    """The text of `--help-all`, as `page`: every option with its whole text, in the order of the forms' groups."""
+    width = width or max(_NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    words = "".join(f" {name.upper()}" for section in sections for name in _positional(section.form))
+    lines = [f"usage: {program}{words} [OPTIONS]", *textwrap.wrap(about, width)]
+    for section, said in zip(sections, values, strict=True):
+        for title, names in reversed(_groups(section).items()):  # the form's own first
+            lines += ["", f"{title}:"]
+            for name, entry in zip(names, _entries(section.form, names, said), strict=True):
+                limits = options_of(section.form)[name].range
+                lines.append(f"  {entry.typed}")
+                text = " ".join(filter(None, (entry.text, f"Range: {limits}." if limits else "", entry.default)))
+                lines += textwrap.wrap(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def _groups(section: Section) -> dict[str, list[str]]:
+    """The fields of a form by the group that declares them: the first line of that says what they are."""
+    owner: dict[str, type] = {}
+    for cls in section.form.__mro__:  # the form itself first, so that the group that a field began in comes last
+        owner |= dict.fromkeys(vars(cls).get("__annotations__", ()), cls)
+    found: dict[str, list[str]] = {}
+    for name in _names(section.form):
+        title = (owner[name].__doc__ or section.title).strip().splitlines()[0].rstrip(".")
+        found.setdefault(title, []).append(name)
+    return found
+
+
 def shown(form: type) -> dict[str, list[str]]:
     """The fields that `--help` shows of a form, by topic; those of the form itself first."""
     found: dict[str, list[str]] = {}
@@ -96,19 +127,11 @@ class _Entry(NamedTuple):
 def _entries(form: type, names: Iterable[str], said: Mapping[str, Any]) -> list[_Entry]:
     kinds, texts = kinds_of(form), field_docstrings(form)
     values = _defaults(form) | dict(said)
-    return [
-        _Entry(_typed(name, kinds[name]), texts.get(name) or _annotated(kinds[name]), _default(values[name]))
-        for name in names
-    ]
+    return [_Entry(_typed(name, kinds[name]), texts.get(name, ""), _default(values[name])) for name in names]
 
 
 def _defaults(form: type) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(form)}
-
-
-def _annotated(kind: Any) -> str:
-    """The text in the annotation of a field that has no source."""
-    return next((part.help for part in getattr(kind, "__metadata__", ()) if getattr(part, "help", None)), "")
 
 
 def _typed(name: str, kind: Any) -> str:

@@ -9,12 +9,12 @@ import pytest
 from posttrain.cli import main
 from posttrain.data import ChatFormat, in_memory, load_demonstrations, load_tokenizer
 from posttrain.errors import UserError
+from posttrain.options.training import PairOptions
 from posttrain.recipes.data_show import DataShow, _dropped, result, run
 from posttrain.recipes.sft import SFT
 from posttrain.recipes.sft import run as train
 from posttrain.report import masked_text
 from posttrain.report.masked_text import masked_lines
-from posttrain.setup.pair_options import PairOptions
 from tests.recipes.folders import model_folder
 
 CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]

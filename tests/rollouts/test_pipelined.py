@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from posttrain.environments import Environment, ScoredEnvironment
 from posttrain.errors import EpisodeError, RewardError, UserError
+from posttrain.options.online import SampledOptions
 from posttrain.rewards import Judge, Weighted
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.setup.sampling import set_up
-from posttrain.setup.sampling_options import SampledOptions
 from posttrain.types import Outcome, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 

@@ -10,13 +10,13 @@ import pytest
 from posttrain.environments import ScoredEnvironment
 from posttrain.environments.judged import judged
 from posttrain.errors import UserError
+from posttrain.options.online import SampledOptions
 from posttrain.rewards import Judge, RewardContext, Weighted
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.setup.judges import judges_in, rewards_with
-from posttrain.setup.sampling_options import SampledOptions
 from posttrain.types import Message, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question
 

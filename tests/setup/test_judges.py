@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ModelError, RewardError, UserError
+from posttrain.options.online import SampledOptions
 from posttrain.rollouts.chat_models import LateChat
 from posttrain.rollouts.openai_chat import OpenAIChat
-from posttrain.setup.judges import MAY_DIFFER, check_judges, judges_in, named_models, rewards_with
-from posttrain.setup.sampling_options import SampledOptions
+from posttrain.setup.judges import judges_in, named_models, rewards_with
 from posttrain.types import Message, Sampling
 from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder
@@ -73,28 +73,6 @@ def test_one_local_model_under_two_names_is_loaded_once(tmp_path):
     found = judges_in(options(judge=f"a={folder} b={folder}", precision="float32"))
     found.load()
     assert found.models["a"] is found.models["b"] and ask(found.models["a"], "1") == ask(found.models["b"], "1")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"judge_prompt": "quality"}, "--judge-prompt needs a judge: pass --judge NAME=MODEL"),
-        ({"judge_budget": 3}, "--judge-budget needs a judge"),
-        ({"judge": "a=b", "judge_budget": -1}, "--judge-budget must be 0 or more"),
-        ({"judge": "a=b", "judge_temperature": -0.1}, "--judge-temperature from 0 to 2"),
-        ({"judge": "a=b", "judge_temperature": float("nan")}, "--judge-temperature from 0 to 2"),
-        ({"judge": "a=b", "judge_concurrency": 0}, "must be 1 or more"),
-        ({"judge": "a=b", "judge_max_new_tokens": 0}, "must be 1 or more"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(changes, message):
-    with pytest.raises(UserError, match=message):
-        check_judges(options(**changes))
-
-
-def test_the_defaults_that_are_checked_are_those_of_the_options():
-    check_judges(options())
-    assert all(hasattr(options(), name) for name in MAY_DIFFER)
 
 
 def test_replies_and_budget_are_shared_and_outlive_the_process(tmp_path):

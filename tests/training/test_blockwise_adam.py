@@ -13,7 +13,7 @@ from posttrain.models.footprint import moment_bytes
 from posttrain.models.language_model import wrap
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
-from posttrain.setup.pair_options import PairOptions
+from posttrain.options.training import PairOptions
 from posttrain.training import blockwise_adam
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer

@@ -1,21 +1,27 @@
 """The processes of a run on a Ray cluster."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from posttrain.errors import UserError
+from posttrain.options.option import Form, Range, options_of
+
+_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}")
 
 
 @dataclass(frozen=True)
-class TrainerOptions:
+class TrainerOptions(Form):
     """Trainers on a Ray cluster."""
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
-    trainers: int = 0
+    trainers: Annotated[int, Range(0)] = 0
     """Trainer processes on a Ray cluster, 0: none; all is done in this process. Each computes its share of every batch;
     the number changes rounding alone."""
     fsdp: bool = False
     """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
-    fsdp_replicas: int = 1
+    fsdp_replicas: Annotated[int, Range(1)] = 1
     """With --fsdp: replicas of the sharded model (HSDP), which must divide --trainers. Each is sharded over
     trainers / replicas neighbouring trainers: of one node, if each node has a multiple of that many."""
     fsdp_offload: bool = False
@@ -24,18 +30,45 @@ class TrainerOptions:
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""
-    trainer_cpus: float = 1.0
+    trainer_cpus: Annotated[float, Range(0, out="low")] = 1.0
     """Logical CPUs that Ray reserves for each trainer."""
-    trainer_gpus: float | None = None
+    trainer_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
-    trainer_memory_gb: float = 0.0
+    trainer_memory_gb: Annotated[float, Range(0)] = 0.0
     """Memory in GB that Ray reserves for each trainer, 0: none; --dry-run prints what one needs."""
-    trainer_threads: int = 0
+    trainer_threads: Annotated[int, Range(0)] = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
-    cluster_timeout: float = 600.0
+    cluster_timeout: Annotated[float, Range(0, out="low")] = 600.0
     """Seconds that a call to a process may take. After that the process counts as lost, and is replaced: a sampler or a
     scorer alone, trainers all together from the last checkpoint. A scorer's call is its share of a batch, or
     a part of the tokens where a judge or player samples."""
+
+    def together(self) -> None:
+        """Processes beside trainers need those, replicas divide them, and the address is one."""
+        others = [
+            option.name for option in options_of(type(self)).values() if getattr(self, option.name) != option.default
+        ]
+        if others and not self.trainers:
+            raise UserError(f"`{others[0]}` needs trainer processes: pass `trainers=1` or more")
+        if self.trainers > 1 and (self.trainer_gpus or 0.0) % 1:
+            raise UserError(
+                f"`trainer_gpus={self.trainer_gpus:g}` needs `trainers=1`: several trainers cannot share a GPU (NCCL)"
+            )
+        if self.fsdp_offload and not self.fsdp:
+            raise UserError("`fsdp_offload` needs `fsdp`: without shards, pass `offload_optimizer`")
+        replicas, trainers = self.fsdp_replicas, self.trainers
+        if replicas > 1 and not self.fsdp:
+            raise UserError("`fsdp_replicas` needs `fsdp`: without shards each trainer is a replica")
+        if replicas > 1 and (trainers % replicas or trainers < 2 * replicas):
+            raise UserError(
+                f"`fsdp_replicas={replicas}` must divide `trainers` and leave at least two of them for each replica; "
+                f"got `trainers={trainers}`"
+            )
+        if self.address not in ("local", "auto") and not _ADDRESS.fullmatch(self.address):
+            raise UserError(
+                f"`address` is local, auto, HOST:PORT or ray://HOST:PORT; got '{self.address}'. The port of ray start "
+                "is 6379, that of ray:// 10001"
+            )
 
 
 @dataclass(frozen=True)
@@ -45,15 +78,15 @@ class ClusterOptions(TrainerOptions):
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
 
     _: KW_ONLY
-    samplers: int = 1
+    samplers: Annotated[int, Range(1)] = 1
     """Sampler processes, with --trainers. Each has an engine and a copy of the policy, renewed before every batch."""
-    sampler_cpus: float = 1.0
+    sampler_cpus: Annotated[float, Range(0, out="low")] = 1.0
     """Logical CPUs that Ray reserves for each sampler."""
-    sampler_gpus: float | None = None
+    sampler_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
-    sampler_memory_gb: float = 0.0
+    sampler_memory_gb: Annotated[float, Range(0)] = 0.0
     """Memory in GB that Ray reserves for each sampler, 0: none; --dry-run prints what one needs."""
-    sampler_threads: int = 0
+    sampler_threads: Annotated[int, Range(0)] = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
 
@@ -64,18 +97,18 @@ class ScorerOptions(ClusterOptions):
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
 
     _: KW_ONLY
-    scorers: int = 0
+    scorers: Annotated[int, Range(0)] = 0
     """Scorer processes, with --trainers, 0: none; this process does their work. Each loads the reward models
     (--reward-model, --gold-model), the reward functions of files (--reward FILE.py:FUNCTION) and the local models of
     judges and seats (--judge, --seats), and works on its share of every batch."""
-    scorer_cpus: float = 1.0
+    scorer_cpus: Annotated[float, Range(0, out="low")] = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
-    scorer_gpus: float | None = None
+    scorer_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and the
     scorers have models."""
-    scorer_memory_gb: float = 0.0
+    scorer_memory_gb: Annotated[float, Range(0)] = 0.0
     """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
-    scorer_threads: int = 0
+    scorer_threads: Annotated[int, Range(0)] = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
 
@@ -86,7 +119,7 @@ class AsyncOptions(ScorerOptions):
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
 
     _: KW_ONLY
-    max_staleness: int = 0
+    max_staleness: Annotated[int, Range(0)] = 0
     """Maximum age of the weights that a step was sampled from, in steps, 0: sampling and training take turns. Above 0
     samplers go on while trainers train, and importance weights correct for the age (--tis-cap)."""
     in_flight_updates: bool = False
@@ -96,3 +129,14 @@ class AsyncOptions(ScorerOptions):
     """With --in-flight-updates: steps train on the groups that finish first, and a group that would be older than
     --max-staleness is dropped (groups/evicted). Faster where few completions are long; those are the ones dropped.
     Otherwise steps train in the order in which they began, and nothing is dropped."""
+
+    def together(self) -> None:
+        """What happens while others train needs weights of some age."""
+        super().together()
+        if self.in_flight_updates and not self.max_staleness:
+            raise UserError("`in_flight_updates` needs `max_staleness` above 0: otherwise no weights change meanwhile")
+        if self.evict_stale and not self.in_flight_updates:
+            ahead = "" if self.max_staleness else " and `max_staleness` above 0"
+            raise UserError(
+                f"`evict_stale` needs `in_flight_updates`{ahead}: otherwise new weights wait for all groups"
+            )

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
+from posttrain.options.kinds import EngineName, Environment, Judge, Model, Rewards, Rows
+from posttrain.options.option import Form, Range
 
 SAMPLES = 8  # of each task, by default
 
@@ -20,32 +22,32 @@ class Evaluate(Judges, Playing, Rendering):
         "sampling": "greedy samples temperature max_new_tokens engine",
         "run": "seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of gym: sources, the held-out split."""
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
     packaged models work too."""
     _: KW_ONLY
-    baseline: str = ""
+    baseline: Model = ""
     """Model to compare with on the same tasks (paired difference). Such as the one before training."""
-    reward: str = ""
+    reward: Rewards = ""
     """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. Default for gym: sources: gym."""
-    environment: str = ""
+    environment: Environment = ""
     """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --dataset, its own
     held-out tasks; without --reward, its own reward."""
-    seats: str = ""
+    seats: Judge = ""
     """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
     plays all seats."""
-    max_lost: float = 0.1
+    max_lost: Annotated[float, Range(0, 1)] = 0.1
     """Maximum fraction of failed episodes; above it the evaluation stops. Failed episodes are in no denominator."""
     greedy: bool = False
     """Greedy decoding, one completion per task. No sampling unless --samples is given."""
-    samples: int | None = None
+    samples: Annotated[int | None, Range(1)] = None
     """Samples per task; default: 8, and a greedy one. With --samples alone nothing is decoded greedily."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, out="low")] = 1.0
     """Sampling temperature."""
-    max_new_tokens: int = 256
+    max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per completion; truncated ones are counted."""
     max_prompt_tokens: int | None = None
     """Leave out longer prompts, and count them. Default: a prompt beyond the model's context is an error."""
@@ -55,7 +57,7 @@ class Evaluate(Judges, Playing, Rendering):
     """Split of a folder or hub dataset; default: "test"."""
     limit: int | None = None
     """Maximum number of tasks; for gym: sources, the number to generate (default 200)."""
-    exclude: str = ""
+    exclude: Rows = ""
     """TrainingOptions data to decontaminate against. Its tasks are left out, and counted."""
     system: str | None = None
     """System message; use the training one. Replaces the data's own."""
@@ -63,11 +65,11 @@ class Evaluate(Judges, Playing, Rendering):
     """Template of each question; use the training one."""
     chat_template: str = ""
     """Jinja file that replaces the tokenizer's chat template."""
-    precision: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16, or auto (the faster one)."""
-    engine: str = "embedded"
+    engine: EngineName = "embedded"
     """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
-    cache_gb: float = 1.5
+    cache_gb: Annotated[float, Range(0, out="low", infinite=True)] = 1.5
     """KV cache size, in GB."""
     seed: int = 0
     """Random seed of sampling and of gym: tasks."""
@@ -83,27 +85,24 @@ class Evaluate(Judges, Playing, Rendering):
         return found
 
 
-SAMPLES = 8  # of each task, by default
-
-
 @dataclass(frozen=True)
-class EvaluateReward:
+class EvaluateReward(Form):
     """Accuracy and calibration of a reward model on held-out pairs."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
         "model": "model baseline precision microbatch_tokens",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
-    model: str = ""
+    model: Model = ""
     """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
     _: KW_ONLY
-    ties: str = ""
+    ties: Rows = ""
     """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
-    baseline: str = ""
+    baseline: Model = ""
     """Reward model to compare with on the same pairs (paired difference)."""
-    max_tokens: int = 2048
+    max_tokens: Annotated[int, Range(1)] = 2048
     """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
     columns: str = ""
     """Column mapping, such as "chosen=better rejected=worse"."""
@@ -111,15 +110,15 @@ class EvaluateReward:
     """Split of a folder or hub dataset; default: "test"."""
     limit: int | None = None
     """Maximum number of rows; default: all."""
-    exclude: str = ""
+    exclude: Rows = ""
     """TrainingOptions pairs to decontaminate against. Their prompts are left out, and counted."""
     system: str | None = None
     """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
     """Template of each user message; use the training one."""
-    precision: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16, or auto (the faster one)."""
-    microbatch_tokens: int = 4096
+    microbatch_tokens: Annotated[int, Range(1)] = 4096
     """Maximum tokens per forward pass."""
 
 
@@ -133,33 +132,33 @@ class Generate(Playing, Rendering):
         "sampling": "chat n greedy temperature top_k top_p max_new_tokens engine",
         "run": "seed",
     }
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
     packaged models work too."""
     _: KW_ONLY
     prompt: str = ""
     """Prompt; default: standard input."""
-    prompts: str = ""
+    prompts: Rows = ""
     """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
-    environment: str = ""
+    environment: Environment = ""
     """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on --prompts or else its own held-out
     tasks, and prints what was said."""
-    seats: str = ""
+    seats: Judge = ""
     """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
     terminal. Default: the model plays all seats."""
-    limit: int = 3
+    limit: Annotated[int, Range(1)] = 3
     """Maximum number of tasks in which episodes are played, with --environment."""
-    n: int = 1
+    n: Annotated[int, Range(1)] = 1
     """Completions per prompt, or episodes per task."""
     greedy: bool = False
     """Greedy decoding, one completion per prompt."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, out="low")] = 1.0
     """Sampling temperature; RL trains at 1 by default."""
-    top_k: int = 0
+    top_k: Annotated[int, Range(0)] = 0
     """Top-k sampling, 0: off."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Range(0, 1, out="low")] = 1.0
     """Nucleus (top-p) sampling, 1: off."""
-    max_new_tokens: int = 256
+    max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per completion."""
     system: str | None = None
     """System message; use the training one."""
@@ -169,11 +168,11 @@ class Generate(Playing, Rendering):
     """Jinja file that replaces the tokenizer's chat template."""
     chat: bool = False
     """Chat: each line of standard input is a turn. An empty line ends it."""
-    precision: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16, or auto (the faster one)."""
-    engine: str = "embedded"
+    engine: EngineName = "embedded"
     """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
-    cache_gb: float = 1.5
+    cache_gb: Annotated[float, Range(0, out="low", infinite=True)] = 1.5
     """KV cache size, in GB."""
     seed: int = 0
     """Random seed of sampling."""
@@ -188,10 +187,10 @@ class ScoreCompletions(Judges, Ensemble):
         "rewards": "reward reward_model ensemble_aggregation judge judge_prompt",
         "run": "precision seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Completions: a file, folder, glob, hub id or run. With the columns prompt or messages, completion, answer and
     optionally id; of a run, its samples.jsonl."""
-    reward: str = ""
+    reward: Rewards = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
     output: str = ""
     """Output file (.jsonl) of rows with scores and explanations."""
@@ -206,9 +205,9 @@ class ScoreCompletions(Judges, Ensemble):
     """Split of a folder or hub dataset; default: "train"."""
     limit: int | None = None
     """Maximum number of rows; default: all."""
-    precision: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16 or auto, for reward models. auto: the faster one."""
-    microbatch_tokens: int = 4096
+    microbatch_tokens: Annotated[int, Range(1)] = 4096
     """Maximum tokens per forward pass of a reward model."""
 
 
@@ -222,22 +221,22 @@ class DataShow(Rendering):
         "evaluation": "eval_dataset eval_share",
         "run": "seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Dataset: a file, folder, glob, hub id, gym:NAME, or mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Model of the tokenizer: hub id, folder, run. Or a packaged model. Its chat template is used."""
     _: KW_ONLY
     layout: str = "auto"
     """Layout: sft, preference, judgements (kto), rl, or auto. auto: by the columns of the first row."""
-    rows: int = 3
+    rows: Annotated[int, Range(0)] = 3
     """Rows to show in full; 0: the summary only."""
-    first: int = 1
+    first: Annotated[int, Range(1)] = 1
     """Number of the first row to show, from 1."""
     tokens: bool = False
     """List the tokens of the rows shown, one per line with ids."""
-    max_tokens: int = 1024
+    max_tokens: Annotated[int, Range(1)] = 1024
     """Maximum tokens per example; longer ones are left out, as in training. For rl: per prompt."""
-    train_on: str = "all"
+    train_on: Literal["all", "last"] = "all"
     """Assistant turns in the SFT loss: all or last. last: of each conversation."""
     columns: str = ""
     """Column mapping, such as "prompt=question completion=response"."""
@@ -247,16 +246,16 @@ class DataShow(Rendering):
     """Maximum number of rows; default: all."""
     chat_template: str = ""
     """Jinja file that replaces the tokenizer's chat template."""
-    eval_dataset: str = ""
+    eval_dataset: Rows = ""
     """Held-out rows; overlap with the dataset is counted by prompt."""
-    eval_share: float = 0.0
+    eval_share: Annotated[float, Range(0, 1, out="high")] = 0.0
     """Fraction of rows to hold out. Alternative to --eval-dataset."""
     seed: int = 0
     """Random seed of mixture sampling and of the held-out split."""
 
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(Form):
     """Check the correctness contract on your model and machine."""
 
     HELP: ClassVar[Mapping[str, str]] = {

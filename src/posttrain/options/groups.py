@@ -4,108 +4,134 @@ Neither torch nor transformers is imported in this room: `--help`, a wrong optio
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from posttrain.errors import UserError
+from posttrain.options.kinds import Environment, Judge, Rows
+from posttrain.options.option import Form, Job, Range, given, options_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adapter:
+class Adapter(Form):
     """LoRA adapter."""
 
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
     """LoRA rank (r), 0: full fine-tuning."""
 
-    lora_alpha: float | None = None
+    lora_alpha: Annotated[float | None, Range(0, out="low"), Job(high=4096)] = None
     """LoRA alpha: the update is scaled by alpha / rank. Default: a scale of 2."""
 
-    lora_dropout: float = 0.0
+    lora_dropout: Annotated[float, Range(0, 1, out="high"), Job(high=1)] = 0.0
     """LoRA dropout probability, in updates only (not in sampling or evaluation)."""
 
-    lora_targets: str = ""
+    lora_targets: Annotated[str, Job()] = ""
     """Target modules of LoRA, such as "q_proj v_proj". Default: all linear layers but the head."""
 
-    lora_rslora: bool = False
+    lora_rslora: Annotated[bool, Job()] = False
     """Rank-stabilised LoRA: scale by alpha / sqrt(rank)."""
 
-    lora_dora: bool = False
+    lora_dora: Annotated[bool, Job()] = False
     """DoRA: weight-decomposed LoRA; slower updates."""
 
-    lora_modules_to_save: str = ""
+    lora_modules_to_save: Annotated[str, Job()] = ""
     """Modules trained in full and saved with the adapter, such as "embed_tokens lm_head". As modules_to_save of
     peft."""
 
+    def together(self) -> None:
+        """Options of an adapter need one."""
+        super().together()
+        for name in ("lora_alpha", "lora_dropout", "lora_targets", "lora_rslora", "lora_dora", "lora_modules_to_save"):
+            value = getattr(self, name)
+            meant = (
+                value is not None if name == "lora_alpha" else bool(value.strip() if isinstance(value, str) else value)
+            )
+            if meant and not self.lora_rank:
+                raise UserError(f"`{name}` needs a new adapter: pass `lora_rank` too, such as 16, or leave it out")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Optimisation:
+class Optimisation(Form):
     """Optimiser and learning rate."""
 
-    lr: float = 1e-6
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-6
     """Peak learning rate."""
 
-    warmup_steps: int = 10
+    warmup_steps: Annotated[int, Range(0), Job(high=100_000)] = 10
     """Linear learning-rate warmup steps."""
 
-    decay: str = "cosine"
+    decay: Annotated[Literal["constant", "linear", "cosine"], Job()] = "cosine"
     """Schedule after warmup: constant, linear or cosine."""
 
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Range(0), Job(high=1)] = 0.0
     """AdamW weight decay."""
 
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Range(0, out="low", infinite=True), Job(1e-6, 1e6)] = 1.0
     """Maximum global gradient norm (clipping)."""
 
-    optim: str = "adamw"
+    optim: Annotated[Literal["adamw", "adamw-8bit"], Job()] = "adamw"
     """Optimizer: adamw or adamw-8bit. adamw-8bit stores both Adam moments as block-wise quantised 8 bits, 2 bytes per
     parameter instead of 8, and updates slower; the moments of input embedding, norms and matrices below 4,096 elements
     stay float32."""
 
-    offload_optimizer: bool = False
+    offload_optimizer: Annotated[bool, Job()] = False
     """Keep the optimizer's state in host memory. Master weights, gradient sums and Adam moments are kept and AdamW is
     computed there: 16 bytes per trained parameter less on the GPU (12 for float32 weights), slower updates. Without a
     GPU it changes nothing."""
 
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Job()] = False
     """Recompute activations in the backward pass: less memory, more time. Per layer, about a third more time; gradients
     are bitwise the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoints:
+class Checkpoints(Form):
     """Checkpoints."""
 
-    save_every: int = 100
+    save_every: Annotated[int, Range(1), Job(high=1_000_000)] = 100
     """Steps between checkpoints. Evaluations and the end of training save one too."""
 
-    keep_last: int = 2
+    keep_last: Annotated[int, Range(1), Job(high=5)] = 2
     """Number of checkpoints to keep, in addition to the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(Form):
     """Held-out rows of given feedback."""
 
-    eval_dataset: str = ""
+    eval_dataset: Rows = ""
     """Held-out pairs. Those whose prompt is also in the training data are left out."""
 
-    eval_share: float = 0.0
+    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
     """Fraction of the pairs to hold out, split by prompt. Alternative to --eval-dataset."""
 
-    eval_limit: int = 300
+    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
     """Maximum number of held-out pairs."""
 
-    eval_every: int = 0
+    eval_every: Annotated[int, Range(0), Job(high=1_000_000)] = 0
     """Steps between evaluations, 0: at start and end only."""
 
-    stop_after: int = 0
+    stop_after: Annotated[int, Range(0), Job(high=1000)] = 0
     """Early stopping patience in evaluations, 0: off."""
+
+    def together(self) -> None:
+        """Held-out rows are named once, where something needs them."""
+        super().together()
+        if self.eval_share and given(self.eval_dataset):
+            raise UserError("`eval_dataset` and `eval_share` exclude each other; pass one of them")
+        if self.eval_every and not (self.eval_share or given(self.eval_dataset)):
+            raise UserError("`eval_every` needs held-out rows: pass `eval_share` or `eval_dataset`")
+        if self.stop_after and not self.eval_every:
+            raise UserError("`stop_after` needs evaluations: pass `eval_every` too")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rendering:
+class Rendering(Form):
     """How rows become prompts."""
 
-    system: str | None = None
+    system: Annotated[str | None, Job(text=True)] = None
     """System message; replaces the data's own."""
 
-    prompt_template: str = "{prompt}"
+    prompt_template: Annotated[str, Job(text=True)] = "{prompt}"
     """Template of each user message."""
 
     chat_template: str = ""
@@ -113,16 +139,16 @@ class Rendering:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computing:
+class Computing(Form):
     """Precision, memory and randomness."""
 
-    precision: str = "auto"
+    precision: Annotated[Literal["auto", "float32", "bfloat16"], Job()] = "auto"
     """float32, bfloat16, or auto (the faster one). Master weights are always float32."""
 
-    microbatch_tokens: int = 4096
+    microbatch_tokens: Annotated[int, Range(1), Job(high=1_048_576)] = 4096
     """Maximum tokens per forward and backward pass. Bounds memory; never changes the result."""
 
-    seed: int = 0
+    seed: Annotated[int, Job(0, 2**31 - 1)] = 0
     """Random seed of the run."""
 
 
@@ -132,10 +158,10 @@ class TrainingOptions(Adapter, Optimisation, Checkpoints, Rendering, Computing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judges:
+class Judges(Form):
     """Language models that judge answers."""
 
-    judge: str = ""
+    judge: Judge = ""
     """LLM judges as rewards: NAME=URL#MODEL, NAME=MODEL or NAME=policy. Such as "helpful=http://localhost:8000/v1#MODEL"
     (an OpenAI-compatible API, with its key in HELPFUL_API_KEY), "brief=OWNER/NAME" (a local model) or "quality=policy"
     (self-rewarding: the policy scores its own answers with its current weights; not in evaluate and score). Each is a
@@ -146,17 +172,17 @@ class Judges:
     """Judge prompt: quality (default), reference, or a text file. reference compares with the task's answer; a file has
     the fields {question} or {conversation}, {answer} and {scale 0 to 10}. For one judge: NAME=PROMPT."""
 
-    judge_temperature: float = 0.0
+    judge_temperature: Annotated[float, Range(0, 2)] = 0.0
     """Sampling temperature of the judges. A verdict without a score is resampled up to twice, with another seed (at
     temperature 1 if this is 0)."""
 
-    judge_max_new_tokens: int = 1024
+    judge_max_new_tokens: Annotated[int, Range(1)] = 1024
     """Maximum tokens per verdict, reasoning included."""
 
-    judge_concurrency: int = 16
+    judge_concurrency: Annotated[int, Range(1)] = 16
     """Maximum concurrent requests per judge or seat API."""
 
-    judge_budget: int = 0
+    judge_budget: Annotated[int, Range(0)] = 0
     """Maximum requests to judge and seat APIs, 0: unlimited. Cached replies count. When it is reached, the run stops
     with a checkpoint; resume it with a larger one."""
 
@@ -164,25 +190,48 @@ class Judges:
     """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next
     to --output until that is complete)."""
 
+    def together(self) -> None:
+        """Options of judges need one; those of their APIs are for seats, too."""
+        super().together()
+        seats = given(getattr(self, "seats", ""))
+        for option in options_of(Judges).values():
+            shared = seats and option.name in ("judge_concurrency", "judge_budget", "judge_cache")
+            if not (given(self.judge) or shared) and getattr(self, option.name) != option.default:
+                raise UserError(f"`{option.name}` needs a judge: pass `judge` NAME=MODEL")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Ensemble:
+class Ensemble(Form):
     """Several reward models."""
 
-    ensemble_aggregation: str = "mean"
+    ensemble_aggregation: Literal["mean", "worst", "uncertain"] = "mean"
     """Ensemble: mean, worst or uncertain. uncertain: mean - --uncertainty-penalty x variance."""
 
-    uncertainty_penalty: float = 0.5
+    uncertainty_penalty: Annotated[float, Range(0)] = 0.5
     """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
+
+    def together(self) -> None:
+        """An aggregation needs several reward models."""
+        super().together()
+        if self.ensemble_aggregation != "uncertain" and self.uncertainty_penalty != Ensemble.uncertainty_penalty:
+            raise UserError("`uncertainty_penalty` needs `ensemble_aggregation` uncertain")
+        if not getattr(self, "reward_model", "") and self.ensemble_aggregation != Ensemble.ensemble_aggregation:
+            raise UserError("`ensemble_aggregation` needs a `reward_model`")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Playing:
+class Playing(Form):
     """Environments."""
 
-    environment: str = ""
+    environment: Environment = ""
     """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --reward, the reward is
     the environment's own."""
 
     environment_args: str = ""
     """Arguments of the environment, such as "size=100 max_turns=6"."""
+
+    def together(self) -> None:
+        """Arguments need an environment."""
+        super().together()
+        if self.environment_args and not given(self.environment):
+            raise UserError("`environment_args` needs `environment`; pass it too")

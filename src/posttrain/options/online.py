@@ -2,9 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from posttrain.errors import UserError
 from posttrain.options.groups import Computing, Ensemble, Judges, Playing, Rendering, TrainingOptions
+from posttrain.options.kinds import Algorithm, EngineName, Judge, Model, Rewards, Rows
+from posttrain.options.option import Job, Range, given
+
+JOB_ALGORITHMS = (
+    *("grpo", "dr-grpo", "dapo", "gspo", "grpo-bucketed", "reinforce", "reinforce++", "rloo", "remax"),
+    *("ppo", "ppo-penalty", "vapo", "vineppo"),
+)
+"""Those that need no other model and no further data."""
 
 
 @dataclass(frozen=True)
@@ -18,57 +27,63 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
         "sampling": "completions_per_prompt max_new_tokens temperature engine",
         "run": "seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Prompts: a file, folder, glob, hub id, or gym:NAME?option=value. Or a weighted mixture such as "a.jsonl=0.7
     b.parquet=0.3". Optional for environments with tasks of their own."""
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Policy: hub id, folder or run. A run means its best checkpoint, or else its latest; adapters and packaged models
     work too."""
     _: KW_ONLY
-    reward: str = ""
+    reward: Rewards = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME. Also https://HOST/PATH, an address that is
     asked for scores. Default for gym: sources: gym=1.0."""
     reward_model: str = ""
     """Reward models, added to --reward. Runs, folders or hub ids, space-separated. Truncated completions are scored as
     they are; --reward length=1 penalises them."""
-    gold: str = ""
+    gold: Rewards = ""
     """Gold rewards: logged, never optimised. Read by rl on held-out tasks. The best checkpoint and --stop-after go by
     gold, where it is given."""
-    gold_model: str = ""
+    gold_model: Model = ""
     """Reward model as gold reward, such as a larger one. With --gold, their weighted sum."""
-    seats: str = ""
+    seats: Judge = ""
     """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
     plays all seats."""
-    max_episode_tokens: int = 0
+    max_episode_tokens: Annotated[int, Range(0)] = 0
     """Token budget per seat and episode, 0: the model's context. Prompts count; past the budget replies are empty."""
-    max_lost: float = 0.1
+    max_lost: Annotated[float, Range(0, 1)] = 0.1
     """Maximum fraction of failed episodes per batch; above it the run stops. It saves a checkpoint."""
-    schedule: str = "auto"
+    schedule: Literal["auto", "lockstep", "continuous", "pipelined"] = "auto"
     """Turn scheduling: lockstep, continuous, pipelined, or auto (the environment's choice). lockstep samples a turn of
     all episodes together (reproducible); continuous samples each turn when it is requested, so that a slow tool delays
     only its own episode. pipelined is continuous, and scores each group as soon as its episodes have ended,
     while others are sampled: for slow judges and sandboxes. Not with --max-staleness, where the next step is sampled
     meanwhile."""
-    completions_per_prompt: int = 8
+    completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 8
     """Completions per prompt (group size). The batch is prompts x completions."""
-    max_new_tokens: int = 256
+    max_new_tokens: Annotated[int, Range(1), Job(high=65_536)] = 256
     """Maximum tokens per completion."""
-    max_prompt_tokens: int = 1024
+    max_prompt_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
     """Maximum tokens per prompt; longer prompts are left out, and counted."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, out="low"), Job(0.01, 10)] = 1.0
     """Sampling temperature; the loss uses the same."""
-    engine: str = "embedded"
+    engine: EngineName = "embedded"
     """Engine: embedded, vllm, or a vLLM server's URL; with --trainers one for each sampler, as "http://A:8000
     http://B:8000". vllm must be installed."""
-    cache_gb: float = 1.5
+    cache_gb: Annotated[float, Range(0, out="low", infinite=True)] = 1.5
     """KV cache size, in GB."""
     columns: str = ""
     """Column mapping, such as "prompt=question answer=final"."""
-    limit: int | None = None
+    limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of tasks; for gym: sources, the number to generate."""
-    prompt_template: str = "{prompt}"
+    prompt_template: Annotated[str, Job(text=True)] = "{prompt}"
     """Template of each question."""
+
+    def together(self) -> None:
+        """Seats have an environment."""
+        super().together()
+        if given(self.seats) and not given(self.environment):
+            raise UserError("`seats` needs an `environment` with several seats; pass it too")
 
 
 @dataclass(frozen=True)
@@ -83,23 +98,31 @@ class OnlineOptions(SampledOptions, TrainingOptions):
     }
 
     _: KW_ONLY
-    prompts_per_step: int = 16
+    prompts_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Prompts per batch."""
-    lr: float = 1e-5
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
     """Peak learning rate; 1e-6 is usual for larger models. LoRA usually needs about ten times as much."""
-    warmup_steps: int = 3
-    decay: str = "constant"
-    eval_dataset: str = ""
+    warmup_steps: Annotated[int, Range(0), Job(high=100_000)] = 3
+    decay: Annotated[Literal["constant", "linear", "cosine"], Job()] = "constant"
+    eval_dataset: Rows = ""
     """Held-out tasks; for gym: sources, their disjoint held-out split."""
-    eval_limit: int = 100
+    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 100
     """Maximum number of held-out tasks."""
-    eval_samples: int = 4
+    eval_samples: Annotated[int, Range(1), Job(high=256)] = 4
     """Samples per held-out task."""
-    eval_every: int = 0
+    eval_every: Annotated[int, Range(0), Job(high=1_000_000)] = 0
     """Steps between evaluations, 0: none. Also before the first step and after the last."""
-    stop_after: int = 0
+    stop_after: Annotated[int, Range(0), Job(high=1000)] = 0
     """Early stopping patience in evaluations, 0: off. By gold reward, else accuracy, else reward."""
-    save_every: int = 20
+    save_every: Annotated[int, Range(1), Job(high=1_000_000)] = 20
+
+    def together(self) -> None:
+        """What is measured on held-out tasks needs evaluations."""
+        super().together()
+        if self.stop_after and not self.eval_every:
+            raise UserError("`stop_after` needs evaluations: pass `eval_every` too")
+        if (given(self.gold) or given(self.gold_model)) and not self.eval_every:
+            raise UserError("`gold` and `gold_model` need held-out evaluations: pass `eval_every` and `eval_dataset`")
 
 
 @dataclass(frozen=True)
@@ -111,35 +134,41 @@ class RL(OnlineOptions):
     }
 
     _: KW_ONLY
-    algorithm: str = "grpo"
+    algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "grpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
-    steps: int = 100
+    steps: Annotated[int, Range(1), Job(high=1_000_000)] = 100
     """RL steps: batches sampled."""
-    max_refills: int = 3
+    max_refills: Annotated[int, Range(0), Job(high=20)] = 3
     """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
-    updates_per_step: int = 1
+    updates_per_step: Annotated[int, Range(1), Job(high=64)] = 1
     """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
-    length_penalty: float = 0.0
+    length_penalty: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Maximum length penalty, 0: off. Grows with a completion's length and with the success rate of its prompt."""
-    ref_sync_every: int = 0
+    ref_sync_every: Annotated[int, Range(0), Job(high=1_000_000)] = 0
     """Copy the policy into the reference every N steps, 0: never."""
-    tis_cap: float | None = None
+    tis_cap: Annotated[float | None, Range(0), Job(high=1000)] = None
     """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. Corrects for the mismatch between
     the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with --max-staleness, else 0."""
-    kl_budget: float = 0.0
+    kl_budget: Annotated[float, Range(0), Job(high=1e6)] = 0.0
     """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
     off. The best checkpoint is then the best one within the budget."""
-    critic: str = "trunk"
+    critic: Annotated[Literal["trunk", "own"], Job()] = "trunk"
     """Critic of actor-critic algorithms: trunk or own. trunk is a value head on the policy's trunk, own a separate
     network."""
-    critic_lr: float = 1e-4
+    critic_lr: Annotated[float, Range(0, out="low"), Job(high=1)] = 1e-4
     """Learning rate of the critic; constant. 2e-6 is usual for --critic own with larger models."""
-    pretraining_dataset: str = ""
+    pretraining_dataset: Rows = ""
     """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
-    pretraining_per_step: int = 16
+    pretraining_per_step: Annotated[int, Range(1)] = 16
     """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
-    teacher: str = ""
+    teacher: Model = ""
     """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
+
+    def together(self) -> None:
+        """A budget of KL is measured on held-out tasks."""
+        super().together()
+        if self.kl_budget and not self.eval_every:
+            raise UserError("`kl_budget` needs evaluations: pass `eval_every` too")
 
 
 @dataclass(frozen=True)
@@ -151,22 +180,31 @@ class OnlinePreference(OnlineOptions):
     }
 
     _: KW_ONLY
-    algorithm: str = "dpo"
+    algorithm: Algorithm = "dpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
-    rounds: int = 20
+    rounds: Annotated[int, Range(1)] = 20
     """Rounds of sampling, pairing and updates."""
-    updates_per_round: int = 1
+    updates_per_round: Annotated[int, Range(1)] = 1
     """Updates per round, 1: fully online."""
-    pairs_per_step: int = 16
+    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per update, if the round has as many."""
-    pairing: str = "best-worst"
+    pairing: Literal["best-worst", "all"] = "best-worst"
     """Pairs per prompt: best-worst, or all (every two completions of unequal reward)."""
-    margin: float = 0.0
+    margin: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Minimum reward difference of a pair."""
-    ref_sync_every: int = 0
+    ref_sync_every: Annotated[int, Range(0), Job(high=1_000_000)] = 0
     """Copy the policy into the reference every N rounds, 0: never."""
-    lr: float = 1e-6
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-6
     """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
+
+    def together(self) -> None:
+        """A pair has two completions."""
+        super().together()
+        if self.completions_per_prompt < 2:
+            raise UserError(
+                f"a pair needs two completions of a prompt; type `completions_per_prompt=2` or more, not "
+                f"{self.completions_per_prompt}"
+            )
 
 
 @dataclass(frozen=True)
@@ -179,11 +217,11 @@ class BestOfN(SampledOptions):
     }
 
     _: KW_ONLY
-    completions_per_prompt: int = 16
+    completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 16
     """Completions per prompt (n)."""
-    keep: int = 1
+    keep: Annotated[int, Range(1)] = 1
     """Completions to keep per prompt, the best first; equal texts count once."""
-    at_least: float | None = None
+    at_least: Annotated[float | None, Range()] = None
     """Minimum reward to be kept; 1 keeps what a verifier accepts. Default: none."""
     output: str = ""
     """Output file (.jsonl) of conversations, for sft. Finished chunks are kept in a .part file, from which the same

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
+
+from posttrain.errors import UserError
+from posttrain.options.option import Form, Range
 
 
 @dataclass(frozen=True)
-class Quickstart:
+class Quickstart(Form):
     """Cold start, RL and held-out evaluation of the packaged model, on sums."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -21,40 +24,45 @@ class Quickstart:
     """Policy: hub id or folder. Or a packaged model."""
     dataset: str = "gym:chain_sum?min_terms=3&max_terms=4&min_digits=1&max_digits=1"
     """Tasks: chain_sum of Reasoning Gym; its options set the difficulty."""
-    demonstrations: int = 960
+    demonstrations: Annotated[int, Range(1)] = 960
     """Synthetic demonstrations for the cold start."""
-    thinking_first: float = 0.5
+    thinking_first: Annotated[float, Range(0, 1)] = 0.5
     """Leading fraction of demonstrations that all reason. They reason in tags before the answer."""
-    thinking: float = 0.15
+    thinking: Annotated[float, Range(0, 1)] = 0.15
     """Fraction of the later demonstrations that reason. The others answer at once."""
-    slips: float = 0.0
+    slips: Annotated[float, Range(0, 1)] = 0.0
     """Fraction of reasoning steps with a wrong result that is then corrected."""
-    sft_epochs: int = 1
+    sft_epochs: Annotated[int, Range(1)] = 1
     """Epochs over the demonstrations, in the same order."""
-    sft_batch: int = 16
+    sft_batch: Annotated[int, Range(1)] = 16
     """Demonstrations per batch."""
-    sft_lr: float = 3e-5
+    sft_lr: Annotated[float, Range(0)] = 3e-5
     """Peak learning rate of the cold start."""
-    rl_steps: int = 20
+    rl_steps: Annotated[int, Range(1)] = 20
     """RL steps."""
-    prompts_per_step: int = 12
+    prompts_per_step: Annotated[int, Range(1)] = 12
     """Prompts per batch."""
-    completions_per_prompt: int = 8
+    completions_per_prompt: Annotated[int, Range(2)] = 8
     """Completions per prompt (group size)."""
-    rl_lr: float = 1.5e-5
+    rl_lr: Annotated[float, Range(0)] = 1.5e-5
     """Learning rate of RL."""
-    problems: int = 160
+    problems: Annotated[int, Range(1)] = 160
     """Held-out problems per evaluation."""
-    samples: int = 8
+    samples: Annotated[int, Range(1)] = 8
     """Samples per held-out problem."""
-    base_problems: int = 16
+    base_problems: Annotated[int, Range(1)] = 16
     """Held-out problems for the base model. Fewer, since its completions are long and rarely correct."""
     seed: int = 0
     """Random seed."""
 
+    def together(self) -> None:
+        """There is a batch to learn from."""
+        if (least := self.sft_epochs * self.demonstrations) < self.sft_batch:
+            raise UserError(f"`demonstrations` must fill a batch of `sft_batch` {self.sft_batch}; got {least}")
+
 
 @dataclass(frozen=True)
-class PlanCluster:
+class PlanCluster(Form):
     """Plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -64,52 +72,65 @@ class PlanCluster:
         "cluster": "gpu gpus price_per_gpu_hour weight_sync",
         "run": "plot",
     }
-    model_parameters: float = 7e9
+    model_parameters: Annotated[float, Range(1e6, 1e13, out="high")] = 7e9
     """Parameters of a dense decoder, such as 7e9. Its widths are those of the nearest published model."""
     model: str = ""
     """Model whose configuration is read instead; no weights are read. A hub id, folder or packaged model."""
     gpu: str = "h100"
     """Kind of GPU: a100, h100, h200 or h800."""
-    gpus: int = 64
+    gpus: Annotated[int, Range(1)] = 64
     """Number of GPUs."""
-    prompts_per_step: int = 128
+    prompts_per_step: Annotated[int, Range(1)] = 128
     """Prompts per batch."""
-    completions_per_prompt: int = 16
+    completions_per_prompt: Annotated[int, Range(1)] = 16
     """Completions per prompt (group size)."""
-    prompt_tokens: int = 512
+    prompt_tokens: Annotated[int, Range(1)] = 512
     """Tokens per prompt."""
-    mean_tokens: float = 2000.0
+    mean_tokens: Annotated[float, Range(1)] = 2000.0
     """Mean tokens per completion; before they are cut at --max-new-tokens."""
-    length_spread: float = 0.8
+    length_spread: Annotated[float, Range(0, 3)] = 0.8
     """Standard deviation of log completion length. 0: all are alike."""
-    max_new_tokens: int = 8192
+    max_new_tokens: Annotated[int, Range(1)] = 8192
     """Maximum tokens per completion."""
-    microbatch_tokens: int = 16384
+    microbatch_tokens: Annotated[int, Range(1)] = 16384
     """Maximum tokens per forward and backward pass."""
-    max_staleness: int = 1
+    max_staleness: Annotated[int, Range(0)] = 1
     """Maximum age of a trained group in updates. 0: synchronous only."""
-    price_per_gpu_hour: float = 0.0
+    price_per_gpu_hour: Annotated[float, Range(0)] = 0.0
     """Price of a GPU-hour, 0: costs in GPU-hours."""
-    weight_sync: str = "broadcast"
+    weight_sync: Literal["broadcast", "channel"] = "broadcast"
     """Weight transfer: broadcast or channel. channel: samplers pass them on, as posttrain does."""
-    logprob_passes: float = 0.0
+    logprob_passes: Annotated[float, Range(0)] = 0.0
     """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
-    scoring_seconds: float = 0.0
+    scoring_seconds: Annotated[float, Range(0)] = 0.0
     """Seconds from a group's last completion to its rewards. Groups are scored at the same time."""
-    tensor_parallel: int = 0
+    tensor_parallel: Annotated[int, Range(0)] = 0
     """GPUs per sampler, 0: the fastest of the fewest that hold the model, and more of them up to 8."""
-    max_sequences: int = 256
+    max_sequences: Annotated[int, Range(1)] = 256
     """Maximum sequences that a sampler decodes together."""
-    mfu: float = 0.4
+    mfu: Annotated[float, Range(0, 1, out="low")] = 0.4
     """Model FLOP utilisation of training and prefill."""
-    bandwidth_share: float = 0.6
+    bandwidth_share: Annotated[float, Range(0, 1, out="low")] = 0.6
     """Share of the memory bandwidth that decoding reaches."""
     plot: str = ""
     """SVG file to draw: tokens per second by the number of trainers."""
 
+    def together(self) -> None:
+        """A sampler's GPUs divide heads, and a sequence fits in a pass."""
+        if self.tensor_parallel.bit_count() > 1:
+            raise UserError(
+                f"`tensor_parallel` must be a power of two, as heads are divided; got {self.tensor_parallel}"
+            )
+        longest = self.prompt_tokens + self.max_new_tokens
+        if longest > self.microbatch_tokens:
+            raise UserError(
+                f"prompt and completion may have {longest} tokens, which must fit in a pass; pass "
+                f"`microbatch_tokens={longest}` or more"
+            )
+
 
 @dataclass(frozen=True)
-class Convert:
+class Convert(Form):
     """Convert feedback to another layout."""
 
     dataset: str = ""
@@ -132,7 +153,7 @@ class Convert:
 
 
 @dataclass(frozen=True)
-class ExportMerge:
+class ExportMerge(Form):
     """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
 
     model: str = ""
@@ -146,7 +167,7 @@ class ExportMerge:
 
 
 @dataclass(frozen=True)
-class ExportHF:
+class ExportHF(Form):
     """Export to a Hugging Face folder with tokenizer, chat template and model card."""
 
     model: str = ""

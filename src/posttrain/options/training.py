@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from posttrain.errors import UserError
 from posttrain.options.groups import HeldOut, Playing, TrainingOptions
+from posttrain.options.kinds import Algorithm, Environment, Model, Rows
+from posttrain.options.option import Job, Range
+
+JOB_ALGORITHMS = ("dpo", "ipo", "kto", "orpo", "simpo", "dpop", "tdpo", "step-dpo", "irpo", "sppo")
 
 
 @dataclass(frozen=True)
@@ -19,35 +24,35 @@ class SFT(Playing, HeldOut, TrainingOptions):
         "evaluation": "eval_share eval_dataset eval_every stop_after",
         "run": "seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; adapters and packaged models
     work too."""
     _: KW_ONLY
-    environment: str = ""
+    environment: Environment = ""
     """Environment with demonstrations: FILE.py:CLASS or installed name."""
-    epochs: float = 1.0
+    epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs; may be a fraction."""
-    steps: int = 0
+    steps: Annotated[int, Range(0), Job(1, 1_000_000)] = 0
     """Number of updates, 0: set by --epochs."""
-    examples_per_step: int = 16
+    examples_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Demonstrations per batch."""
-    max_tokens: int = 1024
+    max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
     """Maximum tokens per example; longer ones are left out, and counted."""
-    train_on: str = "all"
+    train_on: Annotated[Literal["all", "last"], Job()] = "all"
     """Assistant turns in the loss: all or last. last: of each conversation."""
-    lr: float = 5e-5
+    lr: Annotated[float, Range(0), Job(high=1)] = 5e-5
     """Peak learning rate. LoRA usually needs about ten times as much."""
     columns: str = ""
     """Column mapping, such as "prompt=question completion=response"."""
-    limit: int | None = None
+    limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of demonstrations; default: all."""
-    eval_dataset: str = ""
+    eval_dataset: Rows = ""
     """Held-out demonstrations for the held-out loss. Those that are also in the training data are left out."""
-    eval_share: float = 0.0
+    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
     """Fraction of the demonstrations to hold out, split by prompt."""
-    eval_limit: int = 200
+    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 200
     """Maximum number of held-out demonstrations."""
 
 
@@ -63,24 +68,24 @@ class PairOptions(HeldOut, TrainingOptions):
         "evaluation": "eval_share eval_dataset eval_every stop_after",
         "run": "seed",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
     them)."""
-    model: str = "smollm2-135m-instruct"
+    model: Model = "smollm2-135m-instruct"
     """Model to train: hub id, folder or run. A run means its best checkpoint, or else its latest; packaged models work
     too."""
     _: KW_ONLY
-    epochs: float = 1.0
+    epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs; may be a fraction."""
-    steps: int = 0
+    steps: Annotated[int, Range(0), Job(1, 1_000_000)] = 0
     """Number of updates, 0: set by --epochs."""
-    pairs_per_step: int = 16
+    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per batch."""
-    max_tokens: int = 1024
+    max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
     """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
     columns: str = ""
     """Column mapping, such as "chosen=better rejected=worse"."""
-    limit: int | None = None
+    limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of rows; default: all."""
 
 
@@ -89,9 +94,9 @@ class ScoreOptions(PairOptions):
     """The same of a reward model."""
 
     _: KW_ONLY
-    lr: float = 1e-5
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
     """Peak learning rate. LoRA usually needs about ten times as much."""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
     """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
 
 
@@ -104,7 +109,7 @@ class Preferences(PairOptions):
     }
 
     _: KW_ONLY
-    algorithm: str = "dpo"
+    algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "dpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 
 
@@ -119,23 +124,29 @@ class Scoring(ScoreOptions):
     }
 
     _: KW_ONLY
-    pairs_per_step: int = 16
+    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, Range(0, 0.5, out="high"), Job(high=0.5)] = 0.0
     """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
-    margin: float = 0.0
+    margin: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
-    center_rewards: float = 0.0
+    center_rewards: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
     prompts; 0.01 is usual."""
-    ensemble: int = 1
+    ensemble: Annotated[int, Range(1), Job(high=16)] = 1
     """Ensemble size: heads on a shared trunk. Each trains on its own bootstrap sample; their disagreement estimates
     epistemic uncertainty."""
-    length_debias: float = 0.0
+    length_debias: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
     preferred."""
+
+    def together(self) -> None:
+        """A head that absorbs length stands beside one."""
+        super().together()
+        if self.length_debias and self.ensemble > 1:
+            raise UserError("`length_debias` needs a single head; leave out `ensemble`")
 
 
 @dataclass(frozen=True)
@@ -148,10 +159,10 @@ class Attributes(ScoreOptions):
         "optimisation": "weights decorrelate",
         "evaluation": "calibrate",
     }
-    dataset: str = ""
+    dataset: Rows = ""
     """Preference pairs that train the gate; without them --weights is used."""
     _: KW_ONLY
-    ratings: str = ""
+    ratings: Rows = ""
     """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
     UltraFeedback have them)."""
     weights: str = ""
@@ -159,25 +170,25 @@ class Attributes(ScoreOptions):
     one out. With pairs they initialise the gate, which keeps the signs."""
     decorrelate: str = ""
     """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
-    epochs: float = 1.0
+    epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs over the ratings; may be a fraction."""
-    pairs_per_step: int = 16
+    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Rated responses per batch."""
-    max_tokens: int = 1024
+    max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
     """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
     columns: str = ""
     """Columns of the ratings, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
     """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
-    limit: int | None = None
+    limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of rows per file; default: all."""
-    eval_dataset: str = ""
+    eval_dataset: Rows = ""
     """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
-    eval_share: float = 0.0
+    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
     """Fraction of ratings and pairs to hold out, split by prompt."""
-    eval_limit: int = 300
+    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
     """Maximum number of held-out ratings, and of held-out pairs."""
-    gate_width: int = 64
+    gate_width: Annotated[int, Range(0)] = 64
     """Hidden units of the gate, 0: same weights for all prompts."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError, as_typed
-from posttrain.options.online import BestOfN
+from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
@@ -44,8 +44,6 @@ from posttrain.setup.backend import online_backend
 from posttrain.setup.heldout import weighed
 from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, set_up
-from posttrain.setup.sampling_options import OnlineOptions, SampledOptions, check_sampling
-from posttrain.setup.training_options import at_least
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, StopReason
@@ -199,11 +197,6 @@ def _why_none(config: BestOfN, seen: _Seen) -> str:
 
 
 def _check(config: BestOfN) -> Path:
-    for name in ("completions_per_prompt", "max_new_tokens", "max_prompt_tokens", "microbatch_tokens", "keep"):
-        at_least(name, getattr(config, name), 1)
-    check_sampling(config)
-    if config.at_least is not None and not math.isfinite(config.at_least):
-        raise UserError(f"--at-least must be a number; got {config.at_least}")
     if config.environment and (config.adversarial_pairs or config.annotation_items):
         raise UserError(
             "--adversarial-pairs and --annotation-items need single-turn tasks; leave them out with --environment"

@@ -28,7 +28,6 @@ from posttrain.planning.cluster import (
     dense_shape,
 )
 from posttrain.report.chart import Chart, Series, picture
-from posttrain.setup.training_options import at_least
 
 SYNCS = ("broadcast", "channel")
 MOST_GPUS = 1 << 16  # that are looked at to say how many would do
@@ -136,30 +135,5 @@ def _check(config: PlanCluster) -> None:
     """Validate the options."""
     if config.gpu not in GPUS:
         raise unknown("gpu", config.gpu, GPUS)
-    if config.weight_sync not in SYNCS:
-        raise unknown("weight sync", config.weight_sync, SYNCS)
-    least = ("gpus", "prompts_per_step", "completions_per_prompt", "prompt_tokens", "max_new_tokens", "max_sequences")
-    for name in (*least, "microbatch_tokens", "mean_tokens", "model_parameters"):
-        at_least(name, getattr(config, name), 1)
-    for name in ("length_spread", "max_staleness", "price_per_gpu_hour", "logprob_passes", "scoring_seconds"):
-        at_least(name, getattr(config, name), 0)
-    at_least("tensor_parallel", config.tensor_parallel, 0)
-    if config.tensor_parallel.bit_count() > 1:
-        raise UserError(f"--tensor-parallel must be a power of two, as heads are divided; got {config.tensor_parallel}")
-    for name in ("mfu", "bandwidth_share"):
-        if not 0 < getattr(config, name) <= 1:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0 and at most 1; got {getattr(config, name)}")
-    if config.length_spread > 3:
-        raise UserError(f"--length-spread is of the logarithm, and at most 3; got {config.length_spread}")
-    if not 1e6 <= config.model_parameters < 1e13:
-        raise UserError(
-            f"--model-parameters is a number such as 7e9, from 1e6 to 1e13; got {config.model_parameters:g}"
-        )
-    longest = config.prompt_tokens + config.max_new_tokens
-    if longest > config.microbatch_tokens:
-        raise UserError(
-            f"prompt and completion may have {longest} tokens, which must fit in a pass; pass --microbatch-tokens "
-            f"{longest} or more"
-        )
     if config.plot and (not config.plot.endswith(".svg") or not Path(config.plot).parent.is_dir()):
         raise UserError(f"--plot must name a .svg file in a folder that exists; got '{config.plot}'")

@@ -33,7 +33,7 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
-from posttrain.setup import feedback, pair_options
+from posttrain.setup import feedback
 from posttrain.setup.backend import Backend, offline_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import Feedback, Units, feedback_for
@@ -106,7 +106,6 @@ def _prepare(
     resume: Path | None,
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
-    pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     config = replace(config, precision=precision_of(config.precision, resume))
@@ -139,7 +138,6 @@ def dry_run(
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     model = unloaded(config, resume)

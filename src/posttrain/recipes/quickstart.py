@@ -38,6 +38,7 @@ from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 from posttrain.models.precision import compute_of
+from posttrain.options.online import OnlineOptions
 from posttrain.options.tools import Quickstart
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import sampled_work, with_algorithm
@@ -51,8 +52,6 @@ from posttrain.runs.memory import peak_gb
 from posttrain.session import Progress, announce
 from posttrain.session.samples import samples_of
 from posttrain.setup.episode_length import episode_length
-from posttrain.setup.sampling_options import OnlineOptions
-from posttrain.setup.training_options import at_least
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
@@ -156,7 +155,6 @@ class QuickstartResult:
 def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) -> QuickstartResult:
     """The whole job; see the top of this file."""
     began = time.monotonic()
-    _check(config)
     heldout = _problems(config, "heldout", config.problems)
     train = _problems(config, "train", config.demonstrations + config.rl_steps * config.prompts_per_step)
     demonstrated, practised = train[: config.demonstrations], train[config.demonstrations :]
@@ -182,7 +180,6 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
 
 def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = True) -> Plan:
     """Plan the RL stage, which takes the most memory and time; the other stages are in the notes. Reads no weights."""
-    _check(config)
     tasks = _problems(config, "train", config.rl_steps * config.prompts_per_step)
     options = OnlineOptions(
         model=config.model,
@@ -204,19 +201,6 @@ def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = T
     work = replace(with_algorithm(work, GRPO(kl_coefficient=0.0)), notes=(*model.notes, *notes))
     plan = plan_of(options, work, measure=measure)
     return replace(plan, disk=2 * model.shape.parameters * plan.training.itemsize)  # two models, and no checkpoints
-
-
-def _check(config: Quickstart) -> None:
-    counts = ("sft_epochs", "sft_batch", "rl_steps", "prompts_per_step", "problems", "samples", "base_problems")
-    for name in counts:
-        at_least(name, getattr(config, name), 1)
-    at_least("completions_per_prompt", config.completions_per_prompt, 2)  # GRPO compares them
-    at_least("demonstrations", config.sft_epochs * config.demonstrations, config.sft_batch)
-    for name in ("sft_lr", "rl_lr"):
-        at_least(name, getattr(config, name), 0)
-    for name in ("thinking_first", "thinking", "slips"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise UserError(f"--{name.replace('_', '-')} must be a fraction from 0 to 1; got {getattr(config, name)}")
 
 
 def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: Path, quiet: bool) -> RunDirectory:

@@ -47,7 +47,7 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
-from posttrain.setup import feedback, pair_options
+from posttrain.setup import feedback
 from posttrain.setup.backend import Backend, offline_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import RANKINGS, Units
@@ -143,7 +143,6 @@ class _Loaded(NamedTuple):
 
 def _prepare(config: Scoring, cluster: TrainerOptions, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    _check(config)
     sides = feedback.read(config, RANKINGS)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
@@ -198,7 +197,6 @@ def dry_run(
     config: Scoring, cluster: TrainerOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
 ) -> Plan:
     """What a run with these options will take; no weights are read, and nothing is written."""
-    _check(config)
     sides = feedback.read(config, RANKINGS)
     model = unloaded(config, resume, scored=True)
     pairs = feedback.tokenize(config, RANKINGS, sides, model.chat, model.shape.context)
@@ -206,14 +204,6 @@ def dry_run(
     words |= {"reads": int(config.length_debias > 0), "notes": (*model.notes, *pairs.notes)}  # it is scored once before
     work = feedback_work("reward-model", model.shape, RANKINGS, pairs, **words)
     return plan_of(config, work, cluster, measure=measure)
-
-
-def _check(config: Scoring) -> None:
-    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "center_rewards", "length_debias"))
-    if not 0 <= config.label_smoothing < 0.5:
-        raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
-    if config.length_debias and config.ensemble > 1:
-        raise UserError("--length-debias needs a single head; leave out --ensemble")
 
 
 def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:

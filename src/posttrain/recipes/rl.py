@@ -8,7 +8,6 @@ The loop in `_run` is the whole method: what differs between algorithms is in `a
 `--max-staleness` coming steps are sampled while this one is trained (`rollouts/ahead.py`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +28,7 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.data.order import seed_for
-from posttrain.errors import UserError, unknown
-from posttrain.models.critic import CRITICS
+from posttrain.errors import UserError
 from posttrain.models.reference import reference_for
 from posttrain.options.online import RL
 from posttrain.planning import Plan, plan_of, unloaded
@@ -67,9 +65,7 @@ from posttrain.setup.heldout import (
     past_budget,
 )
 from posttrain.setup.reward_models import names_in
-from posttrain.setup.sampling import Setup, read_prompts, set_up
-from posttrain.setup.sampling_options import COUNTS, PIPELINED, check_evaluations, check_sampling
-from posttrain.setup.training_options import check_settings
+from posttrain.setup.sampling import PIPELINED, Setup, read_prompts, set_up
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
@@ -343,27 +339,12 @@ def _state(draws: Draws, adapted: Mapping[str, Any], setup: Setup, context: Cont
 
 
 def _check(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:
-    check_settings(
-        config,
-        counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
-        zero_or_more=("max_refills", "length_penalty", "ref_sync_every", "eval_every"),
-    )
-    if not 0 <= (config.tis_cap or 0.0) < math.inf:
-        raise UserError(f"--tis-cap must be 0 or more; got {config.tis_cap}")
     if staleness_of(cluster) and config.tis_cap == 0:
         raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
     if staleness_of(cluster) and config.schedule == PIPELINED:
         raise UserError("--max-staleness samples the next step while one is scored; leave out --schedule pipelined")
     if evicts(cluster) and config.schedule == "lockstep":
         raise UserError("--evict-stale samples continuously; leave out --schedule lockstep")
-    check_sampling(config)
-    check_evaluations(config)
-    if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
-        raise UserError("--kl-budget must be 0 or more, and needs evaluations: pass --eval-every too")
-    if not 0 < config.critic_lr < math.inf:
-        raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
-    if config.critic not in CRITICS:
-        raise unknown("critic", config.critic, CRITICS)
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(

@@ -35,7 +35,6 @@ from posttrain.session import Progress
 from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
 from posttrain.setup.reward_models import names_in, refuse_other_zeros
 from posttrain.setup.sampling import columns_read, refuse_unreadable
-from posttrain.setup.sampling_options import check_reward_models
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 
@@ -191,7 +190,6 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
             'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
             "or with --reward-model or --judge"
         )
-    check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain score")
     rewards, _, _ = rewards_with(judging, config, config.reward)

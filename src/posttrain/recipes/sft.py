@@ -21,8 +21,9 @@ from posttrain.data.digests import digests, rows_digest
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
+from posttrain.options.option import given
 from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
@@ -34,7 +35,6 @@ from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
 from posttrain.setup.backend import Backend, offline_backend
 from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.ranks import Ranks
@@ -119,7 +119,6 @@ class _Parts:
 
 def _prepare(config: SFT, cluster: TrainerOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
-    _check(config)
     conversations, heldout, notes = _conversations(config)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
@@ -137,7 +136,6 @@ def dry_run(
     config: SFT, cluster: TrainerOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config)
     conversations, heldout, notes = _conversations(config)
     model = unloaded(config, resume)
     data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)
@@ -190,30 +188,10 @@ def _tokenized(
     return _Data(examples, kept, dropped, steps, given, notes)
 
 
-def _check(config: SFT) -> None:
-    check_settings(
-        config,
-        counts=("examples_per_step", "max_tokens", "eval_limit"),
-        zero_or_more=("eval_every", "stop_after"),
-    )
-    if config.steps < 0 or not 0 < config.epochs < math.inf:
-        raise UserError(
-            f"--epochs must be above 0 and --steps 0 or more; got {config.epochs} epochs and {config.steps} steps"
-        )
-    if config.train_on not in ("all", "last"):
-        raise unknown("--train-on", config.train_on, ("all", "last"))
-    check_heldout(
-        eval_share=config.eval_share,
-        eval_dataset=config.eval_dataset,
-        eval_every=config.eval_every,
-        stop_after=config.stop_after,
-    )
-
-
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
     """Training and held-out demonstrations, with messages to the user about dropped ones."""
-    if bool(config.dataset) == bool(config.environment):
-        raise UserError("--dataset or --environment is required; --dataset is a file, folder, glob or hub id")
+    if given(config.dataset) == given(config.environment):
+        raise UserError("`dataset` or `environment` is required; `dataset` is a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
 
     notes: list[str] = []

@@ -1,6 +1,5 @@
 """The processes of a run on a Ray cluster."""
 
-import math
 import re
 from dataclasses import asdict, fields
 from typing import Any
@@ -9,7 +8,6 @@ from posttrain.errors import UserError
 from posttrain.models.precision import gpus_here
 from posttrain.options.cluster import AsyncOptions, ClusterOptions, ScorerOptions, TrainerOptions
 from posttrain.runs.memory import total_bytes
-from posttrain.setup.training_options import at_least
 
 ONE_PROCESS = AsyncOptions()
 CLUSTER, LOCAL = "cluster", "local"
@@ -100,63 +98,21 @@ def refuse_idle_scorers(used: bool) -> None:
 
 
 def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
-    """Validate them.
-
-    Raises:
-        UserError: names the option and its valid range.
-    """
-    given = asdict(options)
-    counts = ("trainers", "scorers", "trainer_threads", "sampler_threads", "scorer_threads", "max_staleness")
-    for name, least in (("samplers", 1), *((name, 0) for name in counts)):
-        at_least(name, given.get(name, least), least)
-    for name in ("trainer_cpus", "sampler_cpus", "scorer_cpus", "cluster_timeout"):
-        if not 0 < given.get(name, 1.0) < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {given[name]}")
-    for name in ("trainer_memory_gb", "sampler_memory_gb", "scorer_memory_gb"):
-        if not 0 <= given.get(name, 0.0) < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 0; got {given[name]}")
-    for name in ("trainer_gpus", "sampler_gpus", "scorer_gpus"):
-        if not 0 <= (given.get(name) or 0.0) <= 1:
-            raise UserError(
-                f"--{name.replace('_', '-')} must be from 0 to 1: a process uses one GPU; got {given[name]}"
-            )
-    if options.trainers > 1 and (options.trainer_gpus or 0.0) % 1:
-        raise UserError(
-            f"--trainer-gpus {options.trainer_gpus:g} needs --trainers 1: several trainers cannot share a GPU (NCCL)"
-        )
-    others = [field.name for field in fields(options) if given[field.name] != field.default]
-    if others and not options.trainers:
-        raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
+    """Check that the engine fits the processes, and these the machine; raises `UserError`."""
     servers = servers_in(engine)
     wrong = next((server for server in servers if not re.fullmatch(r"https?://[^\s,;]+", server)), "")
     if wrong or len({server.rstrip("/") for server in servers}) < len(servers):
         raise UserError(
-            f"--engine is a name, or addresses such as http://HOST:PORT, all different and separated by spaces; got "
+            f"`engine` is a name, or addresses such as http://HOST:PORT, all different and separated by spaces; got "
             f"'{wrong or engine}'"
         )
-    if servers and len(servers) != given.get("samplers", 1):
+    if servers and len(servers) != getattr(options, "samplers", 1):
         count = f"{len(servers)} server{'s' * (len(servers) > 1)}"
-        raise UserError(f"--engine names {count}; pass as many --samplers, with --trainers 1 or more")
-    if given.get("in_flight_updates"):
-        if not given["max_staleness"]:
-            raise UserError("--in-flight-updates needs --max-staleness above 0: otherwise no weights change meanwhile")
-        if engine != "embedded":
-            raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
-    if given.get("evict_stale") and not given["in_flight_updates"]:
-        ahead = "" if given["max_staleness"] else " and --max-staleness above 0"
-        raise UserError(f"--evict-stale needs --in-flight-updates{ahead}: otherwise new weights wait for all groups")
-    _check_replicas(options)
-    _check_address(options.address)
+        raise UserError(f"`engine` names {count}; pass as many `samplers`, with `trainers=1` or more")
+    if getattr(options, "in_flight_updates", False) and engine != "embedded":
+        raise UserError(f"`in_flight_updates` needs the embedded engine; got `engine` {engine}")
     if options.address == LOCAL:
         _check_machine(options)
-
-
-def _check_address(address: str) -> None:
-    if address not in (LOCAL, "auto") and not re.fullmatch(r"(ray://)?(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}", address):
-        raise UserError(
-            f"--address is local, auto, HOST:PORT or ray://HOST:PORT; got '{address}'. The port of ray start is 6379, "
-            "that of ray:// 10001"
-        )
 
 
 def _check_machine(options: TrainerOptions) -> None:
@@ -168,17 +124,3 @@ def _check_machine(options: TrainerOptions) -> None:
                 f"the processes reserve {asked:g} {what}, and this machine has {here[name]:.3g}; pass a smaller "
                 f"--{given}-{name.replace('_', '-')}, or 0"
             )
-
-
-def _check_replicas(options: TrainerOptions) -> None:
-    replicas, trainers = options.fsdp_replicas, options.trainers
-    at_least("fsdp_replicas", replicas, 1)
-    if options.fsdp_offload and not options.fsdp:
-        raise UserError("--fsdp-offload needs --fsdp: without shards, pass --offload-optimizer")
-    if replicas > 1 and not options.fsdp:
-        raise UserError("--fsdp-replicas needs --fsdp: without shards each trainer is a replica")
-    if replicas > 1 and (trainers % replicas or trainers < 2 * replicas):
-        raise UserError(
-            f"--fsdp-replicas {replicas} must divide --trainers and leave at least two of them for each replica; got "
-            f"--trainers {trainers}"
-        )

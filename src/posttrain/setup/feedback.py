@@ -25,7 +25,7 @@ from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
 from posttrain.errors import UserError
-from posttrain.setup.pair_options import PairOptions
+from posttrain.options.training import PairOptions
 from posttrain.training.schedule import unreached
 from posttrain.types import Judgement, Message, Preference, Rated, Task
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from posttrain.data.digests import digests, rows_digest
+from posttrain.options.training import PairOptions
 from posttrain.session.early_stopping import patience
 from posttrain.session.training import Evaluations, Trained, Training
 from posttrain.setup.cluster_options import MAY_DIFFER
 from posttrain.setup.feedback import Units
-from posttrain.setup.pair_options import PairOptions
 from posttrain.training.schedule import LearningRate
 
 

@@ -11,10 +11,10 @@ from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
+from posttrain.options.online import OnlineOptions
 from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
 from posttrain.rollouts.metrics import episode_metrics, lost_metrics
 from posttrain.setup.sampling import Setup
-from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.types import Group, Sampling, Score
 
 PREFIX = "evaluation/"

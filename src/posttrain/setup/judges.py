@@ -120,7 +120,6 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
     Raises:
         UserError: what is typed names no chat model, or the library for an address is not installed.
     """
-    check_judges(options, seats)
     made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
@@ -205,31 +204,6 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold:
         sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature),
         seed=options.seed,
     )
-
-
-_DEFAULTS = {
-    **{"judge_prompt": "", "judge_temperature": 0.0, "judge_max_new_tokens": 1024, "judge_concurrency": 16},
-    **{"judge_budget": 0, "judge_cache": ""},
-}
-
-
-_OF_APIS = ("judge_concurrency", "judge_budget", "judge_cache")
-
-
-def check_judges(options: JudgeOptions, seats: str = "") -> None:
-    """Validate the options of judges; those of their APIs are for `seats`, too.
-
-    Raises:
-        UserError: names the option and its valid range.
-    """
-    for name, default in _DEFAULTS.items():
-        shared = seats and name in _OF_APIS
-        if not (options.judge or shared) and getattr(options, name) != default:
-            raise UserError(f"--{name.replace('_', '-')} needs a judge: pass --judge NAME=MODEL")
-    if options.judge_max_new_tokens < 1 or options.judge_concurrency < 1:
-        raise UserError("--judge-max-new-tokens and --judge-concurrency must be 1 or more")
-    if options.judge_budget < 0 or not 0 <= options.judge_temperature <= 2:
-        raise UserError("--judge-budget must be 0 or more, and --judge-temperature from 0 to 2")
 
 
 def _local(folder: str, precision: str) -> Callable[[], ChatModel]:

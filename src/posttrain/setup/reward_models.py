@@ -12,6 +12,7 @@ from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
 from posttrain.models.load import locate, tokenizer_of
+from posttrain.options.online import OnlineOptions
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.chat_models import EngineChat
 from posttrain.rollouts.policy import load_policy
@@ -20,7 +21,6 @@ from posttrain.runs.timeline import Span
 from posttrain.setup.backend import Backend, connect, share_of
 from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
 from posttrain.setup.judges import JudgeModels
-from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import ScoreFn, Task
 

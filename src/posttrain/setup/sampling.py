@@ -19,6 +19,9 @@ from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
+from posttrain.options.online import OnlineOptions
+from posttrain.options.option import given
+from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
@@ -28,9 +31,16 @@ from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.episode_length import EpisodeLength, episode_length
 from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.reward_models import Placed, refuse_other_zeros
-from posttrain.setup.sampling_options import PIPELINED, SCHEDULES, OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
+
+PIPELINED = "pipelined"
+SCHEDULES: Mapping[str, Schedule | None] = {
+    "auto": None,
+    "lockstep": "lockstep",
+    "continuous": "continuous",
+    PIPELINED: None,  # `Players.pipelined` decides
+}
 
 
 class _Rewards(Protocol):
@@ -293,6 +303,8 @@ def read_tasks(
         UserError: options that contradict each other.
         DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
     """
+    if not (given(config.dataset) or environment):
+        raise UserError("`dataset` is required: a hub id, a file or folder, or gym:NAME")
     if environment is not None and not config.dataset:
         tasks, heldout = own_tasks(config, environment)
         return tasks, heldout, []

@@ -69,18 +69,6 @@ def test_options_that_name_files_hosts_or_models_are_refused(shared, body, name)
     assert "unknown option" in refused(clients["alice"], asked) and len(services.store.all()) == 1
 
 
-def test_no_allowed_option_names_anything_outside():
-    """Of the recipes' own lists of options that name files and models."""
-    from posttrain.algorithms import ALGORITHMS
-    from posttrain.server.jobs.options import ALLOWED, Choice
-    from posttrain.session.inputs import NAMING
-
-    for allowed in ALLOWED.values():
-        assert {*allowed} & {*NAMING} <= {"algorithm"}  # which may be FILE.py:Class on a command line
-        named = allowed.get("algorithm", Choice(()))
-        assert isinstance(named, Choice) and {*named.words} <= ALGORITHMS.keys()
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -129,28 +129,6 @@ def test_each_command_has_its_configuration(server):
     assert config["reward"] == "numbers=1.0 tags=0.1" and config["eval_dataset"] == "data/heldout.jsonl"
 
 
-@pytest.mark.parametrize("command", ["rl", "sft", "preference", "reward-model"])
-def test_every_option_that_is_allowed_is_one_of_the_command(command):
-    from posttrain.parsing import kinds_of
-    from posttrain.recipes.preference import Preferences
-    from posttrain.recipes.reward_model import Scoring
-    from posttrain.recipes.rl import RL
-    from posttrain.recipes.sft import SFT
-    from posttrain.server.jobs.options import ALLOWED
-
-    form = {"rl": RL, "sft": SFT, "preference": Preferences, "reward-model": Scoring}[command]
-    assert not ALLOWED[command].keys() - kinds_of(form).keys()
-
-
-def test_every_algorithm_that_is_allowed_is_one():
-    from posttrain.algorithms import ALGORITHMS, COMMANDS
-    from posttrain.server.jobs.options import ALLOWED
-
-    for command in ("rl", "preference"):
-        for name in ALLOWED[command]["algorithm"].words:
-            assert COMMANDS[ALGORITHMS[name]().family] == command
-
-
 def test_what_jobs_were_there_is_there_after_a_restart(server):
     services, clients, _ = server()
     job_id = clients["alice"].submit()["id"]

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-import tyro
+from posttrain.options.option import POSITIONAL
 
 FILE = "annotation.db"
 
@@ -164,7 +164,7 @@ class Users:
 class Consensus:
     """Aggregate annotations into one ranking per item; report inter-annotator agreement."""
 
-    file: tyro.conf.Positional[str] = ""
+    file: Annotated[str, POSITIONAL] = ""
     """Annotations: a jsonl or parquet file. With item, annotator, ranking, and optionally failed."""
     method: str = "majority"
     """Label aggregation, such as majority or dawid-skene. One of majority, dawid-skene, bradley-terry and

@@ -31,7 +31,6 @@ from posttrain.options.evaluation import DataShow
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
 from posttrain.setup.feedback import JUDGEMENTS, PAIRS, Feedback
-from posttrain.setup.training_options import at_least
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Task
 
@@ -100,13 +99,8 @@ def _check(config: DataShow) -> None:
         raise UserError("--dataset is required: a file, folder, glob or hub id, gym:NAME, or a mixture")
     if config.layout not in ("auto", *LAYOUTS):
         raise unknown("--layout", config.layout, ("auto", *LAYOUTS))
-    if config.train_on not in ("all", "last"):
-        raise unknown("--train-on", config.train_on, ("all", "last"))
-    at_least("rows", config.rows, 0)
-    at_least("first", config.first, 1)
-    at_least("max_tokens", config.max_tokens, 1)
-    if not 0 <= config.eval_share < 1 or (config.eval_share and config.eval_dataset):
-        raise UserError("--eval-share must be from 0 to below 1, and excludes --eval-dataset")
+    if config.eval_share and config.eval_dataset:
+        raise UserError("`eval_share` excludes `eval_dataset`; pass one of them")
 
 
 def layout_in(config: DataShow) -> str:

@@ -162,13 +162,6 @@ def _load(config: Evaluate, saved: SavedModel) -> Policy:
 
 def _prepare(config: Evaluate) -> _Parts:
     """Resolve all parts but the weights and validate all options, before anything is written."""
-    answers, temperature = config.decodings().get("sampled", (1, 1.0))
-    if answers < 1 or config.max_new_tokens < 1:
-        raise UserError("--samples and --max-new-tokens must be 1 or more; for greedy decoding only, type --greedy")
-    if not 0 <= config.max_lost <= 1:
-        raise UserError(f"--max-lost must be a fraction from 0 to 1; got {config.max_lost}")
-    if temperature <= 0:
-        raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
     judging = judges_in(config, lambda name: saved_model(name).where, config.seats)
     judging.refuse_policy("posttrain evaluate")
     rewards, _, judge_notes = rewards_with(

@@ -138,18 +138,10 @@ def _check(config: Generate) -> None:
         raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
     if config.environment and (config.prompt or config.chat):
         raise UserError("--environment takes tasks of --prompts or its own; leave out --prompt and --chat")
-    for name in ("environment_args", "seats"):
-        if getattr(config, name) and not config.environment:
-            raise UserError(f"--{name.replace('_', '-')} needs --environment; pass it too")
-    if min(config.n, config.max_new_tokens, config.limit) < 1:
-        raise UserError("--n, --limit and --max-new-tokens must be 1 or more")
+    if config.seats and not config.environment:
+        raise UserError("`seats` needs `environment`; pass it too")
     if config.n > 1 and (config.greedy or config.chat):
         raise UserError(f"--n {config.n} needs sampling outside a conversation; leave out --greedy and --chat, or --n")
-    if not (config.temperature > 0 and config.top_k >= 0 and 0 < config.top_p <= 1):
-        raise UserError(
-            f"--temperature must be above 0 (else type --greedy), --top-k 0 or more and --top-p above 0 and at most 1; "
-            f"got {config.temperature}, {config.top_k} and {config.top_p}"
-        )
 
 
 def _sampling(config: Generate) -> Sampling:

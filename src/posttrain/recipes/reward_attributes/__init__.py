@@ -31,7 +31,7 @@ from posttrain.session.early_stopping import patience
 from posttrain.session.result import RunResult, heldout_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
-from posttrain.setup import feedback, pair_options
+from posttrain.setup import feedback
 from posttrain.setup.feedback import RANKINGS, RATINGS, Sides, Units
 from posttrain.setup.lora_options import lora_of
 from posttrain.training.attributes import RatingLoss, rated_batch
@@ -164,7 +164,6 @@ def _compared(
 
 
 def _check(config: Attributes) -> None:
-    pair_options.check(config, zero_or_more=("gate_width",))
     if not config.ratings:
         raise UserError("--ratings is required: a file, folder, glob or hub id")
     if config.eval_dataset and not config.dataset:

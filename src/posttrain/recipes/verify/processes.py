@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from posttrain.options.online import OnlineOptions
 from posttrain.recipes.verify.bounds import GAP_MAX, PROCESSES
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
@@ -10,7 +11,6 @@ from posttrain.rollouts.policy import Policy
 from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ClusterOptions
 from posttrain.setup.policy import trained_policy
-from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss

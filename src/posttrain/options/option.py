@@ -1,0 +1,204 @@
+"""What an option is: its annotation says type, range and who may set it; its text stands under it.
+
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-6
+    \"\"\"Peak learning rate.\"\"\"
+
+Command line, TOML, Python and jobs read these declarations. A value is checked in `Form.__post_init__` and nowhere
+else, whichever door it came through. Standard library only.
+"""
+
+import dataclasses
+import math
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from posttrain.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers from `low` to `high`; those that are `out` are not in it themselves."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    out: Literal["", "low", "high"] = ""
+    infinite: bool = False  # whether infinity is a value, such as of a limit
+
+    def __contains__(self, value: float) -> bool:
+        below = self.low < value if self.out == "low" else self.low <= value
+        over = value < self.high if self.out == "high" else value <= self.high
+        return below and over and (math.isfinite(value) or (self.infinite and value > 0))
+
+    def __str__(self) -> str:
+        if self.low == -math.inf:
+            return "a finite number"
+        if self.high == math.inf:
+            return f"above {self.low:g}" if self.out == "low" else f"{self.low:g} or more"
+        least = f"above {self.low:g}" if self.out == "low" else f"{self.low:g}"
+        return f"{least} to {'below ' if self.out == 'high' else ''}{self.high:g}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The value names something that Python may give as an object: a data set, a reward, a model, ..."""
+
+    name: str
+
+
+POSITIONAL = "positional"
+"""Mark of an option that is typed without its name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stranger's job may set the option, within these limits. It may set none without this mark.
+
+    Attributes:
+        low: of a number, the least.
+        high: of a number, the greatest.
+        names: of a choice, those that a job may make; all unless given.
+        text: whether free text is allowed, for the model to read; otherwise text has words of letters and digits.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    names: tuple[str, ...] = ()
+    text: bool = False
+
+    def refuse(self, option: "Option", value: Any) -> None:
+        """Raise `UserError` unless a job may set the option to this value."""
+        kind = option.alternatives[0]
+        if self.names or get_origin(kind) is Literal:
+            names = self.names or get_args(kind)
+            if not isinstance(value, str) or value not in names:
+                raise UserError(f"'{option.name}' must be one of {', '.join(names)}; got {_shown(value)}")
+        elif kind is bool:
+            if not isinstance(value, bool):
+                raise UserError(f"'{option.name}' must be true or false; got {_shown(value)}")
+        elif kind in (int, float):
+            self._refuse_number(option, value, whole=kind is int)
+        elif self.text:
+            if not isinstance(value, str) or len(value) > _LONGEST or _CONTROL.search(value):
+                raise UserError(
+                    f"'{option.name}' must be text of at most {_LONGEST} characters, none of them control characters"
+                )
+        elif not isinstance(value, str) or not _WORDS.fullmatch(value):
+            raise UserError(f"'{option.name}' has 1 to 500 letters, digits, _ . and spaces; got {_shown(value)}")
+
+    def _refuse_number(self, option: "Option", value: Any, *, whole: bool) -> None:
+        low = max(self.low, option.range.low if option.range else -math.inf)
+        fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not fits or not low <= value <= self.high:  # nan is not, either
+            kind = "a whole number" if whole else "a number"
+            raise UserError(f"'{option.name}' must be {kind} from {low:g} to {self.high:g}; got {_shown(value)}")
+
+
+_LONGEST = 20_000
+_WORDS = re.compile(r"[\w. ]{1,500}", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
+
+
+class Option(NamedTuple):
+    """One option, as every reader sees it."""
+
+    name: str
+    type: Any
+    default: Any
+    range: Range | None
+    kind: str  # "" for a plain value
+    job: Job | None  # None where a job may not set it
+
+    @property
+    def alternatives(self) -> list[Any]:
+        """The types of a value, without None."""
+        return [one for one in alternatives(self.type) if one is not types.NoneType]
+
+    def refuse(self, value: Any) -> None:
+        """Raise `UserError` unless `value` is of the option's type and in its range."""
+        if self.kind or (value is None and types.NoneType in alternatives(self.type)):
+            return
+        if choices := [one for kind in self.alternatives if get_origin(kind) is Literal for one in get_args(kind)]:
+            if value not in choices:
+                raise unknown(self.name, str(value), map(str, choices))
+        elif not any(is_one(value, kind) for kind in self.alternatives):
+            raise UserError(f"`{self.name}` must be {expected(self.type)}; got {_shown(value)}")
+        if self.range and value not in self.range:
+            raise UserError(f"`{self.name}` must be {self.range}; got {value}")
+
+
+@dataclass(frozen=True)
+class Form:
+    """Base of all forms: checks each value, then what they say together."""
+
+    def __post_init__(self) -> None:
+        for option in options_of(type(self)).values():
+            option.refuse(getattr(self, option.name))
+        self.together()
+
+    def together(self) -> None:
+        """Refuse what two options say together."""
+
+
+@cache
+def options_of(form: type) -> Mapping[str, Option]:
+    """The options of a form by name, those of its groups first."""
+    hints = get_type_hints(form, include_extras=True)
+    return {field.name: _option(field, hints[field.name]) for field in dataclasses.fields(form)}
+
+
+def _option(field: "dataclasses.Field[Any]", hint: Any) -> Option:
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    default = None if field.default is dataclasses.MISSING else field.default
+    (range_, named, job) = (next((m for m in marks if isinstance(m, mark)), None) for mark in (Range, Kind, Job))
+    return Option(field.name, kind, default, range_, named.name if named else "", job)
+
+
+def alternatives(kind: Any) -> list[Any]:
+    """The types of a union, or the one type that there is, without annotations."""
+    if get_origin(kind) is Annotated:
+        return alternatives(get_args(kind)[0])
+    if get_origin(kind) in (types.UnionType, Union):
+        return [option for part in get_args(kind) for option in alternatives(part)]
+    return [kind]
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "true or false", dict: "a table"}
+
+
+def expected(kind: Any) -> str:
+    """A type in plain words."""
+    return " or ".join(_named(option) for option in alternatives(kind) if option is not types.NoneType)
+
+
+def _named(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return f"one of {', '.join(map(str, get_args(option)))}"
+    if get_origin(option) is tuple:
+        return f"a list, each {expected(get_args(option)[0])}"
+    return _NAMES.get(option, "a value")
+
+
+def is_one(value: Any, kind: Any) -> bool:
+    """Whether a value is of this type; a whole number is a number, and a bool is none."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple | list)
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is kind if kind in (int, bool) else isinstance(value, kind)
+
+
+def given(value: Any) -> bool:
+    """Whether an option that may name an object was given: an empty text and None say that it was not.
+
+    Rows are given even if there are none of them, which their reader says.
+    """
+    return value is not None and not (isinstance(value, str) and not value)
