@@ -202,3 +202,34 @@ def given(value: Any) -> bool:
     Rows are given even if there are none of them, which their reader says.
     """
     return value is not None and not (isinstance(value, str) and not value)
+
+
+MARK = "python:"
+"""How a configuration begins to say which object an option was given: `python:NAME`, and its digest if it has one."""
+
+
+def written(form: Any) -> dict[str, Any]:
+    """What a configuration file says of a form: its values, and of objects the names.
+
+    Example:
+        >>> written(type("Some", (Form,), {})())
+        {}
+    """
+    options = options_of(type(form))
+    values = {name: getattr(form, name) for name in options}
+    return {name: _written(value) if options[name].kind else value for name, value in values.items()}
+
+
+def _written(value: Any) -> Any:
+    if value is None or isinstance(value, str | Path | int | float):
+        return value
+    if isinstance(value, Mapping):
+        table = {str(key): _written(item) for key, item in value.items()}
+        return table
+    return f"{MARK}{name_of(value)}"
+
+
+def name_of(value: Any) -> str:
+    """The qualified name of a function or class, or of an object's class."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,1 @@
+"""What an option names, bound to an object."""
