@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from posttrain.data import gym, rows, tasks
 from posttrain.data.gym import load_gym, parse_gym, split_of
-from posttrain.data.tasks import disjoint
+from posttrain.data.heldout import disjoint
 from posttrain.errors import UserError
 
 SMALL = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1"  # fewer than 200 questions in all

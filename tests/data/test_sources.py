@@ -278,22 +278,6 @@ def test_rows_in_memory_are_a_source_named_by_their_content():
         load_rows("memory:0123")
 
 
-def test_what_cannot_be_rows_in_memory():
-    import datasets
-
-    whole = datasets.Dataset.from_list(ROWS)
-    for rows, problem in (
-        (whole.to_iterable_dataset(), r"got IterableDataset, which is read once .* such as list\(data.take"),
-        ((row for row in ROWS), "got generator, which is read once"),
-        (datasets.DatasetDict(test=whole), r"got DatasetDict; name a split, such as data\['test'\]"),
-        ("a.jsonl", "got str; a file or hub id is a source itself"),
-        ([], "got no rows"),
-        ([ROWS[0], "x"], "takes dictionaries; row 2 is of type str"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            in_memory(rows)
-
-
 def test_an_empty_folder(tmp_path):
     with pytest.raises(DataError, match="holds no data"):
         load_rows(str(tmp_path))

@@ -2,10 +2,9 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from posttrain.data.tasks import disjoint, divide, dress, hold_out, load_tasks
+from posttrain.data.heldout import disjoint
+from posttrain.data.tasks import dress, load_tasks
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message, Task
 
@@ -112,16 +111,6 @@ def test_only_what_the_user_says_is_dressed():
     assert [m.content for m in dressed] == ["<a>", "b", "<c>"]
 
 
-def test_disjoint_compares_questions_and_says_how_many_it_dropped():
-    with_system = Task((Message("system", "s"), Message("user", "1 + 1")))
-    train = [task("1 + 1"), task("a", "b", "c")]
-    heldout = [with_system, task("1  + 1\n"), task("2 + 2"), task("a", "b", "c"), task("a", "x", "c"), task("2 + 2")]
-    kept, removed = disjoint(train, heldout)
-    assert kept == [heldout[2], heldout[4]] and removed == 4
-    with pytest.raises(UserError, match="all 1 held-out tasks are also in the training data"):
-        disjoint(train, [task("1 + 1")])
-
-
 def test_gym_sources_are_made_not_read():
     options = {"limit": 4, "seed": 3, "split": "heldout", "prompt_template": "{prompt} Think."}
     tasks = load_tasks("gym:chain_sum", **options)
@@ -130,54 +119,3 @@ def test_gym_sources_are_made_not_read():
     assert len(load_tasks("gym:chain_sum", limit=3)) == 3
     with pytest.raises(UserError, match="leave out `columns`"):
         load_tasks("gym:chain_sum", columns={"prompt": "question"})
-
-
-QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=40, max_size=60)
-
-
-def asked(questions) -> list[Task]:
-    """The same question with several system messages, spacings and answers."""
-    return [
-        Task((Message("system", f"s{reply}"), Message("user", f"what is{' ' * (reply + 1)}{q}")), answer=f"{q}{reply}")
-        for q, reply in questions
-    ]
-
-
-@given(QUESTIONS, st.integers(0, 5))
-def test_held_out_and_trained_share_no_question_and_lose_none(questions, seed):
-    try:
-        learned, heldout = hold_out(asked(questions), 0.5, seed)
-    except UserError:
-        return
-    assert sorted(map(str, learned + heldout)) == sorted(map(str, asked(questions)))
-    assert not {t.answer[:-1] for t in learned} & {t.answer[:-1] for t in heldout}
-
-
-def test_a_row_more_moves_no_other_row():
-    some, more = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(150)])
-    fewer, all_of_them = ({t.answer for t in hold_out(tasks, 0.3, 0)[1]} for tasks in (some, more))
-    assert fewer <= all_of_them
-
-
-def test_share_held_out_is_about_what_was_asked_for_and_depends_on_the_seed():
-    everything = asked([(q, 0) for q in range(2000)])
-    heldout = {seed: hold_out(everything, 0.1, seed)[1] for seed in (0, 1)}
-    assert 150 < len(heldout[0]) < 250  # 200 expected; a standard deviation is 13
-    assert heldout[0] != heldout[1]
-
-
-def test_what_is_held_out_is_a_share_or_what_is_offered_and_no_more_than_the_limit():
-    tasks, others = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(95, 120)])
-    learned, heldout, notes = divide(tasks, share=0.3, offered=None, limit=10, seed=0)
-    assert len(heldout) == 10 and len(learned) < 80
-    assert notes == (f"of {100 - len(learned)} held-out rows the first 10 are used (`eval_limit`)",)
-    learned, heldout, notes = divide(tasks, share=0.0, offered=lambda: others, limit=20, seed=0)
-    assert learned == tasks and [t.answer for t in heldout] == [f"{q}0" for q in range(100, 120)]
-    assert notes == ("5 held-out rows are also in the training data, or twice, and were left out",)
-    assert divide(tasks, share=0.0, offered=None, limit=10, seed=0) == (tasks, [], ())
-
-
-@pytest.mark.parametrize(("share", "problem"), [(1e-9, "nothing to hold out"), (1 - 1e-9, "nothing to train on")])
-def test_a_share_that_leaves_one_side_empty_is_refused(share, problem):
-    with pytest.raises(UserError, match=problem):
-        hold_out(asked([(1, 0), (2, 0)]), share, 0)

@@ -3,7 +3,10 @@
 from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.completions import load_completions
 from posttrain.data.demonstrations import load_demonstrations
+from posttrain.data.digests import digest_of_rows
+from posttrain.data.given import Source
 from posttrain.data.gym import load_gym, parse_gym, split_of
+from posttrain.data.heldout import Disjoint, disjoint, divide, hold_out, met_before, question_of, split
 from posttrain.data.mixtures import split_for
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example, Graded, Labelled, PackedRow, Pair, pack
@@ -11,7 +14,7 @@ from posttrain.data.preferences import judged_of, judgements_of, load_judgements
 from posttrain.data.ratings import graded_of, load_ratings
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import in_memory, load_rows, read_rows
-from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before, question_of
+from posttrain.data.tasks import load_tasks
 from posttrain.data.texts import load_texts
 from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, save_for_scores
 
@@ -25,9 +28,11 @@ __all__ = [
     "PackedRow",
     "Pair",
     "Row",
+    "Source",
     "TrainOn",
     "TrainingIds",
     "batch_indices",
+    "digest_of_rows",
     "disjoint",
     "divide",
     "ending_at_stop",
@@ -55,6 +60,7 @@ __all__ = [
     "read_rows",
     "save_for_scores",
     "seed_for",
+    "split",
     "split_for",
     "split_of",
 ]

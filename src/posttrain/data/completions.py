@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
+from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded
 from posttrain.data.meaning import is_empty
 from posttrain.data.rows import Row, after
@@ -17,7 +18,7 @@ _BEGINS = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
 
 
 def load_completions(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -31,7 +32,7 @@ def load_completions(
     other columns become metadata. Rows of a run's `samples.jsonl` are read too.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`).
+        source: a file, folder, hub id, or the rows themselves (see `load_rows`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most rows, from the first.
@@ -40,7 +41,7 @@ def load_completions(
     Raises:
         DataError: as `load_rows`, or a row without a prompt or completion, by file, line and field.
     """
-    if source.startswith("gym:"):
+    if isinstance(source, str) and source.startswith("gym:"):
         raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
     found = Loaded[Episode]()
     rows = read_rows(source, split=split, columns=columns, limit=limit)

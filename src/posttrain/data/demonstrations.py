@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded
 from posttrain.data.meaning import is_empty
 from posttrain.data.mixtures import mix
@@ -14,7 +15,7 @@ from posttrain.types import Message
 
 
 def load_demonstrations(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -31,7 +32,7 @@ def load_demonstrations(
     Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`).
+        source: a file, folder, hub id, or the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most conversations, from the first.
@@ -44,7 +45,7 @@ def load_demonstrations(
     """
     found = Loaded[tuple[Message, ...]]()
 
-    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Message, ...]]:
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Message, ...]]:
         rows = gathered_trees(read_rows(part, split=split, columns=columns, limit=limit))
         rows = [best_conversation(row) if is_tree(row) else row for row in rows]
         return found.usable(rows, lambda row: [dress(conversation_in(row), system, prompt_template)])

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import exists, path_of
+from posttrain.data.given import GIVEN, is_missing, rows_given
+from posttrain.errors import DataError, first_line
 
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 """The options that name data."""
@@ -51,6 +54,32 @@ def rows_digest(items: Iterable[object]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for item in items:
         found.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")
+    return found.hexdigest()
+
+
+def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of rows given as objects: of each row's columns that have a value, as JSON with sorted keys.
+
+    It is the same for a list, a `datasets.Dataset` and a DataFrame of the same rows.
+
+    Raises:
+        DataError: a value that JSON does not have, by row and column.
+        UserError: as `rows_given`.
+    """
+    found = hashlib.sha256()
+    for number, row in enumerate(rows_given(rows), 1):
+        for name, value in sorted(row.items()):
+            if is_missing(value):
+                continue
+            try:
+                text = json.dumps([name, value], allow_nan=False, sort_keys=True)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise DataError(
+                    f"row {number} of {GIVEN}: column '{name}' has no digest: {first_line(error)}; turn its values "
+                    "into text or numbers, or remove the column"
+                ) from error
+            found.update(text.encode())
+        found.update(b"\n")
     return found.hexdigest()
 
 

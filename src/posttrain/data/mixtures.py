@@ -17,24 +17,25 @@ from fractions import Fraction
 from typing import NamedTuple, TypeVar
 
 from posttrain.data.files import exists
+from posttrain.data.given import Source
 from posttrain.data.order import seed_for
 from posttrain.data.rows import UnknownColumn
 from posttrain.data.sources import has_splits
 from posttrain.errors import DataError, UserError
 
 T = TypeVar("T")
-Load = Callable[[str, Mapping[str, str] | None, int | None], Sequence[T]]
+Load = Callable[[Source, Mapping[str, str] | None, int | None], Sequence[T]]
 """Reads one source, with these columns and at most this number of rows."""
 
 
 class Part(NamedTuple):
     """One source of a mixture."""
 
-    source: str
+    source: Source
     share: Fraction  # the shares of all parts sum to 1
 
 
-def parts_of(source: str) -> tuple[Part, ...]:
+def parts_of(source: Source) -> tuple[Part, ...]:
     """What a data set is mixed of: itself alone, or the parts of `a.jsonl=0.7 b.parquet=0.3`.
 
     Raises:
@@ -44,14 +45,14 @@ def parts_of(source: str) -> tuple[Part, ...]:
         >>> [(part.source, str(part.share)) for part in parts_of("a.jsonl=3 'gym:chain_sum?max_terms=3=1'")]
         [('a.jsonl', '3/4'), ('gym:chain_sum?max_terms=3', '1/4')]
     """
-    if exists(source) or not (words := _words(source)):
+    if not isinstance(source, str) or exists(source) or not (words := _words(source)):
         return (Part(source, Fraction(1)),)
     named = [word.rpartition("=")[::2] for word in words]
     weights = [_weight(source, word, weight) for word, (_, weight) in zip(words, named, strict=True)]
     return tuple(Part(name, weight / sum(weights)) for (name, _), weight in zip(named, weights, strict=True))
 
 
-def mix(source: str, load: Load[T], *, columns: Mapping[str, str] | None, limit: int | None, seed: int) -> list[T]:
+def mix(source: Source, load: Load[T], *, columns: Mapping[str, str] | None, limit: int | None, seed: int) -> list[T]:
     """The items of a source, or one epoch of a mixture.
 
     A column is mapped in those parts of a mixture that have it, of which there must be one.
@@ -71,7 +72,7 @@ def mix(source: str, load: Load[T], *, columns: Mapping[str, str] | None, limit:
     return interleaved([items for items, _ in found], [part.share for part in parts], seed)[:limit]
 
 
-def _load(source: str, load: Load[T], columns: Mapping[str, str]) -> tuple[Sequence[T], Mapping[str, UnknownColumn]]:
+def _load(source: Source, load: Load[T], columns: Mapping[str, str]) -> tuple[Sequence[T], Mapping[str, UnknownColumn]]:
     """The items of one part, and of each column that it does not have the error which says so."""
     wanted, problems = dict(columns), dict[str, UnknownColumn]()
     while True:
@@ -104,7 +105,7 @@ def interleaved(lists: Sequence[Sequence[T]], shares: Sequence[Fraction], seed: 
     return [item for _, _, item in sorted(placed, key=lambda one: one[:2])]
 
 
-def split_for(source: str, split: str) -> str | None:
+def split_for(source: Source, split: str) -> str | None:
     """`split`, where a source or a part of the mixture may be divided into splits; else None, all of it."""
     return split if any(has_splits(part.source) for part in parts_of(source)) else None
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from posttrain.data.chat import ChatFormat
+from posttrain.data.given import Source
 from posttrain.data.layouts import gathered, layout_of
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.meaning import BAD, GOOD, is_empty
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 def load_preferences(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -57,8 +58,8 @@ def load_preferences(
     to learn, and the row is left out, unless `ties`.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`), in which preferences
-            about one prompt that follow each other stay together and count once.
+        source: a file, folder, hub id, or the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`),
+            in which preferences about one prompt that follow each other stay together and count once.
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most rows, from the first.
@@ -77,7 +78,7 @@ def load_preferences(
 
     found = Loaded[Preference]()
 
-    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Preference, ...]]:
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Preference, ...]]:
         rows = gathered_trees(gathered(read_rows(part, split=split, columns=columns, limit=limit)))
         return together(found.usable(rows, read))
 
@@ -100,7 +101,7 @@ def _is_tie(row: Row) -> bool:
 
 
 def load_judgements(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -137,7 +138,7 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
 
 
 def mixed_usable(
-    source: str,
+    source: Source,
     read: Callable[[Row], Sequence[T]],
     *,
     split: str | None,
@@ -149,7 +150,7 @@ def mixed_usable(
     """What `Loaded.usable` makes of the rows of a source, or of each part of a mixture."""
     found = Loaded[T]()
 
-    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[T]:
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[T]:
         return found.usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read)
 
     found += mix(source, load, columns=columns, limit=limit, seed=seed)

@@ -128,11 +128,11 @@ def _kto(row: Row) -> list[Fields]:
         value = row.get(name)
         turns = as_list(row, list_in(value) if isinstance(value, str) else value, name)
         return [{"prompt": turns[:-1], "completion": turns[-1:]} | label]
-    prompt = _asked(row, "instruction")
+    prompt = asked(row, "instruction")
     return [{"prompt": prompt, "completion": row.get("output")} | label]
 
 
-def _asked(row: Row, name: str) -> Any:
+def asked(row: Row, name: str) -> Any:
     """A prompt; of an instruction with its `input`."""
     said, more = row.get(name), row.get("input") if name == "instruction" else None
     return said if is_empty(more) else f"{said}\n\n{more}"
@@ -249,8 +249,8 @@ def _openai(row: Row) -> list[Fields]:
 
 
 def _chosen_response(row: Row) -> list[Fields]:
-    asked = _asked(row, _first(row, *PROMPTS))
-    return pair(asked, row.get("chosen_response"), row.get("rejected_response"), 1)
+    prompt = asked(row, _first(row, *PROMPTS))
+    return pair(prompt, row.get("chosen_response"), row.get("rejected_response"), 1)
 
 
 def _prompt_elsewhere(row: Row) -> bool:
@@ -272,7 +272,7 @@ def _says_response(value: Any) -> bool:
 
 
 def _with_prompt(row: Row) -> list[Fields]:
-    return pair(_asked(row, _first(row, *PROMPTS)), row.get("chosen"), row.get("rejected"), 1)
+    return pair(asked(row, _first(row, *PROMPTS)), row.get("chosen"), row.get("rejected"), 1)
 
 
 # --- several responses in an order
@@ -297,7 +297,7 @@ def _nectar(row: Row) -> list[Fields]:
 
 def _generations(row: Row) -> list[Fields]:
     """Distilabel's and Argilla's `generations` with their `ratings`."""
-    prompt = _asked(row, _first(row, *PROMPTS))
+    prompt = asked(row, _first(row, *PROMPTS))
     return [scored(prompt, row.get("generations"), row.get(_first(row, "ratings", "rating")))]
 
 

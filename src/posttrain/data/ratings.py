@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.fields import as_answer, as_list, as_mapping, as_text
+from posttrain.data.given import Source
 from posttrain.data.layouts import turns_of
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Graded
@@ -20,7 +21,7 @@ HELPSTEER = ("helpfulness", "correctness", "coherence", "complexity", "verbosity
 
 
 def load_ratings(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,

@@ -3,7 +3,6 @@
 The one file that knows `datasets`, which is imported when it is needed.
 """
 
-import copy
 import glob
 import hashlib
 import json
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of, read_file, row_of
+from posttrain.data.given import GIVEN, Source, rows_given
 from posttrain.data.rows import Row, map_columns
 from posttrain.errors import DataError, UserError, first_line
 
@@ -26,14 +26,15 @@ _memory: dict[str, list[dict[str, Any]]] = {}
 
 
 def load_rows(
-    source: str, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
+    source: Source, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """The rows of a data set as dictionaries. `read_rows` says the same with the place of each row.
 
     Args:
         source: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow; text also with .gz, .bz2, .xz or .zst); a folder of
             such files; a glob such as `data/*.jsonl`; a folder written by `save_to_disk`; a hub id,
-            `OWNER/NAME[:CONFIG][@REVISION]`; or what `in_memory` returned.
+            `OWNER/NAME[:CONFIG][@REVISION]`; what `in_memory` returned; or the rows themselves: a list or generator of
+            dictionaries, a `datasets.Dataset`, a DataFrame of pandas or polars, or a table of pyarrow.
         split: which part of a folder or hub data set; "train" if there is one, unless said otherwise.
         columns: new name -> name in the data, where `a.b` is the field `b` inside the field `a`.
         limit: the most rows to read, from the first.
@@ -46,25 +47,24 @@ def load_rows(
 
 
 def read_rows(
-    source: str, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
+    source: Source, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
 ) -> list[Row]:
     """As `load_rows`, but each row knows its place. There is at least one."""
     if limit is not None and limit < 1:
         raise UserError(f"the limit of rows must be 1 or more; got {limit}")
-    if source.startswith("gym:"):
+    if isinstance(source, str) and source.startswith("gym:"):
         raise DataError(
             f"'{source}' makes tasks, not rows; it can be a `dataset` of rl and evaluate, not of this command"
         )
     rows = list(islice(_found(source, split), limit))
     if not rows:
-        raise DataError(
-            f'\'{source}\' has no rows; expected at least one, such as {{"prompt": ..., "answer": ...}} in jsonl'
-        )
+        what = f"'{source}' has no rows" if isinstance(source, str) else "no rows were given"
+        raise DataError(f'{what}; expected at least one, such as {{"prompt": ..., "answer": ...}} in jsonl')
     return map_columns(rows, columns) if columns else rows
 
 
 def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A source for rows that are in memory: a list of dictionaries, or a `datasets.Dataset`.
+    """A name for rows that are in memory, where a source must be text; raises as `load_rows` of the rows.
 
     What it returns stands wherever a data set is named, also in a mixture. It is made of the rows' content: a run is
     resumed by a process that made the same rows, and a run directory does not hold them.
@@ -76,41 +76,35 @@ def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
         >>> load_rows(in_memory([{"prompt": "1+1?", "answer": "2"}]))
         [{'prompt': '1+1?', 'answer': '2'}]
     """
-    kind = type(rows).__name__
-    if isinstance(rows, str | Mapping):
-        hint = f"name a split, such as data['{next(iter(rows), 'train')}']" if isinstance(rows, Mapping) else ""
-        raise UserError(f"in_memory takes a list of rows; got {kind}; {hint or 'a file or hub id is a source itself'}")
-    if not hasattr(rows, "__len__"):
-        raise UserError(
-            f"in_memory takes rows that have a length; got {kind}, which is read once and may never end; take the rows "
-            "you want first, such as list(data.take(10_000))"
-        )
-    kept: list[dict[str, Any]] = []
-    digest = hashlib.blake2b(digest_size=8)
-    for number, row in enumerate(rows, 1):
-        if not isinstance(cast(object, row), Mapping):
-            raise UserError(f"in_memory takes dictionaries; row {number} is of type {type(row).__name__}")
-        kept.append(copy.deepcopy(dict(row)))
-        digest.update(json.dumps(kept[-1], default=repr).encode() + b"\n")
+    kept = list(rows_given(rows))
     if not kept:
         raise UserError("in_memory got no rows; expected at least one")
+    digest = hashlib.blake2b(digest_size=8)
+    for row in kept:
+        digest.update(json.dumps(row, default=repr).encode() + b"\n")
     source = _MEMORY + digest.hexdigest()
     _memory[source] = kept
     return source
 
 
-def has_splits(source: str) -> bool:
+def has_splits(source: Source) -> bool:
     """Whether a source may be divided into splits: a folder or hub data set, but not a file, a glob or rows in memory.
 
     Of a mixture: whether one of its sources may.
     """
+    if not isinstance(source, str):
+        return False
     if exists(source):
         path = Path(path_of(source)).expanduser()
         return path.is_dir() and not (path / _SAVED[1]).is_file()
     return not (source.startswith(_MEMORY) or _is_glob(source))
 
 
-def _found(source: str, split: str | None) -> Iterator[Row]:
+def _found(source: Source, split: str | None) -> Iterator[Row]:
+    if not isinstance(source, str):
+        if split not in (None, "train"):
+            raise UserError(f"{GIVEN} are not divided into splits; got split '{split}'; give the rows of that split")
+        return numbered(source)
     encoding, named = encoding_of(source), source
     source = path_of(source)
     path = Path(source).expanduser()
@@ -125,7 +119,12 @@ def _found(source: str, split: str | None) -> Iterator[Row]:
     if os.path.isdir(path):
         return _saved(path, split) if any((path / name).is_file() for name in _SAVED) else _folder(path, split)
     if source.startswith(_MEMORY):
-        return _from_memory(source)
+        if source not in _memory:
+            raise DataError(
+                f"'{source}' names rows that were in the memory of another process; write them to a file, or make the "
+                "same rows here with in_memory"
+            )
+        return numbered(_memory[source], source)
     if _is_glob(source):
         return _glob(source, split)
     hub = _HUB.fullmatch(source)
@@ -209,14 +208,10 @@ def _saved(path: Path, split: str | None) -> Iterator[Row]:
         yield row_of(value, f"{name} row {number}", f"{name}:{number}")
 
 
-def _from_memory(source: str) -> Iterator[Row]:
-    if source not in _memory:
-        raise DataError(
-            f"'{source}' names rows that were in the memory of another process; write them to a file, or make the same "
-            "rows here with in_memory"
-        )
-    for number, value in enumerate(_memory[source], 1):
-        yield row_of(value, f"row {number} of {source}", f"{source}:{number}")
+def numbered(rows: Iterable[Mapping[str, Any]], name: str = "") -> Iterator[Row]:
+    """Rows given as objects, each with its number as place and id."""
+    for number, row in enumerate(rows_given(rows), 1):
+        yield Row(row, f"row {number} of {name or GIVEN}", f"{name or 'rows'}:{number}")
 
 
 def _hub(source: str, hub: re.Match[str], split: str) -> Iterator[Row]:

@@ -1,15 +1,14 @@
 """Loading tasks: prompts with reference answers and metadata."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from posttrain.data.given import Source
 from posttrain.data.gym import load_gym
 from posttrain.data.loaded import Loaded
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
-from posttrain.data.order import seed_for
 from posttrain.data.public_layouts import own_rows
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
@@ -22,7 +21,7 @@ _GYM_SIZE = 1000  # tasks to make where no limit is given
 
 
 def load_tasks(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -40,8 +39,8 @@ def load_tasks(
     are verl's, whose answer is the field `ground_truth` of `reward_model`.
 
     Args:
-        source: a file, folder, hub id (see `load_rows`), `gym:` source (see `load_gym`), or a mixture of them (see
-            `mixtures`), for which a `gym:` source makes 1,000 tasks.
+        source: a file, folder, hub id, the rows themselves (see `load_rows`), a `gym:` source (see `load_gym`), or a
+            mixture of them (see `mixtures`), for which a `gym:` source makes 1,000 tasks.
         split: which part; "train" unless said otherwise. Of a `gym:` source: "train" or "heldout".
         columns: new name -> name in the data.
         limit: the most tasks; of a `gym:` source the number to make.
@@ -56,8 +55,8 @@ def load_tasks(
     """
     found = Loaded[Task]()
 
-    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
-        if not part.startswith("gym:"):
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
+        if not isinstance(part, str) or not part.startswith("gym:"):
             rows = gsm8k_as_tasks(read_rows(part, split=split, columns=columns, limit=limit))
             return found.usable(rows, lambda row: [task_in(row)], named, _own_prompts)
         if columns and part == source:
@@ -89,96 +88,6 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
         return dressed
     tools = next((m.tools for m in messages if m.tools), ())
     return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools)
-
-
-class Disjoint(NamedTuple):
-    """Held-out tasks disjoint from training, and how many were dropped for overlap."""
-
-    tasks: list[Task]
-    removed: int
-
-
-def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
-    """`heldout` without the tasks whose question is also in `train`, and without repeats of its own.
-
-    Questions are compared by their text, whatever its spacing; system messages do not count.
-
-    Raises:
-        UserError: nothing is left.
-
-    Example:
-        >>> task = lambda text: Task((Message("user", text),))
-        >>> disjoint([task("1+1")], [task("1+1"), task("2+2"), task("2+2 ")]).removed
-        2
-    """
-    seen = {question_of(task.prompt) for task in train}
-    kept: list[Task] = []
-    for task in heldout:
-        question = question_of(task.prompt)
-        if question not in seen:
-            seen.add(question)
-            kept.append(task)
-    if not kept:
-        raise UserError(
-            f"all {len(heldout)} held-out tasks are also in the training data; hold out another file or split"
-        )
-    return Disjoint(kept, len(heldout) - len(kept))
-
-
-def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task], list[Task]]:
-    """Split tasks into training tasks and about `share` of them held out.
-
-    The side depends on the seed and the question, so that the same question never stands on both, and a row that is
-    added changes no other row's side.
-
-    Raises:
-        UserError: one of the two is empty.
-    """
-    sides: tuple[list[Task], list[Task]] = ([], [])
-    for task in tasks:
-        sides[seed_for(seed, "held out", *question_of(task.prompt)) < share * 2**63].append(task)
-    if not all(sides):
-        raise UserError(
-            f"`eval_share={share}` of {len(tasks)} rows leaves nothing "
-            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or `eval_dataset`"
-        )
-    return sides
-
-
-class Divided(NamedTuple):
-    """Training tasks, held-out tasks, and messages about dropped rows."""
-
-    learned: list[Task]
-    heldout: list[Task]
-    notes: tuple[str, ...]
-
-
-def divide(
-    tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
-) -> Divided:
-    """Training tasks and at most `limit` held-out ones: a share of `tasks`, those `offered`, or none.
-
-    Raises:
-        UserError: as `hold_out` and `disjoint`.
-    """
-    removed = 0
-    if share:
-        learned, heldout = hold_out(tasks, share, seed)
-    else:
-        learned = list(tasks)
-        heldout, removed = disjoint(tasks, offered()) if offered is not None else Disjoint([], 0)
-    surplus = [f"of {len(heldout)} held-out rows the first {limit} are used (`eval_limit`)"]
-    return Divided(learned, heldout[:limit], (*met_before(removed), *(surplus if len(heldout) > limit else ())))
-
-
-def met_before(removed: int) -> list[str]:
-    """Message about held-out rows that `disjoint` removed."""
-    return [f"{removed} held-out rows are also in the training data, or twice, and were left out"] if removed else []
-
-
-def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
-    """The text by which prompts are compared: without system message and white space."""
-    return tuple(" ".join(m.text.split()) for m in prompt if m.role != "system")
 
 
 def _own_prompts(row: Row) -> list[Row]:

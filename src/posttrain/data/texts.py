@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded
 from posttrain.data.mixtures import mix
 from posttrain.data.sources import read_rows
 
 
 def load_texts(
-    source: str,
+    source: Source,
     *,
     split: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -18,7 +19,7 @@ def load_texts(
     """The texts of a data set: the field `text` of each row.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`).
+        source: a file, folder, hub id, or the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most texts, from the first.
@@ -29,7 +30,7 @@ def load_texts(
     """
     found = Loaded[str]()
 
-    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[str]:
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[str]:
         return found.usable(read_rows(part, split=split, columns=columns, limit=limit), lambda row: [row.text("text")])
 
     found += mix(source, load, columns=columns, limit=limit, seed=seed)

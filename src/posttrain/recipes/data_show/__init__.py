@@ -110,7 +110,7 @@ def layout_in(config: DataShow) -> str:
         UserError: they say nothing.
     """
     source = parts_of(config.dataset)[0].source
-    if source.startswith("gym:"):
+    if isinstance(source, str) and source.startswith("gym:"):
         return "rl"
     columns = parse_columns(config.columns) if config.columns else None
     try:
