@@ -7,7 +7,6 @@ user's mistake. 130 and 143: stopped by Ctrl-C and SIGTERM, with everything save
 
 import dataclasses
 import errno
-import importlib
 import json
 import os
 import shlex
@@ -20,16 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain import usage
-from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of
+from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of, begun, given_objects, sections_of
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown
 from posttrain.lookup import fetch
-from posttrain.options.hyperparameters import hyperparameters
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
-from posttrain.runs.run import CONFIG, Run, read_run
+from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
 from posttrain.session.callback import load_callback
-from posttrain.session.inputs import InputsChanged, relocated
+from posttrain.session.inputs import InputsChanged
 from posttrain.session.trackers import Tracking
 
 
@@ -76,10 +74,6 @@ SHARED: Mapping[str, Shared] = {
     "debug": Shared(bool, False, "Show tracebacks of errors."),
 }
 """Each command says which it has; all have --debug."""
-
-
-SPINCOUNT = "2500"
-"""Turns of the loop in which an OpenMP thread waits before it sleeps."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,10 +131,6 @@ def _set_up_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # Threads of torch's OpenMP (GNU's) wait for each other in a loop of 300,000 turns, which is some milliseconds.
-    # Beside another busy process that loop keeps the core which the thread that is waited for needs: docs/LOG.md.
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = SPINCOUNT
 
 
 def _unexpected(error: Exception, words: Sequence[str]) -> int:
@@ -284,14 +274,9 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
     _refuse_former(name, argv, file)
-    form, _ = command.load()
-    sections = [Section(name, form, table="")]
-    if command.family:
-        algorithm = str(given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm"))
-        sections.append(Section(algorithm, hyperparameters(algorithm, command.family), table="knobs", compact=True))
-    if command.cluster:
-        cluster = getattr(importlib.import_module("posttrain.options.cluster"), command.cluster)
-        sections.append(Section("cluster", cluster, table="cluster"))
+    algorithm = given(argv, "algorithm")
+    sections = sections_of(name, {**file, "algorithm": algorithm} if algorithm else file)
+    form = sections[0].form
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
     if {*HELP, HELP_ALL} & {*argv}:
@@ -318,39 +303,28 @@ def _flags(argv: Sequence[str]) -> set[str]:
     return {token.partition("=")[0] for token in argv}
 
 
-def _renamed(command: Command, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration from when the command was typed otherwise, with its option as it is called now."""
-    former, found = command.formerly, dict(config)
-    if former and former.option in found:
-        value = found.pop(former.option)
-        return {former.now: value, **found} if former.now else found
-    return found
-
-
-def _meant(run: Run) -> str:
-    """The command that goes on with a run, by the name that it has now."""
-    former = ((name, command.formerly) for name, command in COMMANDS.items() if command.formerly)
-    found = (name for name, was in former if (was.command == run.command and was.option in run.config))
-    return next(found, run.command)
-
-
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:
     """What the file of --config says, or the configuration of the run of --resume; and what to call it in errors."""
     config, resume = (given(argv, key) if key in command.shared else None for key in ("config", "resume"))
     if config and resume:
         raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
     if config:
-        return _renamed(command, config_file.read(Path(config))), config
+        return command.renamed(config_file.read(Path(config))), config
     if not resume:
         return {}, ""
     run = read_run(Path(resume))
-    if (meant := _meant(run)) not in ("", name):
+    meant, options = begun(run)
+    if meant not in ("", name):
         raise UserError(
             f"{resume} is a run of posttrain {meant}, not of posttrain {name}; type: posttrain {meant} --resume "
             f"{shlex.quote(resume)}"
         )
-    starts = [run.environment, *run.environment.get("resumed", [])]
-    return relocated(_renamed(command, run.config), run.path, starts), str(run.path / CONFIG)
+    if objects := given_objects(options):
+        raise UserError(
+            f"{resume} was given {' and '.join(f'`{key}`' for key in objects)} from Python "
+            f"({options[objects[0]].split()[0]}); resume it there: posttrain.resume({resume!r}, {objects[0]}=...)"
+        )
+    return options, str(run.path / CONFIG)
 
 
 def _shared(names: Sequence[str]) -> type:
@@ -363,10 +337,6 @@ def _shared(names: Sequence[str]) -> type:
         "TEXTS": {name: SHARED[name].help for name in names},
     }
     return dataclasses.make_dataclass("Shared", fields, namespace=said, frozen=True)
-
-
-def _default(form: type, name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(form) if field.name == name)
 
 
 def _stopped(name: str, result: Any) -> int:

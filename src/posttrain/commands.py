@@ -6,13 +6,17 @@ To add one: a line in `COMMANDS`. A recipe is imported when its command runs, an
 import dataclasses
 import importlib
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from posttrain import lookup, user_code
-from posttrain.options.hyperparameters import is_file
+from posttrain.options.hyperparameters import hyperparameters, is_file
+from posttrain.options.option import MARK, options_of
+from posttrain.parsing import Section
 from posttrain.report import Estimate, Table
+from posttrain.runs.run import Run
+from posttrain.session.inputs import relocated
 
 EXAMPLES = (
     "posttrain quickstart",
@@ -75,6 +79,18 @@ class Command:
     formerly: Former | None = None
     cluster: str = ""
     dry_run: Callable[[], Callable[..., Any]] | None = None
+
+    def cluster_form(self) -> type:
+        """The form of its cluster."""
+        return getattr(importlib.import_module("posttrain.options.cluster"), self.cluster)
+
+    def renamed(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration from when the command was typed otherwise, with its option as it is called now."""
+        former, found = self.formerly, dict(config)
+        if former and former.option in found:
+            value = found.pop(former.option)
+            return {former.now: value, **found} if former.now else found
+        return found
 
 
 def _recipe(module: str, form: str) -> Load:
@@ -399,3 +415,31 @@ COMMANDS: dict[str, Command] = {
     ),
 }
 """By the name that is typed, in the order of `posttrain --help`."""
+
+
+def given_objects(config: Mapping[str, Any]) -> list[str]:
+    """The options of a configuration that Python gave an object."""
+    return [key for key, value in config.items() if isinstance(value, str) and value.startswith(MARK)]
+
+
+def begun(run: Run) -> tuple[str, dict[str, Any]]:
+    """The command of a run, by the name that it has now, and its options, with paths where they are now."""
+    former = [(name, was) for name, command in COMMANDS.items() if (was := command.formerly)]
+    meant = next((name for name, was in former if was.command == run.command and was.option in run.config), run.command)
+    starts = [run.environment, *run.environment.get("resumed", [])]
+    config = COMMANDS[meant].renamed(run.config) if meant in COMMANDS else run.config
+    return meant, relocated(config, run.path, starts)
+
+
+def sections_of(name: str, config: Mapping[str, Any]) -> list[Section]:
+    """The forms of a command: its own, its algorithm's hyperparameters and its cluster's, where it has any."""
+    command = COMMANDS[name]
+    form, _ = command.load()
+    sections = [Section(name, form, table="")]
+    if command.family:
+        algorithm = str(config.get("algorithm") or options_of(form)["algorithm"].default)
+        if not algorithm.startswith(MARK):
+            sections.append(Section(algorithm, hyperparameters(algorithm, command.family), table="knobs", compact=True))
+    if command.cluster:
+        sections.append(Section("cluster", command.cluster_form(), table="cluster"))
+    return sections

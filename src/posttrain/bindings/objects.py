@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from posttrain.data.digests import digest_of_rows
+from posttrain.data.digests import digest_of_rows, model_digest
 from posttrain.data.given import GIVEN, rows_given
 from posttrain.errors import UserError, described
 from posttrain.options.option import MARK, Form, Option, name_of, options_of
@@ -96,7 +96,7 @@ def _model(option: Option, value: Any, stack: ExitStack, sent: bool) -> tuple[An
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="posttrain-model-"))
     for one in both:
         one.save_pretrained(folder)
-    return folder, ""
+    return folder, model_digest(Path(folder))
 
 
 def _object(option: Option, value: Any, stack: ExitStack, sent: bool) -> tuple[Any, str | None]:
@@ -133,8 +133,9 @@ def _refuse_unsendable(name: str, value: Any) -> None:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of code: of a function its source, closure, defaults and the globals that it names; of an object its
-    class and its state. "" where there is no source, as for what was typed at a prompt.
+    """SHA-256 of code; "" where there is no source, as for what was typed at a prompt.
+
+    Of a function its source, closure, defaults and the globals that it names count; of an object its class and state.
 
     Example:
         >>> digest_of(len)
@@ -152,22 +153,22 @@ def _describe(value: Any, parts: list[str], seen: set[int]) -> bool:
     seen.add(id(value))
     if isinstance(value, Mapping):
         items = sorted(cast("Mapping[Any, Any]", value).items(), key=lambda item: str(item[0]))
-        return all([_describe(part, parts, seen) for item in items for part in item])
+        return all(_describe(part, parts, seen) for item in items for part in item)
     if isinstance(value, list | tuple | set | frozenset):
         ordered = sorted(cast("set[Any]", value), key=repr) if isinstance(value, set | frozenset) else value
-        return all([_describe(part, parts, seen) for part in cast("list[Any]", ordered)])
+        return all(_describe(part, parts, seen) for part in cast("list[Any]", ordered))
     if inspect.ismodule(value):
         parts.append(value.__name__)
         return True
     if inspect.ismethod(value):
-        return all([_describe(value.__self__, parts, seen), _describe(value.__func__, parts, seen)])
+        return _describe(value.__self__, parts, seen) and _describe(value.__func__, parts, seen)
     if inspect.isfunction(value):
         return _function(value, parts, seen)
     if isinstance(value, type):
         return _class(cast("type[Any]", value), parts, seen)
     if not hasattr(value, "__dict__"):
         return False
-    return all([_describe(type(value), parts, seen), _describe(vars(value), parts, seen)])
+    return _describe(type(value), parts, seen) and _describe(vars(value), parts, seen)
 
 
 def _function(value: Any, parts: list[str], seen: set[int]) -> bool:
@@ -188,7 +189,7 @@ def _class(value: type, parts: list[str], seen: set[int]) -> bool:
         parts.append(inspect.getsource(value))
     except (OSError, TypeError):
         return False
-    return all([_class(base, parts, seen) for base in value.__bases__])
+    return all(_class(base, parts, seen) for base in value.__bases__)
 
 
 def _is_installed(value: type) -> bool:

@@ -14,6 +14,11 @@ Source = str | Iterable[Mapping[str, Any]]
 GIVEN = "the rows given"
 
 
+def is_gym(source: object) -> bool:
+    """Whether a data set is generated: a gym: source."""
+    return isinstance(source, str) and source.startswith("gym:")
+
+
 def rows_given(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows as JSON would have them: lists for tuples and arrays, Python's numbers for numpy's; what else is as it is.
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
 from posttrain.options.kinds import EngineName, Environment, Judge, Model, Rewards, Rows
-from posttrain.options.option import Form, Range
+from posttrain.options.option import Form, Range, given
 
 SAMPLES = 8  # of each task, by default
 
@@ -83,6 +83,17 @@ class Evaluate(Judges, Playing, Rendering):
         if both or self.greedy:
             found["greedy"] = (1, 0.0)
         return found
+
+
+@dataclass(frozen=True)
+class Compare(Evaluate):
+    """A model and a baseline on the same held-out tasks: `evaluate` whose baseline is required."""
+
+    def together(self) -> None:
+        """There is something to compare with."""
+        super().together()
+        if not given(self.baseline):
+            raise UserError("`baseline` is required: the model to compare with, such as the one before training")
 
 
 @dataclass(frozen=True)

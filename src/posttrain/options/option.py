@@ -208,11 +208,11 @@ MARK = "python:"
 """How a configuration begins to say which object an option was given: `python:NAME`, and its digest if it has one."""
 
 
-def written(form: Any) -> dict[str, Any]:
+def as_written(form: Any) -> dict[str, Any]:
     """What a configuration file says of a form: its values, and of objects the names.
 
     Example:
-        >>> written(type("Some", (Form,), {})())
+        >>> as_written(type("Some", (Form,), {})())
         {}
     """
     options = options_of(type(form))

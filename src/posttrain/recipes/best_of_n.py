@@ -35,6 +35,7 @@ from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
+from posttrain.options.option import as_written
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
@@ -217,7 +218,7 @@ def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
     left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
-    options = {key: value for key, value in asdict(config).items() if key not in left_out}
+    options = {key: value for key, value in as_written(config).items() if key not in left_out}
     return {
         **options,
         "prompts": blake2b(prompts.encode()).hexdigest(),

@@ -22,6 +22,7 @@ from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
+from posttrain.options.option import as_written
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, with_pairs
@@ -198,7 +199,7 @@ def _open(
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, by=chosen_by(parts.setup))
 
-    settings = asdict(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
+    settings = as_written(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.rounds)
     training = Training(

@@ -24,6 +24,7 @@ from posttrain.data.packing import Example
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
+from posttrain.options.option import as_written
 from posttrain.options.training import Preferences
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
@@ -203,7 +204,7 @@ def _open(
         known = _remembered(config, parts, quiet=where.get("quiet", False)) if remembers else None
         parts.objective = objective_for(algorithm, parts.backend.learner, known)
 
-    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    settings = as_written(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
     about = {**parts.backend.compute, "model": parts.model}
     words = {"settings": settings, "environment": about, "notes": parts.notes, "prepare": prepare}
     training = feedback_training(config, parts.units, parts.backend.learner, **words)

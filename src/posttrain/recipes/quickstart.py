@@ -21,7 +21,7 @@ import random
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,6 +39,7 @@ from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 from posttrain.models.precision import compute_of
 from posttrain.options.online import OnlineOptions
+from posttrain.options.option import as_written
 from posttrain.options.tools import Quickstart
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import sampled_work, with_algorithm
@@ -161,7 +162,7 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
     policy = load_policy(config.model)
 
     about = compute_of(policy.model, "auto")
-    with RunDirectory.create(output, "quickstart", asdict(config), environment=about) as directory:
+    with RunDirectory.create(output, "quickstart", as_written(config), environment=about) as directory:
         announce(machine_line(directory.environment), quiet=quiet)
         examine = _Examiner(config, policy, heldout, quiet)
         base = examine("base", config.base_problems)
@@ -212,7 +213,7 @@ def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path:
     optimizer = MasterAdamW(policy.model.trainable())
     learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
     steps = config.sft_epochs * len(examples) // config.sft_batch
-    directory = RunDirectory.create(path, "quickstart: cold start", asdict(config))
+    directory = RunDirectory.create(path, "quickstart: cold start", as_written(config))
     with directory, Progress("cold start", steps, quiet=quiet) as progress:
         for step in range(steps):
             begin = step * config.sft_batch
@@ -229,7 +230,7 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
     algorithm = GRPO(kl_coefficient=0.0)
     optimizer = MasterAdamW(policy.model.trainable(), betas=(0.9, 0.99))
     learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
-    directory = RunDirectory.create(path, "quickstart: RL", asdict(config))
+    directory = RunDirectory.create(path, "quickstart: RL", as_written(config))
     with directory, Progress("RL", config.rl_steps, quiet=quiet) as progress:
         for step in range(config.rl_steps):
             began = time.perf_counter()

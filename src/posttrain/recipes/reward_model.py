@@ -15,7 +15,7 @@ attributes: recipes/reward_attributes.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +40,7 @@ from posttrain.models.heads import (
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import default_device, dtype_of
+from posttrain.options.option import as_written
 from posttrain.options.training import Scoring
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
@@ -101,7 +102,7 @@ def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> Scoring
 def _open(
     config: Scoring, cluster: TrainerOptions, parts: "_Parts", where: RunOptions
 ) -> AbstractContextManager[Session]:
-    settings, about = asdict(config) | settings_of(cluster), {**parts.backend.compute, "model": parts.begun}
+    settings, about = as_written(config) | settings_of(cluster), {**parts.backend.compute, "model": parts.begun}
     training = feedback_training(config, parts.pairs, parts, settings=settings, environment=about, notes=parts.notes)
     return open_session("reward-model", settings, training, **where)
 

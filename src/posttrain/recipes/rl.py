@@ -31,6 +31,7 @@ from posttrain.data.order import seed_for
 from posttrain.errors import UserError
 from posttrain.models.reference import reference_for
 from posttrain.options.online import RL
+from posttrain.options.option import as_written
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
@@ -377,7 +378,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, config.kl_budget, chosen_by(parts.setup))
 
-    settings = asdict(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
+    settings = as_written(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.steps)
     training = Training(

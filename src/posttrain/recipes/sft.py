@@ -11,7 +11,7 @@ with attention within an example only. Not supported: a loss on prompts, and a l
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -23,7 +23,7 @@ from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.options.option import given
+from posttrain.options.option import as_written, given
 from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
@@ -91,7 +91,8 @@ def _open(config: SFT, cluster: TrainerOptions, parts: "_Parts", where: RunOptio
         return None if loss is None else -loss
 
     held = bool(parts.data.heldout)
-    about = {**parts.backend.compute, "model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
+    settings = as_written(config) | settings_of(cluster)
+    about = {**parts.backend.compute, "model": parts.model, "steps": parts.data.steps, "data": digests(settings)}
     about |= {"examples": len(parts.data.examples), "dropped": parts.data.dropped, "heldout": len(parts.data.heldout)}
     about |= {"rows": rows_digest(parts.data.examples), "given": parts.data.given}
     training = Training(
@@ -106,7 +107,7 @@ def _open(config: SFT, cluster: TrainerOptions, parts: "_Parts", where: RunOptio
         notes=parts.notes,
         headline={"loss": "loss", "lr": "lr"},
     )
-    return open_session("sft", asdict(config) | settings_of(cluster), training, **where)
+    return open_session("sft", settings, training, **where)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posttrain.data.digests import SOURCES, digest_of, model_digest, sha256
 from posttrain.errors import UserError, unknown
 
 FOLDER = "inputs"
 _MARK = "sha256:"
+OBJECT = "python:"
+"""How an option begins that Python gave an object; its digest follows."""
 _SHORT = 12  # characters of a digest that name the folder of a copy
 CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template", "algorithm")
 """Options that name code or prompts: files that are copied into the run."""
@@ -44,12 +46,16 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
         models: the folders of models, by option, for those whose option names a run or a packaged model.
     """
     found: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, str) and value.startswith(OBJECT) and _MARK in value:
+            found[name] = value[value.index(_MARK) :]
     for name in (*SOURCES, *CODE):
-        text = options.get(name)
-        if isinstance(text, str) and text:
+        text = _text(options.get(name))
+        if text and name not in found:
             found[name] = _replaced(name, text, lambda path: f"{_MARK}{_digest(path)}")
     for name in CHAT_MODELS:
-        if named := options.get(name):
+        named = options.get(name)
+        if isinstance(named, str) and named and name not in found:
             where = dict(zip(_words(named), (models or {}).get(name, ()), strict=False))
             found[name] = " ".join(_chat_model_digest(word, where.get(word, "")) for word in _words(named))
     for name, folders in (models or {}).items():
@@ -57,6 +63,13 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
             continue
         found[name] = " ".join(_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir())
     return {name: text for name, text in found.items() if _MARK in text}
+
+
+def _text(value: object) -> str:
+    """An option as words: of a table its keys, which are what names files."""
+    if isinstance(value, Mapping):
+        return shlex.join(str(key) for key in cast("Mapping[str, object]", value))
+    return value if isinstance(value, str) else ""
 
 
 def _chat_model_digest(word: str, folder: str) -> str:
@@ -115,7 +128,7 @@ def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> d
     named |= {option: [options.get(option) or ""] for option in ("gold_model", "teacher")}
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
     for option in CHAT_MODELS:
-        if words := _words(options.get(option) or ""):
+        if words := _words(_text(options.get(option))):
             found[option] = [judges.get(word[_lead(option, word) :], "") for word in words]
     return found
 
@@ -123,8 +136,8 @@ def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> d
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
     """Copy the files of code and prompts that the options name into the run, with the neighbours that they import."""
     for name in CODE:
-        text = options.get(name)
-        for path in _paths(name, text) if isinstance(text, str) else ():
+        text = _text(options.get(name))
+        for path in _paths(name, text) if text else ():
             into = run / FOLDER / name / _digest(path)[:_SHORT]
             into.mkdir(parents=True, exist_ok=True)
             for file in (path, *imported(path)):

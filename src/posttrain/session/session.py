@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from posttrain.data.packing import Example
@@ -266,6 +267,8 @@ def open_session(
     accept_changes: Sequence[str] = (),
     tracking: Tracking | None = None,
     callbacks: Sequence[object] = (),
+    given: Mapping[str, str] = MappingProxyType({}),
+    learner: object = None,
 ) -> Iterator[Session]:
     """Open a run's directory, new or to go on with, and close it with its report.
 
@@ -279,12 +282,15 @@ def open_session(
         accept_changes: options whose files, data or models may be others than those that the run began with.
         tracking: trackers besides TensorBoard; None for those that a resumed run had.
         callbacks: called at the events of the run, see `session/callback.py`.
+        given: what is kept of options that Python gave an object.
+        learner: what was handed in to train, if it was: the recipe uses it.
 
     Raises:
         UserError: the directory cannot be used, or its checkpoints are gone.
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
+    settings = {**settings, **given}
     environment = _with_inputs(settings, training.environment)
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)

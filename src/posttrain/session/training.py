@@ -21,6 +21,8 @@ class RunOptions(TypedDict):
     accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
     tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had
     callbacks: NotRequired[Sequence[object]]  # see session/callback.py
+    given: NotRequired[Mapping[str, str]]  # what config.toml says of the options that Python gave an object
+    learner: NotRequired[Any]  # what trains, in place of the one that would be made; see `Learner`
 
 
 class Trained(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
+from posttrain.data.given import is_gym
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
@@ -286,7 +287,7 @@ def rewards_of(config: OnlineOptions) -> str:
         return config.reward
     if config.environment:
         return "environment"
-    if config.dataset.startswith("gym:"):
+    if is_gym(config.dataset):
         return "gym=1.0"
     raise UserError(
         'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
@@ -319,7 +320,7 @@ def read_tasks(
         raise UserError("--eval-dataset needs --eval-every; pass it too")
     if not config.eval_every:
         return tasks, [], tasks.notes
-    gym = config.dataset.startswith("gym:")
+    gym = is_gym(config.dataset)
     if not (config.eval_dataset or gym):
         raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
     heldout = load_tasks(

@@ -12,11 +12,12 @@ rewards are saved with each sample and not averaged.
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
+from posttrain.data.given import is_gym
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
@@ -27,6 +28,7 @@ from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import SAMPLES, Evaluate
+from posttrain.options.option import as_written
 from posttrain.recipes.evaluate.result import EvaluateResult, answers_of, write_page
 from posttrain.rollouts.episodes import Players, none_left, opened, sample_groups
 from posttrain.rollouts.metrics import lost_metrics
@@ -51,7 +53,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
     policy = _load(config, parts.model)
     about = compute_of(policy.model, config.precision) | {"model": parts.model.where, "notes": list(parts.notes)}
-    directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    directory = RunDirectory.create(output, "evaluate", as_written(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
     failed: Counter[str] = Counter()
@@ -204,7 +206,7 @@ def _judged_by(config: Evaluate) -> str:
     """The default rewards."""
     if config.judge:
         return ""
-    return "environment" if config.environment else "gym" if config.dataset.startswith("gym:") else ""
+    return "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
 
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
@@ -217,7 +219,7 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
         return own, []
     if not config.dataset:
         raise UserError("--dataset is required: a file or folder, a hub id, or gym:NAME")
-    gym, part = config.dataset.startswith("gym:"), split_for(config.dataset, "test")
+    gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
         "system": config.system,

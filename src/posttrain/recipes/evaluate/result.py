@@ -1,5 +1,6 @@
 """Results of an evaluation: as data, in words, and as a report."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from posttrain.errors import as_typed
 from posttrain.evaluation.examination import Examination, numbers, percent
-from posttrain.evaluation.intervals import pass_at_interval
+from posttrain.evaluation.intervals import Difference, pass_at_interval
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.rollouts.metrics import SOLVED
@@ -39,6 +40,14 @@ class EvaluateResult:
     model: Examination
     baseline: Examination | None
     notes: tuple[str, ...]  # dropped tasks, and caveats of the result
+
+    @property
+    def gain(self) -> Difference | None:
+        """The paired difference to the baseline, if there is one: `value`, its interval `ci95`, and tasks `n`."""
+        return next(iter(self.model.over(self.baseline).values())) if self.baseline is not None else None
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(chr(10).join(self.lines()))}</pre>"
 
     def summary(self) -> dict[str, Any]:
         """The results as JSON. The headline numbers are at the top level: sampled, if there are samples."""

@@ -11,7 +11,7 @@ equal, it is told whether the model does so, too.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +26,7 @@ from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
+from posttrain.options.option import as_written
 from posttrain.recipes.evaluate_reward.report import write_page
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
 from posttrain.rollouts.scorer import Scorer, load_scorer
@@ -62,7 +63,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     notes += [note for note in more if note not in notes]
     scorer = _load(config, models[0])
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
-    directory = RunDirectory.create(output, "evaluate-reward-model", asdict(config), environment=about)
+    directory = RunDirectory.create(output, "evaluate-reward-model", as_written(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[ModelResult] = []
     done = 0

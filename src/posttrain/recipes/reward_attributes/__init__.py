@@ -11,7 +11,7 @@ is saved between cannot score yet, and is there to go on from. Left out: ratings
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -23,6 +23,7 @@ from posttrain.models.attributes import load_attributes
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.options.option import as_written
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_attributes.data import Attributes, of_these, read, units_of, weights_of
@@ -90,14 +91,14 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
         evaluations=Evaluations(config.eval_every, parts.holds_out, True, score, patience(config.stop_after, score)),
-        environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
+        environment=about | {"model": parts.begun, "steps": steps, "data": digests(as_written(config))},
         save_every=config.save_every,
         keep_last=config.keep_last,
         may_differ=("steps", "epochs", "stop_after"),
         notes=parts.notes,
         headline={"loss": "loss"},
     )
-    return open_session("reward-model-attributes", asdict(config), training, **where)
+    return open_session("reward-model-attributes", as_written(config), training, **where)
 
 
 def _prepare(config: Attributes, resume: Path | None) -> Parts:

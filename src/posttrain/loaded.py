@@ -1,0 +1,107 @@
+"""A trained model to try: chat and completions."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from posttrain.data.order import seed_for
+from posttrain.data.tasks import dress
+from posttrain.errors import UserError
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.session.result import RunResult
+from posttrain.training.resolve_model import saved_model
+from posttrain.types import Message, Request, Sampling
+
+Said = str | Sequence[Mapping[str, str]]
+"""A question, or a conversation of messages with `role` and `content`."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its chat template and an engine. It is spoken to as its run spoke to it."""
+
+    policy: Policy
+    system: str | None = None
+    prompt_template: str = "{prompt}"
+
+    def chat(self, said: Said, *, max_new_tokens: int = 256, temperature: float = 0.0, seed: int = 0) -> str:
+        """The reply to a question or a conversation; the most likely one unless a temperature is given.
+
+        Its text is the model's own, and is not to be trusted.
+        """
+        return self.generate([said], max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)[0][0]
+
+    def generate(
+        self,
+        prompts: Sequence[Said],
+        *,
+        n: int = 1,
+        max_new_tokens: int = 256,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[list[str]]:
+        """`n` completions of each prompt, which depend only on the seed and the settings.
+
+        Raises:
+            UserError: a setting out of its range, or a prompt that is none.
+        """
+        if isinstance(cast(object, prompts), str):
+            raise UserError(f"`prompts` is a list; for one prompt type chat({prompts!r})")
+        if n < 1 or max_new_tokens < 1 or temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+            raise UserError(
+                "`n` and `max_new_tokens` must be 1 or more, `temperature` and `top_k` 0 or more, and `top_p` above 0 "
+                "and at most 1"
+            )
+        sampling = Sampling(max_new_tokens, temperature, top_k, top_p)
+        ids = [tuple(self.policy.chat.prompt_ids(self._messages(said))) for said in prompts]
+        if long := next((len(one) for one in ids if len(one) >= self.policy.model.context), 0):
+            raise UserError(f"a prompt has {long} tokens, and the model's context {self.policy.model.context}")
+        requests = [Request(one, sampling, seed_for(seed, i, j)) for i, one in enumerate(ids) for j in range(n)]
+        found = [self.policy.chat.decode(done.token_ids) for done in self.policy.engine.generate(requests)]
+        return [found[i * n : (i + 1) * n] for i in range(len(ids))]
+
+    def _messages(self, said: Said) -> tuple[Message, ...]:
+        if isinstance(said, str):
+            messages = [Message("user", said)]
+        else:
+            try:
+                messages = [Message(cast(Any, one["role"]), one["content"]) for one in said]
+            except (TypeError, KeyError) as error:
+                raise UserError(f"a message has `role` and `content`; got {said!r:.80}") from error
+        return tuple(dress(messages, self.system, self.prompt_template))
+
+
+def load(
+    model: str | Path | RunResult,
+    *,
+    engine: str = "embedded",
+    precision: str = "auto",
+    system: str | None = None,
+    prompt_template: str | None = None,
+) -> Loaded:
+    """Load a model to try it.
+
+    Args:
+        model: a run, a folder, a hub id or the name of a packaged model. A run means its best checkpoint, or else its
+            latest.
+        engine: embedded, vllm, or the address of a vLLM server.
+        precision: float32, bfloat16, or auto (the faster one).
+        system: the system message; that of the run unless given.
+        prompt_template: the template of each question; that of the run unless given.
+
+    Raises:
+        UserError: no such model, or the engine is not installed.
+    """
+    saved = saved_model(str(model.run if isinstance(model, RunResult) else model))
+    trained: dict[str, Any] = {}
+    if saved.run is not None and (saved.run / "config.toml").is_file():
+        trained = tomllib.loads((saved.run / "config.toml").read_text(encoding="utf-8"))
+    return Loaded(
+        load_policy(saved.where, precision=precision, engine=engine),
+        trained.get("system") if system is None else system,
+        trained.get("prompt_template", "{prompt}") if prompt_template is None else prompt_template,
+    )

@@ -1,0 +1,207 @@
+"""What one does from Python: run a form, and go on with a run."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import posttrain
+from posttrain.bindings.objects import bound, digest_of
+from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
+from posttrain.errors import UserError, unknown
+from posttrain.options.cluster import AsyncOptions
+from posttrain.options.evaluation import Compare, Evaluate
+from posttrain.options.hyperparameters import hyperparameters
+from posttrain.options.option import MARK, Form, name_of, options_of
+from posttrain.parsing import from_file
+from posttrain.recipes.evaluate.result import EvaluateResult
+from posttrain.runs.run import CONFIG, read_run
+from posttrain.session.notebook import LiveView, in_notebook
+from posttrain.session.progress import announce
+from posttrain.session.result import RunResult
+
+
+@overload
+def run(form: Evaluate, *, output: str | Path | None = None, quiet: bool = False) -> EvaluateResult: ...
+
+
+@overload
+def run(
+    form: Form,
+    *,
+    output: str | Path | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    cluster: AsyncOptions | None = None,
+    learner: Any = None,
+) -> Any: ...
+
+
+def run(
+    form: Form,
+    *,
+    output: str | Path | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    cluster: AsyncOptions | None = None,
+    learner: Any = None,
+) -> Any:
+    """Run a form: train, evaluate, generate. All its objects are checked before weights are read.
+
+    Args:
+        form: what to do, such as `RL(dataset=..., reward=...)`.
+        output: the run's directory, or output file; a new one in runs/ unless given.
+        quiet: whether to show no progress.
+        callbacks: of a form that trains: objects with some of the methods of `Callback`.
+        cluster: of a form that trains: its processes on a Ray cluster.
+        learner: of a form that trains: what trains in place of posttrain's own; see `training.learner.Learner`.
+
+    Raises:
+        UserError: says in one line what was given, what is expected, and what to type.
+    """
+    name, command = _command_of(form)
+    return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner))
+
+
+def resume(
+    run: str | Path | RunResult,
+    *,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    accept_changes: Sequence[str] = (),
+    learner: Any = None,
+    **changes: Any,
+) -> Any:
+    """Go on with a run that trains, as if it had not been interrupted.
+
+    Args:
+        run: its directory.
+        quiet: whether to show no progress.
+        callbacks: as in `run`.
+        accept_changes: options whose files or objects may be others than those that the run began with.
+        learner: as in `run`.
+        changes: the objects that the run was given, again, and options that may change, such as `steps`.
+
+    Raises:
+        UserError: no such run, an object that is missing or another one, or an option that may not change.
+    """
+    path = run.run if isinstance(run, RunResult) else Path(run)
+    found = read_run(path)
+    name, config = begun(found)
+    command = COMMANDS[name]
+    if "resume" not in command.shared:
+        raise UserError(f"{path} is a run of posttrain {name}, which has no steps to go on with")
+    kind, _ = command.load()
+    if other := next((option for option in changes if option not in options_of(kind)), ""):
+        raise unknown(f"option of {kind.__name__}:", other, options_of(kind))
+    missing = [key for key in given_objects(config) if key not in changes]
+    if missing:
+        raise UserError(
+            f"{path} was given {' and '.join(f'`{key}` ({config[key].split()[0][len(MARK) :]})' for key in missing)} "
+            f"from Python; give the same again: resume({str(path)!r}, {missing[0]}=...)"
+        )
+    sections = sections_of(name, config)
+    values = from_file(
+        {key: value for key, value in config.items() if key not in changes}, sections, str(path / CONFIG)
+    )
+    form = kind(**(values[0] | changes))
+    knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
+    processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
+    passed = _passed(command, None, quiet, callbacks, learner)
+    passed |= {"resume": path, "accept_changes": [*accept_changes]}
+    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs)
+
+
+def _command_of(form: Form) -> tuple[str, Command]:
+    kind = Evaluate if isinstance(form, Compare) else type(form)
+    for name, command in COMMANDS.items():
+        if command.load()[0] is kind:
+            return name, command
+    raise UserError(f"`run` takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
+
+
+def _passed(
+    command: Command, output: str | Path | None, quiet: bool, callbacks: Sequence[object], learner: Any
+) -> dict[str, Any]:
+    trains = "resume" in command.shared
+    if not trains and (callbacks or learner is not None):
+        raise UserError("`callbacks` and `learner` are for forms that train; leave them out")
+    passed: dict[str, Any] = {}
+    if "output" in command.shared:
+        passed["output"] = Path(output) if output is not None else None
+    elif output is not None:
+        raise UserError("`output` is an option of this form itself; give it there")
+    if "quiet" in command.shared:
+        passed["quiet"] = quiet
+    if trains:
+        live = [LiveView()] if in_notebook() and not quiet else []
+        passed |= {"callbacks": [*callbacks, *live], "quiet": quiet or bool(live)}
+    return passed | ({"learner": learner} if learner is not None else {})
+
+
+def _call(
+    name: str,
+    command: Command,
+    form: Form,
+    cluster: AsyncOptions | None,
+    passed: dict[str, Any],
+    knobs: Mapping[str, Any] | None = None,
+) -> Any:
+    if posttrain.SPINS and not passed.get("quiet"):
+        _say_that_threads_spin()
+    parts: list[Any] = []
+    with bound(form, sent=bool(cluster and cluster.trainers)) as given:
+        marks, form = dict(given.marks), given.form
+        if command.family:
+            form, algorithm, mark = _algorithm(command, form, knobs or {})
+            marks.pop("algorithm", None)
+            marks |= {"algorithm": mark} if mark else {}
+            parts.append(algorithm)
+        if cluster is not None:
+            parts.append(_narrowed(name, command, cluster))
+        for option in given.unchecked if not passed.get("quiet") else ():
+            announce(f"no source of `{option}` is found, so a resumed run cannot tell whether it is the same")
+        if "resume" in command.shared:
+            passed["given"] = marks
+        _, recipe = command.load()
+        return recipe(form, *parts, **passed)
+
+
+def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[Any, Any, str]:
+    """The form with the algorithm's name, the algorithm, and what is kept of it if it has no name."""
+    from posttrain.algorithms import ALGORITHMS  # torch
+
+    value = form.algorithm
+    if isinstance(value, str):
+        kind = hyperparameters(value, command.family)
+        return form, algorithm_of(command.family, value, kind(**knobs)), ""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "family"):
+        raise UserError(
+            f"`algorithm` is a name, or an object with its hyperparameters such as GRPO(kl_coefficient=0); got "
+            f"{value!r}"
+        )
+    name = next((name for name, make in ALGORITHMS.items() if make is type(value)), "")
+    if value.family != command.family:
+        raise UserError(f"{name_of(value)} is of the family {value.family}, and this form's are {command.family}")
+    mark = "" if name else f"{MARK}{name_of(value)} sha256:{digest_of(type(value))}"
+    return dataclasses.replace(form, algorithm=name or type(value).__name__), value, mark
+
+
+def _narrowed(name: str, command: Command, cluster: AsyncOptions) -> Any:
+    """The options of processes that the form has; raises `UserError` for others that were given."""
+    if not command.cluster:
+        raise UserError(f"posttrain {name} runs in one process; leave out `cluster`")
+    kind = command.cluster_form()
+    values = {key: getattr(cluster, key) for key in options_of(AsyncOptions)}
+    for key, option in options_of(AsyncOptions).items():
+        if key not in options_of(kind) and values[key] != option.default:
+            raise UserError(f"posttrain {name} has no `{key}`; leave it out")
+    return kind(**{key: values[key] for key in options_of(kind)})
+
+
+def _say_that_threads_spin() -> None:
+    posttrain.SPINS = False  # said once
+    announce(
+        "torch was imported before posttrain, so its threads spin while they wait: beside other load training is "
+        f"slower; import posttrain first, or set GOMP_SPINCOUNT={posttrain.SPINCOUNT}"
+    )
