@@ -171,7 +171,7 @@ def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[A
     """The form with the algorithm's name, the algorithm, and what is kept of it if it has no name."""
     from posttrain.algorithms import ALGORITHMS  # torch
 
-    value = form.algorithm
+    value: Any = form.algorithm
     if isinstance(value, str):
         kind = hyperparameters(value, command.family)
         return form, algorithm_of(command.family, value, kind(**knobs)), ""

@@ -107,9 +107,14 @@ def _object(option: Option, value: Any, stack: ExitStack, sent: bool) -> tuple[A
     return value, digest_of(value)
 
 
+def _engine(option: Option, value: Any, stack: ExitStack, sent: bool) -> tuple[Any, str | None]:
+    return value, None  # a run may go on with another
+
+
 _BIND: Mapping[str, Callable[[Option, Any, ExitStack, bool], tuple[Any, str | None]]] = {
     "dataset": _rows,
     "model": _model,
+    "engine": _engine,
 }
 
 

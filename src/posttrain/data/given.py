@@ -5,11 +5,12 @@ No library is imported for them: an object is known by what it can do.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from posttrain.errors import DataError, UserError
 
-Source = str | Iterable[Mapping[str, Any]]
+Source = str | Path | Iterable[Mapping[str, Any]]
 """A data set: its source as text (see `load_rows`), or its rows themselves."""
 GIVEN = "the rows given"
 

@@ -101,6 +101,7 @@ def has_splits(source: Source) -> bool:
 
 
 def _found(source: Source, split: str | None) -> Iterator[Row]:
+    source = str(source) if isinstance(source, Path) else source
     if not isinstance(source, str):
         if split not in (None, "train"):
             raise UserError(f"{GIVEN} are not divided into splits; got split '{split}'; give the rows of that split")

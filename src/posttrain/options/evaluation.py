@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
+from posttrain.errors import UserError
 from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
 from posttrain.options.kinds import EngineName, Environment, Judge, Model, Rewards, Rows
 from posttrain.options.option import Form, Range, given

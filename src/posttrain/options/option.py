@@ -131,7 +131,7 @@ class Option(NamedTuple):
                 raise unknown(self.name, str(value), map(str, choices))
         elif not any(is_one(value, kind) for kind in self.alternatives):
             raise UserError(f"`{self.name}` must be {expected(self.type)}; got {_shown(value)}")
-        if self.range and value not in self.range:
+        if self.range and value is not None and float(value) not in self.range:
             raise UserError(f"`{self.name}` must be {self.range}; got {value}")
 
 
@@ -158,8 +158,14 @@ def options_of(form: type) -> Mapping[str, Option]:
 def _option(field: "dataclasses.Field[Any]", hint: Any) -> Option:
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     default = None if field.default is dataclasses.MISSING else field.default
-    (range_, named, job) = (next((m for m in marks if isinstance(m, mark)), None) for mark in (Range, Kind, Job))
-    return Option(field.name, kind, default, range_, named.name if named else "", job)
+    return Option(
+        field.name,
+        kind,
+        default,
+        next((mark for mark in marks if isinstance(mark, Range)), None),
+        next((mark.name for mark in marks if isinstance(mark, Kind)), ""),
+        next((mark for mark in marks if isinstance(mark, Job)), None),
+    )
 
 
 def alternatives(kind: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.load import tokenizer_of
+from posttrain.options.kinds import Model
 from posttrain.options.online import OnlineOptions
 from posttrain.options.training import SFT, PairOptions
 from posttrain.training.resolve_model import began_from, saved_model
@@ -34,6 +35,6 @@ def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *,
     return Unloaded(shape, chat, saved.notes())
 
 
-def reward_model_parameters(names: Sequence[str], gold: str) -> int:
+def reward_model_parameters(names: Sequence[str], gold: Model) -> int:
     """Parameters of the reward models of these names, and of the gold one, where there is one."""
     return sum(read_shape(saved_model(name).where).parameters for name in (*names, gold) if name)

@@ -73,7 +73,7 @@ def _run(
     cluster: ClusterOptions,
     where: RunOptions,
 ) -> OnlinePreferenceResult:
-    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    parts = _prepare(config, algorithm, cluster, where)
     setup, learner = parts.setup, parts.setup.backend.learner
     objective = objective_for(algorithm, learner)
 
@@ -135,13 +135,15 @@ def _prepare(
     config: OnlinePreference,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
     cluster: ClusterOptions,
-    resume: Path | None,
+    where: RunOptions,
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
+    resume = where.get("resume")
     _check(config, algorithm)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
-    load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm), cluster)
+    build = partial(_learner, config, algorithm)
+    load = partial(online_backend, config, saved.where, build, cluster, where.get("learner"))
     setup = set_up(config, saved.where, load, together=2, cluster=cluster)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
     return _Parts(setup, saved.where, notes)

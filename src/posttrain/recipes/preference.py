@@ -69,7 +69,7 @@ def _run(
     cluster: TrainerOptions,
     where: RunOptions,
 ) -> PreferencesResult:
-    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    parts = _prepare(config, algorithm, cluster, where)
     learner, units = parts.backend.learner, parts.units
 
     def examine() -> dict[str, float]:
@@ -104,14 +104,16 @@ def _prepare(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
     cluster: TrainerOptions,
-    resume: Path | None,
+    where: RunOptions,
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
+    resume = where.get("resume")
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
-    backend = offline_backend(config, saved.where, partial(_learner, config, algorithm, saved.where), cluster)
+    build = partial(_learner, config, algorithm, saved.where)
+    backend = offline_backend(config, saved.where, build, cluster, learner=where.get("learner"))
     with backend.ended_by_errors():
         units = feedback.tokenize(config, kind, sides, backend.chat, backend.context)
     return _Parts(kind, units, backend, saved.where, (*saved.notes(), *units.notes))

@@ -71,7 +71,7 @@ def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[
 
 
 def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> ScoringResult:
-    parts = _prepare(config, cluster, where.get("resume"))
+    parts = _prepare(config, cluster, where)
     learner, pairs = parts.backend.learner, parts.pairs
 
     def examine() -> dict[str, float]:
@@ -142,17 +142,17 @@ class _Loaded(NamedTuple):
         return self.heads.body
 
 
-def _prepare(config: Scoring, cluster: TrainerOptions, resume: Path | None) -> _Parts:
+def _prepare(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    resume = where.get("resume")
     sides = feedback.read(config, RANKINGS)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     members = config.ensemble if config.ensemble > 1 else members_of(saved.where)
     if config.length_debias and members > 1:
         raise UserError(f"--length-debias needs a single head; {config.model} has {members}")
-    backend = offline_backend(
-        config, saved.where, partial(_learner, config), cluster, partial(_load, where=saved.where)
-    )
+    build, load = partial(_learner, config), partial(_load, where=saved.where)
+    backend = offline_backend(config, saved.where, build, cluster, load, where.get("learner"))
     with backend.ended_by_errors():
         pairs = feedback.tokenize(config, RANKINGS, sides, backend.chat, backend.context)
     if members > 1:

@@ -76,7 +76,7 @@ from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from, precision_of
+from posttrain.training.resolve_model import began_from, named, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
@@ -109,7 +109,7 @@ def run(
 
 
 def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
-    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    parts = _prepare(config, algorithm, cluster, where)
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs, longest = asdict(algorithm), setup.longest
 
@@ -178,14 +178,16 @@ class _Parts:
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
+def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
+    resume = where.get("resume")
     _check(config, algorithm, cluster)
     enough(algorithm, config.completions_per_prompt)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm, teacher), cluster)
+    build = partial(_learner, config, algorithm, teacher)
+    load = partial(online_backend, config, saved.where, build, cluster, where.get("learner"))
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     groups: list[tuple[int, str]] = []
     if declared(algorithm, GreedyReward):
@@ -195,7 +197,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
     setup = set_up(config, saved.where, load, groups=groups, cluster=cluster)
     distances = {TEACHER_KL: TEACHER} if teacher else {}
     if teacher:
-        setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})
+        setup = replace(setup, model_folders=setup.model_folders | {named(config.teacher): teacher.where})
     if _leaves_start(config):
         distances[KL] = START
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))

@@ -20,6 +20,7 @@ from typing import Any
 
 from posttrain.background import finish
 from posttrain.data import load_completions, parse_columns
+from posttrain.data.given import Source
 from posttrain.data.messages import tools_column, written
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat
@@ -218,8 +219,10 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
     return episodes, environment, judging
 
 
-def _samples(dataset: str) -> str:
+def _samples(dataset: Source) -> Source:
     """Of a run its samples; of anything else itself."""
+    if not isinstance(dataset, str):
+        return dataset
     path = Path(dataset).expanduser()
     if not isfile(path / CONFIG):  # Path.is_file raises where a name is too long
         return dataset

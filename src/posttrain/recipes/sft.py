@@ -18,6 +18,7 @@ from typing import Unpack
 
 from posttrain.data import ChatFormat, Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests, rows_digest
+from posttrain.data.given import Source
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
@@ -63,7 +64,7 @@ def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunO
 
 
 def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
-    parts = _prepare(config, cluster, where.get("resume"))
+    parts = _prepare(config, cluster, where)
     learner = parts.backend.learner
 
     def examine() -> dict[str, float]:
@@ -118,12 +119,14 @@ class _Parts:
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: SFT, cluster: TrainerOptions, resume: Path | None) -> _Parts:
+def _prepare(config: SFT, cluster: TrainerOptions, where: RunOptions) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
+    resume = where.get("resume")
     conversations, heldout, notes = _conversations(config)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
-    backend = offline_backend(config, saved.where, partial(_learner, config), cluster)
+    build = partial(_learner, config)
+    backend = offline_backend(config, saved.where, build, cluster, learner=where.get("learner"))
     with backend.ended_by_errors():
         data = _tokenized(config, backend.chat, backend.context, conversations, heldout)
     return _Parts(data, backend, saved.where, (*saved.notes(), *notes, *data.notes))
@@ -197,7 +200,7 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
 
     notes: list[str] = []
 
-    def tasks(source: str, limit: int | None = None) -> list[Task]:
+    def tasks(source: Source, limit: int | None = None) -> list[Task]:
         if not source:
             return [_task(conversation) for conversation in _shown(config)[:limit]]
         found = load_demonstrations(

@@ -1,6 +1,6 @@
 """A policy to train and sample from: model, chat format and engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,19 @@ class Policy:
         self.chat.tokenizer.save_pretrained(str(folder))
 
 
-def check_engine(engine: str) -> None:
-    """Check that an engine is a name in `ENGINES`, or URLs; raises `UserError`."""
-    if engine not in ENGINES and "://" not in engine:
+MakesEngine = Callable[[LanguageModel, Collection[int]], Engine]
+"""From a model and the tokens that end a completion to what samples from its current weights."""
+
+
+def check_engine(engine: object) -> None:
+    """Check that an engine is a name in `ENGINES`, URLs, or an object that samples; raises `UserError`."""
+    if not isinstance(engine, str):
+        if not (callable(engine) or (hasattr(engine, "open") and hasattr(engine, "generate"))):
+            raise UserError(
+                f"`engine` is a name, addresses, an object with the methods open and generate, or a function of model "
+                f"and stop tokens that makes one; got {type(engine).__name__}"
+            )
+    elif engine not in ENGINES and "://" not in engine:
         raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
 
 
@@ -47,14 +57,15 @@ def load_policy(
     chat_template: str = "",
     lora: Lora | None = None,
     device: str = "auto",
-    engine: str = "embedded",
+    engine: str | Engine | MakesEngine = "embedded",
     cache_gb: float = 1.5,
     seed: int = 0,
 ) -> Policy:
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 
     `chat_template` is a Jinja file in place of the tokenizer's own template, and is saved with the policy.
-    `engine` is a name in `ENGINES`, or the address of a vLLM server. `precision` is float32, bfloat16, or auto: what
+    `engine` is a name in `ENGINES`, the address of a vLLM server, an object, or what makes one.
+    `precision` is float32, bfloat16, or auto: what
     this machine computes faster. With `lora` a fresh adapter is trained instead of the whole model.
 
     Raises:
@@ -63,7 +74,7 @@ def load_policy(
         TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
     """
     check_engine(engine)
-    if len(servers := engine.split()) > 1:
+    if isinstance(engine, str) and len(servers := engine.split()) > 1:
         raise UserError(f"`engine` names {len(servers)} servers, and one process has one: leave out the others")
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
@@ -72,6 +83,13 @@ def load_policy(
     if lora:
         model = add_adapter(model, lora, seed=seed)
     chat = ChatFormat(tokenizer, model.stop_ids)
+    if not isinstance(engine, str):
+        return Policy(model, chat, made_engine(engine, model, chat))
     if engine in ENGINES:
         return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb))
     return Policy(model, chat, VLLMServer(model, chat.stop_ids, url=engine))
+
+
+def made_engine(engine: Engine | MakesEngine, model: LanguageModel, chat: ChatFormat) -> Engine:
+    """An engine that was given as an object, or made for this model."""
+    return engine(model, chat.stop_ids) if callable(engine) else engine

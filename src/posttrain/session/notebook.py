@@ -33,7 +33,7 @@ class LiveView(Callback):
 
     def on_run_start(self, session: "Session") -> None:
         """Show that it starts."""
-        from IPython.display import HTML, display
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
         self._began, self._first = time.monotonic(), session.step
         self._html = HTML

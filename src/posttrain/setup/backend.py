@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
@@ -60,6 +61,8 @@ Build = Callable[[Any, Ranks], Learner]
 modules."""
 
 
+MakesLearner = Callable[[Any], Learner]
+"""From the policy (`model`, `chat`, `save`) to what trains it."""
 T = TypeVar("T")
 
 
@@ -133,14 +136,26 @@ class Backend:
 
 
 def online_backend(
-    options: OnlineOptions, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
+    options: OnlineOptions,
+    where: str,
+    build: Build | None = None,
+    cluster: ClusterOptions = ONE_PROCESS,
+    learner: Learner | MakesLearner | None = None,
 ) -> Backend:
-    """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes.
+    """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes, or `learner`.
 
     Raises:
-        UserError: Ray is not installed, or the cluster has no room.
+        UserError: Ray is not installed, or the cluster has no room; a learner has weights that the engine has not.
     """
     check_cluster(cluster, options.engine)
+    if learner is not None:
+        check_learner(learner, cluster)
+        if not callable(learner) and (isinstance(options.engine, str) or callable(options.engine)):
+            raise UserError(
+                "`learner` has weights of its own, which the engine would not see: give `engine` an object that "
+                "samples from them, too, or give a function that makes a learner from the policy"
+            )
+        build = partial(_handed, learner)
     load = partial(_loaded, where=where)  # of trainers: an engine that they do not use would take memory
     if not cluster.trainers or build is None:
         return _in_process(options, partial(load, engine=options.engine, cache_gb=options.cache_gb), build)
@@ -180,18 +195,40 @@ def offline_backend(
     build: Build,
     cluster: TrainerOptions = ONE_PROCESS,
     load: Load | None = None,
+    learner: Learner | MakesLearner | None = None,
 ) -> Backend:
-    """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`.
+    """Load the policy in the folder `where`, with the learner that `build` makes, or `learner`.
 
-    What is trained is another model than a policy if `load` is given.
+    What is trained is another model than a policy if `load` is given. Errors as of `online_backend`.
     """
     check_cluster(cluster)
+    if learner is not None:
+        check_learner(learner, cluster)
+        build = partial(_handed, learner)
     load = load or partial(_loaded, where=where)
     if not cluster.trainers:
         return _in_process(options, load, build)
     with ExitStack() as stack:
         found, _ = _trainers(options, where, load, build, cluster, stack)
         return replace(found, stack=stack.pop_all())
+
+
+def check_learner(learner: object, cluster: TrainerOptions) -> None:
+    """Raise `UserError` for what is no learner, and for one beside processes of a cluster."""
+    if cluster.trainers:
+        raise UserError("`learner` trains in this process; leave out `trainers`")
+    missing = [name for name in ("forward_backward", "optim_step", "save", "restore") if not hasattr(learner, name)]
+    if missing and not callable(learner):
+        raise UserError(
+            f"`learner` is an object with the methods of `Learner`, or a function that makes one from the policy; "
+            f"{type(learner).__name__} has no {missing[0]}"
+        )
+
+
+def _handed(learner: Learner | MakesLearner, policy: Any, ranks: Ranks) -> Learner:
+    made = learner(policy) if callable(learner) else learner
+    check_learner(made, ONE_PROCESS)
+    return made
 
 
 def _loaded(options: TrainingOptions, where: str, **sampling: Any) -> Policy:

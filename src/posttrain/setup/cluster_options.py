@@ -73,19 +73,19 @@ def settings_of(options: TrainerOptions) -> dict[str, Any]:
     return {CLUSTER: {name: value for name, value in asdict(options).items() if name != "evict_stale" or value}}
 
 
-def servers_in(engine: str) -> list[str]:
+def servers_in(engine: object) -> list[str]:
     """The addresses of servers that `engine` names; none for an engine of posttrain's own processes.
 
     Example:
         >>> servers_in("http://a:8000 http://b:8000"), servers_in("vllm")
         (['http://a:8000', 'http://b:8000'], [])
     """
-    return engine.split() if "://" in engine else []
+    return engine.split() if isinstance(engine, str) and "://" in engine else []
 
 
-def engine_may_differ(engine: str) -> tuple[str, ...]:
-    """`engine` where it is servers, which may be others when a run is resumed."""
-    return ("engine",) if servers_in(engine) else ()
+def engine_may_differ(engine: object) -> tuple[str, ...]:
+    """`engine` where it is servers or an object, which may be others when a run is resumed."""
+    return ("engine",) if servers_in(engine) or not isinstance(engine, str) else ()
 
 
 def refuse_idle_scorers(used: bool) -> None:
@@ -97,8 +97,10 @@ def refuse_idle_scorers(used: bool) -> None:
         )
 
 
-def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
+def check_cluster(options: TrainerOptions, engine: object = "embedded") -> None:
     """Check that the engine fits the processes, and these the machine; raises `UserError`."""
+    if options.trainers and not isinstance(engine, str):
+        raise UserError("`engine` is an object, which samples in this process; give a name, or leave out `trainers`")
     servers = servers_in(engine)
     wrong = next((server for server in servers if not re.fullmatch(r"https?://[^\s,;]+", server)), "")
     if wrong or len({server.rstrip("/") for server in servers}) < len(servers):

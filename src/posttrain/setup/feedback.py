@@ -21,6 +21,7 @@ from posttrain.data import (
     pair_of,
     parse_columns,
 )
+from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
@@ -56,7 +57,7 @@ PAIRS: Feedback[Preference, Pair] = Feedback(
 )
 
 
-def _load_rankings(source: str, **options: Any) -> Loaded[tuple[Preference, ...]]:
+def _load_rankings(source: Source, **options: Any) -> Loaded[tuple[Preference, ...]]:
     found = load_preferences(source, **options)
     return Loaded(together(found), found.left_out, found.unread)
 
@@ -128,7 +129,7 @@ def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
 
     notes: list[str] = []
 
-    def tasks(source: str, limit: int | None = None) -> list[Task]:
+    def tasks(source: Source, limit: int | None = None) -> list[Task]:
         words = {"system": options.system, "prompt_template": options.prompt_template}
         found = kind.load(source, columns=columns, limit=limit, seed=options.seed, **words)
         if found.left_out:

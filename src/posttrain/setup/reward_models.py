@@ -21,7 +21,7 @@ from posttrain.runs.timeline import Span
 from posttrain.setup.backend import Backend, connect, share_of
 from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
 from posttrain.setup.judges import JudgeModels
-from posttrain.training.resolve_model import saved_model
+from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import ScoreFn, Task
 
 
@@ -95,8 +95,8 @@ class Placed:
         """
         options, size = self._options, scorers_of(self._cluster)
         names = names_in(options.reward_model)
-        folders = {name: saved_model(name).where for name in (*names, options.gold_model) if name}
-        typed = [*names, *([options.gold_model] if options.gold_model else [])]
+        typed = [*names, *([named(options.gold_model)] if options.gold_model else [])]
+        folders = {name: saved_model(name).where for name in typed}
         where = [folders[name] for name in typed]
         if not size:
             scorers = _reward_models(where, options.microbatch_tokens, options.precision)

@@ -373,7 +373,7 @@ def refuse_dressing(options: object, source: str) -> None:
             )
 
 
-def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: str) -> None:
+def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: object) -> None:
     """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
 
     Raises:

@@ -12,6 +12,7 @@ from posttrain.data.digests import model_digest
 from posttrain.errors import ModelError, PosttrainError, unknown
 from posttrain.models.packaged import PACKAGED
 from posttrain.models.precision import PRECISIONS, default_device
+from posttrain.options.kinds import Model
 from posttrain.training import checkpoint
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -38,7 +39,12 @@ class SavedModel:
         return tuple(f"a damaged checkpoint was passed over: {line}" for line in self.skipped)
 
 
-def saved_model(name: str) -> SavedModel:
+def named(model: Model) -> str:
+    """A model as text: of a run its folder."""
+    return str(model if isinstance(model, str | Path) else getattr(model, "run", model))
+
+
+def saved_model(name: Model) -> SavedModel:
     """Resolve a model name: a run folder, a checkpoint folder, or any name that `models.load` accepts.
 
     Every byte of a checkpoint is checked before it is used.
@@ -47,6 +53,7 @@ def saved_model(name: str) -> SavedModel:
         CheckpointError: the checkpoint is damaged, or every one of the run is.
         ModelError: the run has no checkpoint.
     """
+    name = named(name)
     path = Path(name).expanduser()
     if (path / "checksums.json").is_file():
         run = path.parent.parent
@@ -62,7 +69,7 @@ def saved_model(name: str) -> SavedModel:
     return SavedModel(str(found.path), f"{name} ({found.path.name})", path, found.skipped)
 
 
-def began_from(name: str, run: Path | None) -> SavedModel:
+def began_from(name: Model, run: Path | None) -> SavedModel:
     """Resolve a model name, for a resumed run to the model that it resolved to when that run began.
 
     A run's name resolves to its best checkpoint, which changes if that run is trained further. environment.json
@@ -72,6 +79,7 @@ def began_from(name: str, run: Path | None) -> SavedModel:
     Raises:
         ModelError: the folder no longer exists, and the name resolves to another one.
     """
+    name = named(name)
     began = _kept(run)
     if began and Path(began).is_dir():
         with contextlib.suppress(PosttrainError):  # the name is not there any more, and need not be

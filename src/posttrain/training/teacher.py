@@ -8,6 +8,7 @@ from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.reference import FrozenModel
+from posttrain.options.kinds import Model
 from posttrain.training.resolve_model import saved_model
 
 
@@ -23,7 +24,7 @@ class Teacher:
         return FrozenModel(load_model(self.where, dtype=policy.dtype, device=str(policy.device)))
 
 
-def find_teacher(name: str, policy: str, *, microbatch_tokens: int) -> Teacher | None:
+def find_teacher(name: Model, policy: str, *, microbatch_tokens: int) -> Teacher | None:
     """The teacher that --teacher names: a hub id, a folder, a run or a packaged model; None for an empty name.
 
     No weights are read. `policy` is where the policy is.

@@ -21,6 +21,7 @@ from posttrain.data import (
     question_of,
     read_rows,
 )
+from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.mixtures import parts_of
 from posttrain.data.rows import UnknownColumn
@@ -31,7 +32,7 @@ from posttrain.options.evaluation import DataShow
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
 from posttrain.setup.feedback import JUDGEMENTS, PAIRS, Feedback
-from posttrain.training.resolve_model import saved_model
+from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import Task
 
 LAYOUTS = ("sft", "preference", "judgements", "rl")
@@ -74,8 +75,8 @@ def run(config: DataShow) -> DataShowResult:
     if not lengths:
         raise UserError(f"nothing can be learned from any row; {same[0]}")
     return DataShowResult(
-        dataset=config.dataset,
-        model=config.model,
+        dataset=str(config.dataset),
+        model=named(config.model),
         layout=layout,
         max_tokens=most,
         rows=len(items),
@@ -125,7 +126,7 @@ def layout_in(config: DataShow) -> str:
     return found
 
 
-def _read(config: DataShow, layout: str, source: str, limit: int | None = None) -> Loaded[Item]:
+def _read(config: DataShow, layout: str, source: Source, limit: int | None = None) -> Loaded[Item]:
     """The rows of a source."""
     words: dict[str, Any] = {
         "split": config.split or None,

@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
+from posttrain.data.given import Source
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import pair_of, ranked_of, together
@@ -90,7 +91,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     seconds = time.monotonic() - began
     baseline = found[1] if config.baseline else None
     result = EvaluateRewardResult(
-        directory.path, directory.report, seconds, config.dataset, found[0], baseline, tuple(notes)
+        directory.path, directory.report, seconds, str(config.dataset), found[0], baseline, tuple(notes)
     )
     write_page(result)
     return result
@@ -133,7 +134,7 @@ def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
 
 
 def _read(
-    config: EvaluateReward, models: Sequence[SavedModel], dataset: str, *, ties: bool = False
+    config: EvaluateReward, models: Sequence[SavedModel], dataset: Source, *, ties: bool = False
 ) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:

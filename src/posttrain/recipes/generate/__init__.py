@@ -153,9 +153,9 @@ def _sampling(config: Generate) -> Sampling:
 def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     """What to ask."""
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
-    if config.prompts and not config.prompts.endswith(".txt"):
+    if config.prompts and not str(config.prompts).endswith(".txt"):
         return load_tasks(config.prompts, **words)
-    if config.prompts:
+    if isinstance(config.prompts, str) and config.prompts:
         try:
             prompts = Path(config.prompts).expanduser().read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

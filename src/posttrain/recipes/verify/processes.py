@@ -1,6 +1,7 @@
 """Item 12, on a cluster: its trainers and samplers compute what one process does."""
 
 from functools import partial
+from typing import Any, cast
 
 from posttrain.options.online import OnlineOptions
 from posttrain.recipes.verify.bounds import GAP_MAX, PROCESSES
@@ -24,7 +25,7 @@ RATE = 1e-5
 def processes(subject: Subject, cluster: ClusterOptions) -> Item:
     """One update of the same batch in both; then logprobs of the batch, and samples of the updated weights."""
     where, dtype = saved_model(subject.name).where, subject.dtype
-    options = OnlineOptions(model=subject.name, precision=format_name(dtype))
+    options = OnlineOptions(model=subject.name, precision=cast(Any, format_name(dtype)))
     policy = trained_policy(options, where)
     here = _learner(options, policy, ALONE)
     batch = batch_of(subject.sample(policy))
