@@ -18,6 +18,7 @@ from posttrain.rewards import (
     JudgePrompt,
     RewardContext,
     Weighted,
+    from_function,
     parse_rewards,
     read_prompt,
 )
@@ -72,13 +73,14 @@ def judged(
     """
     asked = _prompts(prompts, judges)
     found = {
-        name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE))
+        name: from_function(Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE)))
         for name, model in judges.items()
     }
     rewards = parse_rewards(reward, judges=found) if reward else None
     read = parse_rewards(gold, judges=found) if gold else None
-    others = [part for each in (rewards, read) if each for part, _ in each.parts if not isinstance(part, Judge)]
-    if taken := [name for name in found if name in {*REWARDS, *(part.name for part in others)}]:
+    parts = [part for each in (rewards, read) if each for part, _ in each.parts]
+    taken = {*REWARDS, *(part.name for part in parts if part is not found.get(part.name))}
+    if taken := [name for name in found if name in taken]:
         raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asking = [name for each in (rewards, read) if each for name in each.asks]
     named = {name for each in (rewards, read) if each for name in each.weights}
