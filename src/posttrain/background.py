@@ -10,15 +10,17 @@ import contextvars
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from posttrain.errors import described
 
 T = TypeVar("T")
+Q = TypeVar("Q")
 
 AWAKE_S = 0.2  # how late a signal can be
+GRACE_S = 30.0  # for calls that are under way when one of them fails: their answers may be paid for
 
 _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()
@@ -95,6 +97,39 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
                 other.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         raise
+
+
+async def few_of(most: int, function: Callable[[Q], Coroutine[Any, Any, T]], questions: Sequence[Q]) -> list[T]:
+    """What an `async` function says to each question, in order, of at most `most` at the same time.
+
+    After a failure no call begins; those under way have `GRACE_S` to finish, so that what they are told can be cached.
+    """
+    answers: dict[int, T] = {}
+    numbers = iter(range(len(questions)))
+    failed: list[Exception] = []
+
+    async def work() -> None:
+        for number in numbers:
+            if failed:
+                return
+            try:
+                answers[number] = await function(questions[number])
+            except Exception as error:
+                failed.append(error)
+
+    workers = [asyncio.ensure_future(work()) for _ in range(min(most, len(questions)))]
+    try:
+        waiting = set(workers)
+        while waiting and not failed:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting:
+            await asyncio.wait(waiting, timeout=GRACE_S)
+    finally:
+        for worker in workers:
+            worker.cancel()
+    if failed:
+        raise failed[0]
+    return [answers[number] for number in range(len(questions))]
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:

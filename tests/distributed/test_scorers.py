@@ -220,12 +220,12 @@ class Fakes:
 
 @pytest.fixture
 def fakes(monkeypatch):
-    def made(size, losses):
+    def made(size, losses, *functions):
         found = Fakes(size, losses)
         monkeypatch.setattr(module.connection, "connect", lambda **more: False)
         monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
         here = module.cluster.Share(gpus=0.0)  # what needs no cluster to be asked
-        return found, ScorerGroup(size, lambda precision: Models(), share=here)
+        return found, ScorerGroup(size, lambda precision: Models(), functions=functions, share=here)
 
     return made
 
@@ -429,11 +429,12 @@ def test_where_nothing_else_is_scored_shares_go_to_the_same_processes(fakes):
 
 
 def test_tasks_that_cannot_be_sent_are_an_error_that_says_so(fakes, tmp_path):
-    _, group = fakes(1, 0)
     (tmp_path / "mine.py").write_text("def mine(completion): return 0")
+    mine = load_reward(f"{tmp_path}/mine.py:mine")
+    _, group = fakes(1, 0, mine)
     task = Task((Message("user", "?"),), metadata={"lock": threading.Lock()})
     with pytest.raises(RewardError, match=r"reward 'mine': episodes cannot be sent .* pickle '_thread.lock' object"):
-        group.call(load_reward(f"{tmp_path}/mine.py:mine"), 1.0)([EpisodeGroup(task, (Episode(task, task.prompt),))])
+        group.call(mine, 1.0)([EpisodeGroup(task, (Episode(task, task.prompt),))])
 
 
 def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):

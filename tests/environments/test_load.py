@@ -87,7 +87,11 @@ def test_arguments_are_read_as_the_types_of_the_parameters():
             "cannot read 'count' in the arguments of the environment 'game.py:Game'; expected KEY",
         ),
         ("game.py:Game", "name='a", "cannot read the arguments \"name='a\" of the environment 'game.py:Game'"),
-        ("game.py:Plain", "", "the environment 'game.py:Plain' cannot be made: TypeError"),
+        (
+            "game.py:Plain",
+            "",
+            "the environment 'game.py:Plain' needs the argument count, a whole number; give count=VALUE",
+        ),
         ("game.py:Plain", "count=-1", "cannot be made: ValueError: count is below 0"),
         ("game.py:Plain", "count=0", "give a count above 0"),
     ],
@@ -118,3 +122,17 @@ def test_a_package_may_offer_environments_by_name(monkeypatch):
         load_environment("ofered")
     with pytest.raises(UserError, match="the environment 'broken' cannot be imported: ModuleNotFoundError"):
         load_environment("broken")
+
+
+def test_an_object_or_a_class_is_an_environment_and_arguments_may_be_a_mapping():
+    given = Offered(7)
+    assert load_environment(given) is given and load_environment(Offered, {"count": 4}) == Offered(4)
+    assert made("Plain", {"count": 4, "many": 3}) == {"count": 4, "text": "x", "many": 3.0, "size": 1, "other": None}
+    for wrong, said in [
+        ((given, "count=2"), "the environment 'Offered' is an object, which takes no arguments; got count"),
+        ((Offered, {"cuont": 2}), "unknown argument of the environment 'Offered': 'cuont'; did you mean 'count'"),
+        ((Offered, {"count": 2.5}), "argument count of the environment 'Offered' is 2.5; expected a whole number"),
+        ((3,), "the environment 'int' is no subclass of"),
+    ]:
+        with pytest.raises(UserError, match=re.escape(said)):
+            load_environment(*wrong)

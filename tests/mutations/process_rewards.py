@@ -35,7 +35,6 @@ _FAULTS = {
     ("rewards/custom.py", SPANS): [
         ("math.isfinite(score.total)", "math.isfinite(score.value)"),
         ("bounds[0] <= score.total <= bounds[1]", "bounds[0] <= score.value <= bounds[1]"),
-        ("not (0 <= score.total <= 1)", "not (0 <= score.value <= 1)"),
         ("self.beyond.append(score.total)", "self.beyond.append(score.value)"),
     ],
     ("rewards/check.py", SPANS): [

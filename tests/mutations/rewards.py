@@ -50,51 +50,26 @@ MUTATIONS = [
             ("score.total for", "abs(score.value) for"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
             ('("mean", "std", "length_correlation")', '("mean",)'),
-            ("partial(NumberVerifier, last_number=True,", "partial(NumberVerifier, last_number=False,"),
             ("if not math.isfinite(weight):", "if math.isnan(weight):"),
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("else self.timeout_s)", "else 60)"),
             ("return verifiers[0] if verifiers", "return verifiers[-1] if verifiers"),
-            ("return default\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
-            ("[:=](?P<weight>", "[=](?P<weight>"),
         ]
     ),
-    *(
-        Mutation("rewards/custom.py", old, new, "rewards/test_combine.py")
-        for old, new in [
-            ("not (0 <= score.total <= 1)", "not (score.total <= 1)"),
-            ("not (0 <= score.total <= 1)", "not (0 <= score.total)"),
-        ]
-    ),
+    *(Mutation("rewards/custom.py", old, new, "rewards/test_combine.py") for old, new in []),
     *(
         Mutation("rewards/custom.py", old, new, "rewards/test_custom.py rewards/test_trl.py")
         for old, new in [
             ("or (score.applicable and not math.isfinite(score.total))", ""),
-            ("_said(episode) if batch else episode.completion", "episode.completion"),
-            ("_asked(episode) if batch else _question(episode)", "_question(episode)"),
-            ("episode.messages[len(episode.task.prompt) :]", "episode.messages[-1:]"),
-            ("_as_dicts(episode.task.prompt)", "_as_dicts(episode.messages)"),
-            ("list(episode.completion_ids or ())", "list(episode.completion_ids or ())[:-1]"),
             ("Score.not_applicable() if value is None else", ""),
-            ('"answers", "answer", "completion_ids"}', '"answers"}'),
-            ('elif "completion_ids" in self.parameters:', "elif False:"),
             ("if p.name in _TRAINER and p.default is p.empty", "if False"),
             ("if len(values) != len(episodes):", "if len(values) > len(episodes):"),
-            ("metadata | given", "given | metadata"),
-            ("all(key in e.task.metadata", "any(key in e.task.metadata"),
             ("await in_thread(one_at_a_time, **arguments)", "self.function(**arguments)"),
             ("            with self.alone:  # groups may", "            if self.alone:  # groups may"),
             ("bool(single) == bool(batch)", "not names"),
             ("if nameless or", "if"),
-            ("name not in ours and name not in", "name not in"),
-            ("reversed(episode.task.prompt)", "episode.task.prompt"),
-            ("ours |= {plural", "{plural"),
             ("if p.default is p.empty)", "if True)"),
-            (
-                "await all_of(self._score_one(episode) for episode in episodes)",
-                "[await self._score_one(e) for e in episodes]",
-            ),
             ('hasattr(value, "__float__")', "isinstance(value, float)"),
         ]
     ),
@@ -185,7 +160,6 @@ MUTATIONS = [
             ('_SIGN_APART.search(before.rstrip(" ")) or ', ""),
             (" or MILLIONS.match(after)", ""),
             ("set(follow[:1]) & _AFTER", "set()"),
-            ('"debt", "short", "off"', '"short", "off"'),
             ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(sentence)"),
             ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(rest)"),
             ("or _numbers_in_words(rest)", ""),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import NumberVerifier, Repetition, Tags, Weighted, combine, from_function, parse_rewards
+from posttrain.rewards import REWARDS, NumberVerifier, Repetition, Tags, Weighted, combine, from_function, parse_rewards
 from posttrain.types import Score
 from tests.rewards.episodes import episode
 from tests.rewards.episodes import parts as parts_of
@@ -161,8 +161,8 @@ def test_a_time_limit_that_is_none_is_refused():
 
 
 def test_every_registered_reward_is_called_what_it_is_registered_as():
-    assert {name: make().name for name, make in combine.REWARDS.items()} == {name: name for name in combine.REWARDS}
-    assert len(combine.REWARDS) == 16
+    assert {name: make().name for name, make in REWARDS.items()} == {name: name for name in REWARDS}
+    assert len(REWARDS) == 16
 
 
 @pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from posttrain.errors import ProcessLost, RewardError, UserError
-from posttrain.rewards import Elsewhere, Named, Weighted, apart, load_again, load_reward, parse_rewards, score_all
+from posttrain.rewards import CustomReward, Named, Weighted, apart, load_again, load_reward, parse_rewards, score_all
 from posttrain.rewards.combine import compares
 from posttrain.types import Score
 from tests.rewards.episodes import episode, flat, parts
@@ -56,7 +56,8 @@ def test_functions_of_files_that_ask_nobody_are_moved(file):
     found, made = moved(weighted, ones)
     assert made == [("plain", 7.0), ("compared", 7.0)] and found.timeout_s == 7.0
     assert found.weights == weighted.weights
-    kinds = [type(reward.reward if isinstance(reward, Named) else reward) is Elsewhere for reward, _ in found.parts]
+    inner = [reward.reward if isinstance(reward, Named) else reward for reward, _ in found.parts]
+    kinds = [isinstance(reward, CustomReward) and reward.ask is not None for reward in inner]
     assert kinds == [False, True, False, True]
     assert found.parts[0] == weighted.parts[0] and found.parts[2][0] is weighted.parts[2][0]
     assert [scores["plain"].value for scores in parts(replace(found, parts=found.parts[:2]), EPISODES)] == [1, 1, 1]

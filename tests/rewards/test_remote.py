@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import remote
+from posttrain.rewards import apart, from_function, remote
 from posttrain.rewards.combine import parse_rewards
-from posttrain.rewards.remote import ATTEMPTS, BATCH, RemoteReward, check_address, is_public
+from posttrain.rewards.remote import ATTEMPTS, BATCH, Remote, check_address, is_public
 from posttrain.types import Episode, Message, Task
 
 HERE = [(socket.AF_INET, "127.0.0.1")]
@@ -73,12 +73,12 @@ lengths = sends(lambda body: {"scores": [len(said) for said in body["completions
 
 
 def scores(reward, *episodes):
-    return [score.value for score in asyncio.run(reward.score_episodes(episodes))]
+    return [score.value for (score,) in asyncio.run(from_function(reward, "remote").score(apart(episodes)))]
 
 
 def test_a_batch_is_sent_and_its_scores_are_the_rewards():
     with Answers(lengths) as server:
-        assert scores(RemoteReward(server.url), episode("four"), episode("2", 1)) == [4.0, 1.0]
+        assert scores(Remote(server.url), episode("four"), episode("2", 1)) == [4.0, 1.0]
     path, headers, body = server.asked[0]
     assert path == "/score" and headers["Content-Type"] == "application/json"
     assert body["prompts"] == [[{"role": "user", "content": "1+1?"}]] * 2
@@ -89,14 +89,14 @@ def test_a_batch_is_sent_and_its_scores_are_the_rewards():
 def test_large_batches_are_sent_in_parts_in_order():
     said = ["x" * (number % 7) for number in range(BATCH + 3)]
     with Answers(lengths) as server:
-        assert scores(RemoteReward(server.url), *map(episode, said)) == [len(text) for text in said]
+        assert scores(Remote(server.url), *map(episode, said)) == [len(text) for text in said]
     assert [len(body["completions"]) for _, _, body in server.asked] == [BATCH, 3]
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_what_may_pass_is_tried_again(status):
     with Answers(sends(b"", status), sends(b"", status), lengths) as server:
-        assert scores(RemoteReward(server.url, pause_s=0.001), episode()) == [1.0]
+        assert scores(Remote(server.url, pause_s=0.001), episode()) == [1.0]
     assert len(server.asked) == 3
 
 
@@ -105,7 +105,7 @@ def test_pauses_grow(monkeypatch):
     monkeypatch.setattr(remote.time, "sleep", slept.append)
     monkeypatch.setattr(remote.random, "uniform", lambda low, high: 1.0)
     with Answers(sends(b"", 503)) as server, pytest.raises(RewardError, match=r"no answer in 4 attempts.*HTTP 503"):
-        scores(RemoteReward(server.url), episode())
+        scores(Remote(server.url), episode())
     assert slept == [1.0, 2.0, 4.0] and len(server.asked) == ATTEMPTS
 
 
@@ -114,7 +114,7 @@ def test_a_connection_that_is_cut_is_tried_again():
         handler.connection.shutdown(socket.SHUT_RDWR)
 
     with Answers(cut, lengths) as server:
-        assert scores(RemoteReward(server.url, pause_s=0.001), episode()) == [1.0]
+        assert scores(Remote(server.url, pause_s=0.001), episode()) == [1.0]
 
 
 def test_an_answer_that_does_not_come_is_given_up(monkeypatch):
@@ -130,7 +130,7 @@ def test_an_answer_that_does_not_come_is_given_up(monkeypatch):
 
     began = time.monotonic()
     with Answers(drips) as server, pytest.raises(RewardError, match=r"no whole answer within 1 s"):
-        scores(RemoteReward(server.url, pause_s=0.001), episode())
+        scores(Remote(server.url, pause_s=0.001), episode())
     assert len(server.asked) == ATTEMPTS and time.monotonic() - began < 10 * ATTEMPTS
 
 
@@ -173,15 +173,15 @@ def drips():
 def test_the_time_limit_is_that_of_the_whole_answer_wherever_it_drips(said, drips, monkeypatch):
     monkeypatch.setattr(remote, "TIMEOUT_S", 0.2)
     with pytest.raises(RewardError, match=r"no answer in 4 attempts; the last one: no whole answer within 0.2 s"):
-        scores(RemoteReward(drips(b"HTTP/1.1 " + said), pause_s=0.001), episode())
+        scores(Remote(drips(b"HTTP/1.1 " + said), pause_s=0.001), episode())
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'{"scores": [NaN]}', "gave nan as a score"),
-        (b'{"scores": [1e999]}', "gave inf as a score"),
-        (b'{"scores": [1' + b"0" * 400 + b"]}", "as a score"),
+        (b'{"scores": [NaN]}', "returned nan on task"),
+        (b'{"scores": [1e999]}', "returned inf on task"),
+        (b'{"scores": [1' + b"0" * 400 + b"]}", "returned 10.* expected a finite number"),
         (b'{"scores": [true]}', "gave True"),
         (b'{"scores": [null]}', "gave None"),
         (b'{"scores": ["1"]}', "gave '1'"),
@@ -195,7 +195,7 @@ def test_the_time_limit_is_that_of_the_whole_answer_wherever_it_drips(said, drip
 )
 def test_what_is_no_score_is_an_error_and_no_zero(body, says):
     with Answers(sends(body)) as server, pytest.raises(RewardError, match=says):
-        scores(RemoteReward(server.url), episode())
+        scores(Remote(server.url), episode())
     assert len(server.asked) == 1
 
 
@@ -206,7 +206,7 @@ def test_other_answers_are_errors_and_redirects_are_not_followed(status):
         Answers(sends(b"", status, Location=other.url)) as server,
         pytest.raises(RewardError, match=f"HTTP {status}"),
     ):
-        scores(RemoteReward(server.url), episode())
+        scores(Remote(server.url), episode())
     assert len(server.asked) == 1 and not other.asked
 
 
@@ -214,21 +214,21 @@ def test_an_answer_that_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(remote, "ANSWER_BYTES", 1000)
     fits = b'{"scores": [1]' + b" " * 900 + b"}"
     with Answers(sends(fits)) as server:
-        assert scores(RemoteReward(server.url), episode()) == [1.0]
+        assert scores(Remote(server.url), episode()) == [1.0]
     with Answers(sends(b" " * 2000)) as server, pytest.raises(RewardError, match="more than 1064 bytes"):
-        scores(RemoteReward(server.url), episode())
+        scores(Remote(server.url), episode())
 
 
 def test_an_answer_that_is_compressed_is_refused():
     with Answers(sends(b"x", Content_Encoding="gzip")) as server, pytest.raises(RewardError, match="compressed"):
-        scores(RemoteReward(server.url), episode())
+        scores(Remote(server.url), episode())
     assert server.asked[0][1]["Accept-Encoding"] == "identity"
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with Answers(lengths) as server:
-        assert scores(RemoteReward(server.url), episode()) == [1.0]
+        assert scores(Remote(server.url), episode()) == [1.0]
 
 
 PRIVATE = [
@@ -251,7 +251,7 @@ def test_addresses_that_are_public(address):
 @pytest.mark.parametrize("address", PRIVATE[:8])
 def test_nothing_is_asked_at_an_address_that_is_not_public(address, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: pytest.fail("a connection was made"))
-    reward = RemoteReward("https://reward.example/", public=True, resolve=lambda host, port: [(2, address)])
+    reward = Remote("https://reward.example/", public=True, resolve=lambda host, port: [(2, address)])
     with pytest.raises(RewardError, match="not a public address"):
         scores(reward, episode())
 
@@ -260,7 +260,7 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: pytest.fail("a connection was made"))
     found = [(2, "8.8.8.8"), (2, "127.0.0.1")]
     with pytest.raises(RewardError, match=r"127.0.0.1, which is not a public address"):
-        scores(RemoteReward("https://reward.example/", public=True, resolve=lambda host, port: found), episode())
+        scores(Remote("https://reward.example/", public=True, resolve=lambda host, port: found), episode())
 
 
 def test_the_connection_is_made_to_the_address_that_was_checked(monkeypatch):
@@ -279,7 +279,7 @@ def test_the_connection_is_made_to_the_address_that_was_checked(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: pytest.fail("resolved again"))
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
     with pytest.raises(RewardError, match="no network here"):
-        scores(RemoteReward("https://reward.example/", public=True, resolve=rebinds), episode())
+        scores(Remote("https://reward.example/", public=True, resolve=rebinds), episode())
     assert (asked, connected) == (["reward.example"], [("8.8.8.8", 443)])
 
 
@@ -298,7 +298,7 @@ def test_by_https_the_certificate_must_be_of_the_host_that_was_named(monkeypatch
     monkeypatch.setattr(socket, "create_connection", lambda address, timeout: socket.socketpair()[0])
     with pytest.raises(RewardError, match="no certificate"):
         scores(
-            RemoteReward("https://reward.example/", pause_s=0.001, resolve=lambda host, port: [(2, "8.8.8.8")]),
+            Remote("https://reward.example/", pause_s=0.001, resolve=lambda host, port: [(2, "8.8.8.8")]),
             episode(),
         )
     assert contexts == [(remote.ssl.SSLContext, "reward.example")] * ATTEMPTS
@@ -312,7 +312,7 @@ def test_each_attempt_is_checked(monkeypatch):
         raise OSError("no network here")
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    reward = RemoteReward(
+    reward = Remote(
         "https://reward.example/", public=True, pause_s=0.001, resolve=lambda host, port: [(2, answers.popleft())]
     )
     with pytest.raises(RewardError, match=r"127.0.0.1, which is not a public address"):
@@ -322,7 +322,7 @@ def test_each_attempt_is_checked(monkeypatch):
 def test_the_host_of_the_address_is_named_in_the_request():
     with Answers(lengths) as server:
         port = server.server.server_port
-        reward = RemoteReward(f"http://reward.example:{port}/score", resolve=lambda host, port: HERE)
+        reward = Remote(f"http://reward.example:{port}/score", resolve=lambda host, port: HERE)
         assert scores(reward, episode()) == [1.0]
         assert server.asked[0][1]["Host"] == f"reward.example:{port}"
 
@@ -335,7 +335,7 @@ def test_a_host_that_does_not_resolve_is_tried_again_and_then_an_error():
         raise socket.gaierror("unknown")
 
     with pytest.raises(RewardError, match="gaierror: unknown"):
-        scores(RemoteReward("https://reward.example/", pause_s=0.001, resolve=fails), episode())
+        scores(Remote("https://reward.example/", pause_s=0.001, resolve=fails), episode())
     assert len(asked) == ATTEMPTS
 
 
@@ -356,15 +356,15 @@ def test_rewards_by_address_have_weights_among_others():
     found = parse_rewards("https://a.example/x/y=0.5 tags=0.1 numbers")
     assert found.weights == {"remote": 0.5, "tags": 0.1, "numbers": 1.0}
     plain, public = (parse_rewards(word).parts[0] for word in ("http://a:1/b.py:c", "public:https://a/b"))
-    assert plain == (RemoteReward("http://a:1/b.py:c"), 1.0)
-    assert public == (RemoteReward("https://a/b", public=True), 1.0)
+    assert (plain[0].function, plain[1]) == (Remote("http://a:1/b.py:c"), 1.0)
+    assert (public[0].function, public[1]) == (Remote("https://a/b", public=True), 1.0)
     assert parse_rewards("https://a.example/x").outcome == ""  # 1 need not be the best
 
 
 def test_scores_of_any_range_are_passed_on():
     with Answers(sends(lambda body: {"scores": [-3, 1e9]})) as server:
-        assert scores(RemoteReward(server.url), episode(), episode()) == [-3.0, 1e9]
-    assert RemoteReward.bounds == (-math.inf, math.inf)
+        assert scores(Remote(server.url), episode(), episode()) == [-3.0, 1e9]
+    assert from_function(Remote(server.url)).bounds == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from posttrain.options.online import SampledOptions
 from posttrain.rollouts.chat_models import LateChat
 from posttrain.rollouts.openai_chat import OpenAIChat
 from posttrain.setup.judges import judges_in, named_models, rewards_with
-from posttrain.types import Message, Sampling
+from posttrain.types import Message, Reply, Sampling, StopReason, Usage
 from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder
+from tests.rewards.episodes import episode, parts
 
 pytest.importorskip("openai")
 
@@ -48,6 +49,29 @@ def ask(chat, text: str) -> str:
 def test_what_is_no_judge_is_refused(typed, message):
     with pytest.raises(UserError, match=message):
         judges_in(options(judge=typed))
+
+
+class Own:
+    async def chat(self, messages, *, sampling, tools=(), seed=0):
+        return Reply(Message("assistant", "Score: 5"), StopReason.STOP, Usage(1, 1))
+
+
+def test_objects_are_judges_and_players_without_a_text():
+    typed, own = options(judge_max_new_tokens=9), Own()
+    found = judges_in(typed, judges={"kind": own, "far": "http://x/v1#m", "self": "policy"}, seats={"second": own})
+    assert found.models["kind"] is own and found.seats["second"] is own and found.models["self"] is found.policy
+    assert isinstance(found.models["far"], OpenAIChat) and found.folders == {}
+    alone = judges_in(typed, judges={"kind": own})
+    rewards, _, _ = rewards_with(alone, typed, {"tags": 0.5})
+    (scores,) = parts(rewards, [episode("a")])
+    assert rewards.weights == {"tags": 0.5, "kind": 1.0} and scores["kind"].value == 0.5
+    for wrong, said in [
+        ({"kind": 3}, "judge 'kind' is 3; expected a model's name, URL#MODEL, or an object with a method async chat"),
+        ({"1st": own}, "a judge is NAME=MODEL"),
+        ({"kind": "http://x/v1"}, "judge 'kind' has a URL without a model"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            judges_in(typed, judges=wrong)
 
 
 def test_addresses_and_models_by_name(tmp_path, monkeypatch):
@@ -130,5 +154,6 @@ def test_without_an_address_nothing_is_kept(tmp_path):
 def test_verdicts_are_sampled_as_typed():
     typed = options(judge="a=OWNER/NAME", judge_temperature=0.3, judge_max_new_tokens=5, seed=9)
     rewards, _, _ = rewards_with(judges_in(typed), typed, "")
-    ((judge, weight),) = rewards.parts
+    ((reward, weight),) = rewards.parts
+    judge = reward.function
     assert (judge.sampling, judge.seed, weight, judge.at_once) == (Sampling(5, temperature=0.3), 9, 1.0, 256)

@@ -66,7 +66,7 @@ class ScoringProcess(cluster.Process):
     def build(self, load: Load, precision: str, functions: Sequence[Source]) -> ModelFacts:
         """Load the models and the functions."""
         try:
-            self._functions = {source.path: load_again(source) for source in functions}
+            self._functions = [load_again(source) for source in functions]
         except UserError as error:
             raise UserError(f"a scorer on {socket.gethostname()} cannot load a reward function: {error}") from error
         self._models = load(precision)
@@ -106,20 +106,20 @@ class ScoringProcess(cluster.Process):
         self._tokens += tokens
 
     def rewards(
-        self, path: str, timeout_s: float, sent: bytes, timed_out: frozenset[str]
+        self, function: int, timeout_s: float, sent: bytes, timed_out: frozenset[str]
     ) -> tuple[list[tuple[list[SeatScores], frozenset[str]]], float]:
         """The scores of groups by one of the functions, and the seconds that took.
 
         With the scores of each group come the questions to verifiers that have timed out here; `timed_out` are those
         that the run knows.
         """
-        began, function = time.monotonic(), self._functions[path]
+        began, called = time.monotonic(), self._functions[function]
         TIME_LIMITS.learn(timed_out)
         try:
             groups: list[EpisodeGroup] = _cloudpickle().loads(sent)
         except Exception as error:
-            raise RewardError(_unsent(function.name, error)) from error
-        scores = finish(score_all(function, groups, timeout_s=timeout_s))
+            raise RewardError(_unsent(called.name, error)) from error
+        scores = finish(score_all(called, groups, timeout_s=timeout_s))
         found = TIME_LIMITS.known - timed_out
         return [(of_group, found) for of_group in scores], time.monotonic() - began
 
@@ -130,7 +130,7 @@ class ScorerGroup(Group):
     Args:
         size: how many.
         load: loads the models in each; it is pickled.
-        functions: of files, which each loads from the same paths.
+        functions: of files, which each loads from the same paths, and objects, which are sent pickled.
         precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
         share: what each gets of a machine.
         timeout_s: how long a process may take to score its share before it counts as lost. A chat model may sample
@@ -141,7 +141,8 @@ class ScorerGroup(Group):
         replaced: number of processes that were lost and replaced.
 
     Raises:
-        UserError: Ray is not installed, the cluster has no room for them, or a model or a function cannot be loaded.
+        UserError: Ray is not installed, the cluster has no room for them, a model or a function cannot be loaded, or an
+            object cannot be pickled.
     """
 
     def __init__(
@@ -154,9 +155,10 @@ class ScorerGroup(Group):
         share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
     ) -> None:
+        self._functions = list(functions)
+        self._sources = [function.sent() for function in functions]
         connection.connect(cpus=size * share.cpus)
         self._load, self._timeout_s, self.replaced = load, timeout_s, 0
-        self._sources = list(dict.fromkeys(function.source for function in functions))
         each = [(cluster.threads_of(share.threads, size),)] * size
         self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})
         self._idle, self._stopped = set(range(size)), False
@@ -201,16 +203,15 @@ class ScorerGroup(Group):
             function: one of those that were given.
             timeout_s: seconds that it may take for a share.
         """
-        source = function.source
-        assert source is not None, "it is not of a file"
-        doing = f"; each was running the reward '{source.path}'"
+        number = self._functions.index(function)
+        doing = f"; each was running the reward '{self._sources[number].path}'"
 
         def sent(share: Sequence[EpisodeGroup]) -> Callable[[int], list[Any]]:
             try:
                 pickled = _cloudpickle().dumps(share)
             except Exception as error:  # whatever an object says of itself
                 raise RewardError(_unsent(function.name, error)) from error
-            return partial(self._asked, ("rewards", source.path, timeout_s, pickled, TIME_LIMITS.known))
+            return partial(self._asked, ("rewards", number, timeout_s, pickled, TIME_LIMITS.known))
 
         def scores(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
             split = apart([episode for group in groups for episode in group.episodes])

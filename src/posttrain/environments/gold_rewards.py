@@ -1,12 +1,12 @@
 """Training rewards together with gold rewards: logged on held-out tasks, never optimised."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from posttrain.environments.env import Environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
-from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Weighted, parse_rewards
+from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Reward, Weighted, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.types import ScoreFn
 
@@ -21,9 +21,9 @@ class Overseen(NamedTuple):
     gold: dict[str, float]  # names and weights of the gold rewards
 
 
-def rewards_in(typed: str) -> Weighted | None:
-    """The rewards of an option; None where it is empty. Raises `UserError` for a name that is not known."""
-    return parse_rewards(typed) if typed else None
+def rewards_in(given: object, judges: Mapping[str, Reward] | None = None) -> Weighted | None:
+    """The rewards of an option, as `parse_rewards` takes them; None where it is empty. Raises `UserError` as that."""
+    return None if given is None or given in ("", {}, []) else parse_rewards(given, judges=judges or {})
 
 
 def overseen(

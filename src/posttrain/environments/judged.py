@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from posttrain.environments.gold_rewards import rewards_in
 from posttrain.errors import UserError, unknown
 from posttrain.rewards import (
     REWARDS,
@@ -18,7 +19,7 @@ from posttrain.rewards import (
     JudgePrompt,
     RewardContext,
     Weighted,
-    parse_rewards,
+    from_function,
     read_prompt,
 )
 from posttrain.types import ChatModel, Sampling
@@ -45,8 +46,8 @@ class ParsedRewards(NamedTuple):
 
 
 def judged(
-    reward: str,
-    gold: str = "",
+    reward: object,
+    gold: object = "",
     *,
     judges: Mapping[str, ChatModel],
     policy: ChatModel | None = None,
@@ -59,8 +60,8 @@ def judged(
     Where a function takes `reward_context`, judges that are not named are left to it.
 
     Args:
-        reward: rewards and weights, as typed.
-        gold: gold rewards, as typed.
+        reward: rewards and weights, as `parse_rewards` takes them; none where it is empty.
+        gold: gold rewards, alike.
         judges: models by the name of the judge.
         policy: for functions that ask it.
         prompts: a prompt for all judges, or NAME=PROMPT for some of them; the others have the default.
@@ -72,13 +73,13 @@ def judged(
     """
     asked = _prompts(prompts, judges)
     found = {
-        name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE))
+        name: from_function(Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE)))
         for name, model in judges.items()
     }
-    rewards = parse_rewards(reward, judges=found) if reward else None
-    read = parse_rewards(gold, judges=found) if gold else None
-    others = [part for each in (rewards, read) if each for part, _ in each.parts if not isinstance(part, Judge)]
-    if taken := [name for name in found if name in {*REWARDS, *(part.name for part in others)}]:
+    rewards, read = rewards_in(reward, found), rewards_in(gold, found)
+    parts = [part for each in (rewards, read) if each for part, _ in each.parts]
+    taken = {*REWARDS, *(part.name for part in parts if part is not found.get(part.name))}
+    if taken := [name for name in found if name in taken]:
         raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asking = [name for each in (rewards, read) if each for name in each.asks]
     named = {name for each in (rewards, read) if each for name in each.weights}

@@ -18,7 +18,7 @@ from posttrain.errors import UserError
 from posttrain.json_schema import misfit
 from posttrain.types import Message, ToolCall
 
-_KINDS: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
+_KINDS: Mapping[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
 LONGEST = 8000  # characters of a result
 
 
@@ -77,10 +77,11 @@ def tool(function: Callable[..., Any]) -> Tool:
     properties: dict[str, Any] = {}
     needed: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
-        kind = _KINDS.get(hints.get(name))
+        kind = _KINDS.get(hints.get(name, object))
         if kind is None:
             raise UserError(
-                f"tool '{function.__name__}': parameter '{name}' needs an annotation of {', '.join(_names())}"
+                f"tool '{function.__name__}': parameter '{name}' needs an annotation of "
+                f"{', '.join(known.__name__ for known in _KINDS)}"
             )
         properties[name] = {"type": kind} | ({"description": described[name]} if name in described else {})
         if parameter.default is inspect.Parameter.empty:
@@ -88,10 +89,6 @@ def tool(function: Callable[..., Any]) -> Tool:
     parameters = {"type": "object", "properties": properties, "required": needed}
     about = {"name": function.__name__, "description": " ".join(about.split()), "parameters": parameters}
     return Tool(function, function.__name__, json.dumps({"type": "function", "function": about}))
-
-
-def _names() -> list[str]:
-    return [cast(type, kind).__name__ for kind in _KINDS]
 
 
 def schemas(tools: Sequence[Tool]) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Rewards: named scores of episodes."""
 
+from posttrain.rewards.binding import REWARDS
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
-from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
+from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted, parse_rewards
 from posttrain.rewards.context import RewardContext
-from posttrain.rewards.custom import CustomReward, Source, from_function, load_reward, reward_function
-from posttrain.rewards.elsewhere import Ask, Elsewhere, load_again
+from posttrain.rewards.custom import Ask, CustomReward, Source, from_function, reward_function
 from posttrain.rewards.judges.pointwise import Judge
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.learned import COMBINATIONS, CachedScores, Disagreement, LearnedReward
+from posttrain.rewards.loading import load_again, load_reward
 from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
@@ -38,7 +39,6 @@ __all__ = [
     "ChoiceVerifier",
     "CustomReward",
     "Disagreement",
-    "Elsewhere",
     "EpisodeReward",
     "ExactVerifier",
     "GymVerifier",

@@ -1,23 +1,14 @@
 """Conformance kit of rewards, and checks that reference answers can be parsed."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Protocol, cast, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import cast
 
 from posttrain.errors import RewardError, UserError, described
 from posttrain.rewards.reward import ROLES, Reward, apart, bounds_of, min_group_of, role_of, score_all
 from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Task
 
 NOWHERE = Score(math.nan, explanation="there is no score")
-
-
-@runtime_checkable
-class ReadsAnswers(Protocol):
-    """A reward that reports in advance which tasks it cannot score."""
-
-    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """For each task, why its reference answer cannot be parsed; "" if it can."""
-        ...
 
 
 async def check_reward(
@@ -106,8 +97,9 @@ async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]
     `unreadable(tasks)`. Any other verifier scores an empty completion: it parses the reference answer
     first, and raises if it cannot. A reward that is no verifier needs no answer.
     """
-    if isinstance(reward, ReadsAnswers):
-        return await reward.unreadable(tasks)
+    unreadable: Callable[[Sequence[Task]], Awaitable[list[str]]] | None = getattr(reward, "unreadable", None)
+    if unreadable is not None:
+        return await unreadable(tasks)
     if role_of(reward) != "verifier" or min_group_of(reward) > 1:
         return [""] * len(tasks)
     silent = [Episode(task, (*task.prompt, Message("assistant", ""))) for task in tasks]

@@ -1,21 +1,18 @@
 """Weighted combinations of named rewards."""
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
+from typing import cast
 
 from posttrain.background import all_of
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
+from posttrain.rewards.binding import Part, is_pair, of_entry, of_object, of_word
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.context import RewardContext
-from posttrain.rewards.custom import CustomReward, load_reward
-from posttrain.rewards.elsewhere import Ask, elsewhere
-from posttrain.rewards.outcomes import Earned, Solved
-from posttrain.rewards.remote import is_remote, remote_reward
+from posttrain.rewards.custom import Ask, CustomReward
 from posttrain.rewards.reward import (
     EpisodeReward,
     Named,
@@ -26,38 +23,7 @@ from posttrain.rewards.reward import (
     role_of,
     score_all,
 )
-from posttrain.rewards.rules.language import LanguageConsistency
-from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
-from posttrain.rewards.rules.repetition import Repetition
-from posttrain.rewards.rules.steps import StepDiversity
-from posttrain.rewards.rules.tags import Tags
-from posttrain.rewards.rules.verification import VerificationPhrases
-from posttrain.rewards.verifiers.choice import ChoiceVerifier
-from posttrain.rewards.verifiers.exact import ExactVerifier
-from posttrain.rewards.verifiers.gym import GymVerifier
-from posttrain.rewards.verifiers.math import MathVerifier
-from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import EpisodeGroup, Score, SeatScores, Span, Task
-
-REWARDS: dict[str, Callable[[], Reward]] = {
-    "environment": Earned,
-    "solved": Solved,
-    "math": MathVerifier,
-    "numbers": NumberVerifier,
-    "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
-    "choice": ChoiceVerifier,
-    "exact": ExactVerifier,
-    "gym": GymVerifier,
-    "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
-    "tags": Tags,
-    "language": LanguageConsistency,
-    "length": SoftOverlong,
-    "length_target": LengthTarget,
-    "repetition": Repetition,
-    "steps": StepDiversity,
-    "verification": VerificationPhrases,
-}
-"""Every reward that has a name. One line registers another."""
 
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME
 
@@ -148,8 +114,8 @@ class Weighted:
 
     @property
     def movable(self) -> list[CustomReward]:
-        """The functions that another process can load and call: of files, and asking nobody."""
-        return [function for function in self._functions if function.source and not function.asks]
+        """The functions and objects that another process can call: the user's, and asking nobody."""
+        return [each for each in self._functions if (each.source or each.given) and not each.asks]
 
     def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "Weighted":
         """The same, with the functions that are `movable` called elsewhere.
@@ -163,7 +129,7 @@ class Weighted:
             if isinstance(reward, Named):
                 return replace(reward, reward=changed(reward.reward))
             if isinstance(reward, CustomReward) and id(reward) in movable:
-                return elsewhere(reward, ask(reward, self.timeout_s))
+                return replace(reward, ask=ask(reward, self.timeout_s))
             return reward
 
         return replace(self, parts=tuple((changed(reward), weight) for reward, weight in self.parts))
@@ -252,57 +218,50 @@ def compares(reward: Reward) -> bool:
 
 
 def parse_rewards(
-    spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, judges: Mapping[str, Reward] = NO_JUDGES
+    spec: object, *, timeout_s: float = DEFAULT_TIMEOUT_S, judges: Mapping[str, Reward] = NO_JUDGES
 ) -> Weighted:
-    """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`.
+    """Rewards from a text, a table or objects.
 
-    A word is a name of `REWARDS` or of `judges`, `path/to/file.py:function`, or an address (`rewards/remote.py`); its
-    weight follows after `=` (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path
-    with spaces is put in quotes.
+    A text is words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`: each a name of `REWARDS` or of `judges`,
+    `path/to/file.py:function`, or an address (`rewards/remote.py`), then arguments of the verifier or function, as in
+    `numbers?answer_in=boxed&name=strict`, and its weight after `=` (after a function also `:`). A weight that is left
+    out is 1; of a monitor, 0. A value that has `=` in it needs a weight behind it. A path with spaces is put in quotes.
+
+    Args:
+        spec: a text; a function, an object with a name and a method `score`, or an object that can be called; a pair
+            of such a thing and its weight; a sequence of all these; or a mapping, from a word to its weight or to a
+            table of its weight and arguments, and from a name to an object or such a pair.
+        timeout_s: seconds that each reward may take for a batch.
+        judges: rewards by further names.
 
     Raises:
-        UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a
-            function that `load_reward` refuses.
+        UserError: an unknown name (the nearest one given), an argument or a weight that does not fit, a name given
+            twice, or a function or object that is no reward.
 
     Example:
         >>> parse_rewards("numbers tags=0.1").weights
         {'numbers': 1.0, 'tags': 0.1}
+        >>> def brief(completion, limit=20): return len(completion) <= limit
+        >>> parse_rewards({"numbers": {"weight": 2, "answer_in": "boxed"}, "short": (brief, 0.5)}).weights
+        {'numbers': 2.0, 'short': 0.5}
     """
+    if isinstance(spec, Mapping):
+        entries = cast("Mapping[str, object]", spec)
+        return Weighted(tuple(of_entry(key, value, judges) for key, value in entries.items()), timeout_s)
+    several = isinstance(spec, list | tuple) and not is_pair(cast(object, spec))
+    parts: list[Part] = []
+    for given in cast("Sequence[object]", spec if several else [spec]):
+        if isinstance(given, str):
+            parts += [of_word(word, judges) for word in _words(given)]
+        else:
+            parts.append(of_object(given, judges))
+    return Weighted(tuple(parts), timeout_s)
+
+
+def _words(text: str) -> list[str]:
     try:
-        words = [word for part in ([spec] if isinstance(spec, str) else spec) for word in shlex.split(part)]
+        return shlex.split(text)
     except ValueError as error:
         raise UserError(
-            f"cannot read the rewards {spec!r}: {error}; expected words such as gym=1.0 tags=0.1"
+            f"cannot read the rewards {text!r}: {error}; expected words such as gym=1.0 tags=0.1"
         ) from error
-    return Weighted(tuple(_parse_word(word, judges) for word in words), timeout_s)
-
-
-_CUSTOM = re.compile(r"(?P<path>.+\.py:[^:=]*)(?:[:=](?P<weight>.*))?", re.DOTALL)
-
-
-def _parse_word(word: str, judges: Mapping[str, Reward]) -> tuple[Reward, float]:
-    if is_remote(word):
-        address, equals, weight = word.partition("=")
-        return remote_reward(address), _weight(word, weight if equals else None)
-    if custom := _CUSTOM.fullmatch(word):
-        reward = load_reward(custom["path"])
-        return reward, _weight(word, custom["weight"], 0.0 if role_of(reward) == "monitor" else 1.0)
-    name, equals, weight = word.partition("=")
-    if name.endswith(".py"):
-        raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
-    if name in judges:
-        return judges[name], _weight(word, weight if equals else None)
-    if name not in REWARDS:
-        raise unknown("reward", name, [*REWARDS, *judges, "path/to/file.py:function"])
-    return REWARDS[name](), _weight(word, weight if equals else None)
-
-
-def _weight(word: str, text: str | None, default: float = 1.0) -> float:
-    if text is None:
-        return default
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(
-            f"'{word}' has the weight '{text}', which is not a number; expected for example gym=1.0"
-        ) from None

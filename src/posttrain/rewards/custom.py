@@ -1,6 +1,9 @@
-"""Python functions as rewards: `path/to/file.py:function`.
+"""The adapter of a call as a reward.
 
-Its parameter names select its inputs; the name for the completion selects a single one or a batch:
+The call may be of a Python function, an object, an HTTP address (`remote.py`), a judge (`judges/`) or another process
+(`CustomReward.ask`).
+
+A function's parameter names select its inputs; the name for the completion selects a single one or a batch:
 
 one completion at a time
 
@@ -36,64 +39,44 @@ What else is known of a function is declared above it:
     @reward_function(role="verifier", bounds=(0, 1), min_group=2)
     def majority(group, completions): ...
 
+An object with a method `__call__` of such parameters may have a state. It has `role`, `bounds` and `min_group` as
+attributes, and may have
+
+    patient = True             it computes as long as it takes, and has no time limit
+    at_once = 16               calls of its `async` method for one completion that run at the same time; else all
+    def unreadable(tasks)      for each task, why it cannot be scored; "" if it can
+
 TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
 
-import hashlib
 import inspect
-import json
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from functools import wraps
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from functools import partial, wraps
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
-from posttrain import user_code
-from posttrain.background import all_of, in_thread, without_exit
-from posttrain.errors import RewardError, UserError, unknown
+from posttrain.background import all_of, few_of, in_thread, without_exit
+from posttrain.errors import RewardError, UserError, described, unknown
 from posttrain.rewards.context import RewardContext
+from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of
 from posttrain.rewards.reward import ROLES, scoring
-from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Task
+from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Task
 
-_PLURALS = {
-    "completion": "completions",
-    "prompt": "prompts",
-    "answer": "answers",
-    "task": "tasks",
-    "episode": "episodes",
-}
 _TRAINER = ("trainer_state", "environments")  # what TRL's trainers pass, and only they have
 _SIGNATURES = (
     "(completion, task), (prompt, completion, answer, **metadata), (prompts, completions, answers, **columns) or "
     "(group, completions)"
 )
 _UNBOUNDED = (-math.inf, math.inf)
-_CONTEXT = "reward_context"
+NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A function's declaration, apart from its parameters; see `Reward`."""
-
-    role: str = "rule"
-    bounds: tuple[float, float] | None = None
-    min_group: int = 1
-
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            raise unknown("role of a reward", self.role, ROLES)
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
-            raise UserError(f"the bounds of a reward are its lowest and its highest value; got {self.bounds}")
-        if self.min_group < 1:
-            raise UserError(f"the smallest group of a reward is 1 or more; got {self.min_group}")
-
-
-_DECLARED = "__posttrain_reward__"
+Q = TypeVar("Q")
+T = TypeVar("T")
 
 
 def reward_function(
@@ -118,52 +101,73 @@ def reward_function(
         >>> from_function(longest).min_group
         2
     """
-    declared = Declared(role, bounds, min_group)
+    _refuse_wrong(role, bounds, min_group)
 
     def mark(function: F) -> F:
-        setattr(function, _DECLARED, declared)
+        for key, value in (("role", role), ("bounds", bounds), ("min_group", min_group)):
+            setattr(function, key, value)
         return function
 
     return mark
 
 
-class Source(NamedTuple):
-    """Where a function was loaded from.
+def _refuse_wrong(role: str, bounds: tuple[float, float] | None, min_group: int) -> None:
+    if role not in ROLES:
+        raise unknown("role of a reward", role, ROLES)
+    if bounds is not None and not bounds[0] < bounds[1]:
+        raise UserError(f"the bounds of a reward are its lowest and its highest value; got {bounds}")
+    if min_group < 1:
+        raise UserError(f"the smallest group of a reward is 1 or more; got {min_group}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where another process finds a function.
 
     Attributes:
-        path: absolute, `path/to/file.py:function`.
+        path: absolute, `path/to/file.py:function`; of an object its name.
         digest: of the file.
+        arguments: of the function, as they were given.
+        pickled: the object.
     """
 
     path: str
-    digest: str
+    digest: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pickled: bytes = b""
+
+
+Ask = Callable[[Sequence[EpisodeGroup]], list[list[SeatScores]]]
+"""Has groups scored by another process, and blocks until they are; threads may call it at the same time."""
 
 
 @dataclass(frozen=True)
 class CustomReward:
-    """A user's function as a `Reward`; made by `load_reward` or `from_function`."""
+    """A call as a `Reward`: of a function or an object; made by `load_reward` or `from_function`.
+
+    With `ask` another process makes the calls. All else that is known of the function is what it is here.
+    """
 
     name: str
     function: Callable[..., Any]
-    mode: Literal["single", "batch", "group"]
+    mode: Mode
     parameters: tuple[str, ...]  # that it must be given
     optional: tuple[str, ...]  # that it is given if the tasks have them
     rest: bool  # whether it takes **metadata
-    declared: Declared = Declared()
+    role: str = "rule"
+    declared: tuple[float, float] | None = None  # bounds
+    min_group: int = 1
     source: Source | None = None  # None: not of a file
+    given: bool = False  # whether it is an object of the user's, which is sent to another process pickled
+    ask: Ask | None = None
     beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
     alone: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)  # see `_call`
     context: list[RewardContext] = field(default_factory=list[RewardContext], compare=False, repr=False)  # once known
 
     @property
-    def role(self) -> str:
-        """As declared."""
-        return self.declared.role
-
-    @property
     def bounds(self) -> tuple[float, float] | None:
         """As declared; infinite once a function without declared bounds has returned a score outside [0, 1]."""
-        return self.declared.bounds or (_UNBOUNDED if self.beyond else None)
+        return self.declared or (_UNBOUNDED if self.beyond else None)
 
     @property
     def columns(self) -> frozenset[str]:
@@ -171,23 +175,40 @@ class CustomReward:
         return frozenset((*self.parameters, *self.optional, *(("**",) if self.rest else ())))
 
     @property
-    def min_group(self) -> int:
-        """As declared."""
-        return self.declared.min_group
-
-    @property
     def asks(self) -> bool:
         """Whether it takes `reward_context`, and so may call judges."""
-        return _CONTEXT in (*self.parameters, *self.optional)
+        return CONTEXT in (*self.parameters, *self.optional)
 
     @property
     def patient(self) -> bool:
-        """Whether it has no time limit: requests to judges have their own."""
-        return self.asks
+        """Whether it has no time limit here: judges, and the process that makes the calls, have their own."""
+        return self.asks or self.ask is not None or getattr(self.function, "patient", False)
+
+    def sent(self) -> Source:
+        """Where another process finds the function.
+
+        Raises:
+            UserError: it is an object that cannot be pickled.
+        """
+        # pickles what is defined in no module, too, such as functions of a notebook
+        import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+        dumps: Callable[[object], bytes] = cast("Any", cloudpickle).dumps
+
+        source = self.source or Source(self.name)
+        try:
+            pickled = dumps(source.arguments if self.source else self.function)
+        except Exception as error:  # whatever an object says of itself
+            raise UserError(
+                f"reward '{self.name}' cannot be sent to scorers ({described(error)}); write it as a function in a "
+                "file, FILE.py:function, or leave out `scorers`"
+            ) from error
+        return source if self.source else replace(source, pickled=pickled)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Empty: which answers a function can parse is not known in advance."""
-        return [""] * len(tasks)
+        """For each task, why it cannot be scored; empty for a function, of which that is not known in advance."""
+        tell = getattr(self.function, "unreadable", None)
+        return tell(tasks) if tell else [""] * len(tasks)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """For each group one score per episode, or one for each seat that the function names.
@@ -196,43 +217,54 @@ class CustomReward:
             RewardError: the function raised, or returned something that is not a finite number within its bounds; or it
                 wants a key that a task's metadata does not have.
         """
+        if self.ask is not None:
+            found = await in_thread(self.ask, groups)
+            for scores in (scores for of_group in found for scores in of_group):
+                for score in [scores] if isinstance(scores, Score) else scores.values():
+                    self._note(score)
+            return found
         if self.mode == "group":
-            if inspect.iscoroutinefunction(self.function):
-                return await all_of(self._compared(group) for group in groups)
-            return [await self._compared(group) for group in groups]
+            return await self._each(self._compared, groups)
         episodes = [episode for group in groups for episode in group.episodes]
-        scores = iter(await self._score_episodes(episodes) if episodes else [])
+        if self.mode == "single":
+            scores = iter(await self._each(self._score_one, episodes))
+        else:
+            scores = iter(await self._score_batch(episodes) if episodes else [])
         return [[next(scores) for _ in group.episodes] for group in groups]
+
+    async def _each(self, score: Callable[[Q], Coroutine[Any, Any, T]], items: Sequence[Q]) -> list[T]:
+        """The scores of items: one after another, or of an `async` function at the same time."""
+        if not _is_async(self.function):
+            return [await score(item) for item in items]
+        if most := getattr(self.function, "at_once", None):
+            return await few_of(most, score, items)
+        return await all_of(score(item) for item in items)
 
     async def _compared(self, group: EpisodeGroup) -> list[SeatScores]:
         with scoring(self.name, group.episodes[0]):
-            columns = self._columns(group.episodes)
+            columns = self._inputs(group.episodes)
             return self._scores(group.episodes, await self._call({**columns, "group": group}))
 
-    async def _score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
-        if self.mode == "batch":
-            try:
-                returned = await self._call(self._columns(episodes))
-            except TypeError as error:
-                if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
-                    raise RewardError(_needs_messages(self.name, error)) from error
-                raise
-            return self._scores(episodes, returned)
-        if inspect.iscoroutinefunction(self.function):
-            return await all_of(self._score_one(episode) for episode in episodes)
-        return [await self._score_one(episode) for episode in episodes]
+    async def _score_batch(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+        try:
+            returned = await self._call(self._inputs(episodes))
+        except TypeError as error:
+            if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
+                raise RewardError(_needs_messages(self.name, error)) from error
+            raise
+        return self._scores(episodes, returned)
 
     async def _score_one(self, episode: Episode) -> SeatScores:
         with scoring(self.name, episode):
-            columns = self._columns([episode])
+            columns = self._inputs([episode])
             returned = await self._call({key: values[0] for key, values in columns.items()})
             return self._seat_scores(episode, returned)
 
     async def _call(self, arguments: Mapping[str, Any]) -> object:
-        arguments = {**arguments, **{name: _log_nothing for name in _LOGS if name in self.parameters}}
+        arguments = {**arguments, **{name: _log_nothing for name in LOGS if name in self.parameters}}
         if self.asks:
-            arguments[_CONTEXT] = self.context[0] if self.context else RewardContext()
-        if inspect.iscoroutinefunction(self.function):
+            arguments[CONTEXT] = self.context[0] if self.context else RewardContext()
+        if _is_async(self.function):
             return await without_exit(self.function(**arguments))
 
         @wraps(self.function)
@@ -243,38 +275,9 @@ class CustomReward:
         returned = await in_thread(one_at_a_time, **arguments)
         return await without_exit(cast("Awaitable[object]", returned)) if inspect.isawaitable(returned) else returned
 
-    def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
-        """The function's arguments, each as a list over `episodes`."""
-        batch = self.mode != "single"
-        ours: dict[str, list[Any]] = {
-            "completion": [_said(episode) if batch else episode.completion for episode in episodes],
-            "prompt": [_asked(episode) if batch else _question(episode) for episode in episodes],
-            "answer": [episode.task.answer for episode in episodes],
-            "task": [episode.task for episode in episodes],
-            "episode": list(episodes),
-            "gold": [episode.task.gold for episode in episodes],
-            "id": [episode.task.id for episode in episodes],
-        }
-        if batch:
-            ours |= {plural: ours[singular] for singular, plural in _PLURALS.items()}
-        if all(episode.completion_ids is not None for episode in episodes):
-            ours["completion_ids"] = [list(episode.completion_ids or ()) for episode in episodes]
-        elif "completion_ids" in self.parameters:
-            raise UserError(
-                f"reward '{self.name}' needs completion_ids, the tokens of completions, which completions that are "
-                "read from a file do not have; use it in rl, evaluate or best-of-n"
-            )
-        shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
-        for name in self.parameters:
-            for episode in episodes:
-                if name not in ours and name not in episode.task.metadata and name not in (*_LOGS, _CONTEXT, "group"):
-                    raise RewardError(_no_such_key(self.name, name, episode))
-        wanted = {*self.parameters, *self.optional, *(shared if self.rest else ())}
-        metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in wanted & shared}
-        given = {
-            key: values for key, values in ours.items() if key in wanted or (self.rest and key in _usual(self.mode))
-        }
-        return metadata | given
+    def _inputs(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+        found = inputs_of(self.name, self.mode, self.parameters, self.optional, self.rest, episodes)
+        return {key: values for key, values in found.items() if key not in _bound(self.function)}
 
     def _scores(self, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
         if not hasattr(returned, "__iter__"):
@@ -304,14 +307,15 @@ class CustomReward:
     def _score(self, episode: Episode, value: object) -> Score:
         score = value if isinstance(value, Score) else None
         if score is None and hasattr(value, "__float__"):  # numbers, and what numpy and torch have for them
-            score = Score(float(cast("Any", value)))
+            with suppress(OverflowError):  # an integer above all floats
+                score = Score(float(cast("Any", value)))
         if score is None or (score.applicable and not math.isfinite(score.total)):
             hint = "; where it does not apply, return Score.not_applicable()" if value is None else ""
             raise RewardError(
-                f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
-                f"bool or a Score{hint}"
+                f"reward '{self.name}' returned {repr(value)[:200]} on task {episode.task.id!r}; expected a finite "
+                f"number, a bool or a Score{hint}"
             )
-        bounds = self.declared.bounds
+        bounds = self.declared
         if score.applicable and bounds and not bounds[0] <= score.total <= bounds[1]:
             raise RewardError(
                 f"reward '{self.name}' returned {score.total:g} on task {episode.task.id!r}; it declares bounds of "
@@ -321,32 +325,15 @@ class CustomReward:
         return score
 
     def _note(self, score: Score) -> None:
-        """Keep the first score outside [0, 1]."""
-        if score.applicable and not self.beyond and not (0 <= score.total <= 1):
+        """Keep the first score outside [0, 1], which no bounds announced."""
+        if score.applicable and not (self.beyond or self.declared or 0 <= score.total <= 1):
             self.beyond.append(score.total)
 
 
-def load_reward(path: str) -> CustomReward:
-    """The reward `path/to/file.py:function`.
-
-    Raises:
-        UserError: the file or the function does not exist (nearest name given), the file cannot be imported, or the
-            function's parameters are not understood.
-    """
-    file, _, name = path.rpartition(":")
-    function = user_code.load("reward", path, "function")
-    if not callable(function):
-        raise UserError(f"'{name}' in '{file}' is a {type(function).__name__}, not a function")
-    where = Path(file).expanduser().absolute()
-    return replace(from_function(function, name), source=Source(f"{where}:{name}", _digest(where)))
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
 def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
-    """A Python function as a reward.
+    """A Python function, or an object that can be called, as a reward.
+
+    What a `functools.partial` has is given: the tasks' columns do not replace it.
 
     Raises:
         UserError: its parameters are not understood.
@@ -356,12 +343,16 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
         >>> from_function(brief).mode
         'single'
     """
-    name = name or getattr(function, "__name__", type(function).__name__)
+    given: Any = function
+    told: Any = given.func if isinstance(given, partial) else given
+    name = name or getattr(told, "__name__", "") or getattr(told, "name", type(told).__name__)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise UserError(f"reward '{name}' has no readable signature; expected {_SIGNATURES}") from error
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [
+        p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in _bound(function)
+    ]
     names = {p.name for p in named}
     rest = any(p.kind == p.VAR_KEYWORD for p in parameters)
     nameless = [str(p) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
@@ -374,10 +365,12 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
             f"reward '{name}' needs '{wanted[0]}', which only TRL's trainers have; give it a default of None"
         )
     if nameless or bool(single) == bool(batch):
-        given = f"({', '.join(str(p) for p in parameters)})"
-        raise UserError(f"cannot understand the parameters {given} of reward '{name}'; expected {_SIGNATURES}")
-    declared: Declared = getattr(function, _DECLARED, Declared())
-    if declared.min_group > 1 and "group" not in names:
+        shown = f"({', '.join(str(p) for p in parameters)})"
+        raise UserError(f"cannot understand the parameters {shown} of reward '{name}'; expected {_SIGNATURES}")
+    declared = {key: getattr(told, key) for key in ("role", "bounds", "min_group") if hasattr(told, key)}
+    role, bounds, min_group = declared.get("role", "rule"), declared.get("bounds"), declared.get("min_group", 1)
+    _refuse_wrong(role, bounds, min_group)
+    if min_group > 1 and "group" not in names:
         raise UserError(f"reward '{name}' declares min_group, but takes no 'group'; expected (group, completions)")
     return CustomReward(
         name=name,
@@ -386,71 +379,28 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
         parameters=tuple(p.name for p in named if p.default is p.empty),
         optional=tuple(p.name for p in named if p.default is not p.empty),
         rest=rest,
-        declared=declared,
+        role=role,
+        declared=bounds,
+        min_group=min_group,
     )
-
-
-def _usual(mode: str) -> set[str]:
-    """Additional values of `**metadata`: TRL's functions find prompts there that they do not name."""
-    if mode == "single":
-        return {"prompt", "completion", "answer"}
-    return {"prompts", "completions", "answers", "answer", "completion_ids"}
-
-
-def _said(episode: Episode) -> Any:
-    """The completion as TRL passes it: in the format of the data's prompt."""
-    if not episode.task.conversational:
-        return episode.completion
-    return _as_dicts(episode.messages[len(episode.task.prompt) :])
-
-
-def _asked(episode: Episode) -> Any:
-    return _as_dicts(episode.task.prompt) if episode.task.conversational else _question(episode)
-
-
-def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as TRL has them, with the arguments of calls as objects where they are JSON."""
-    found: list[dict[str, Any]] = []
-    for message in messages:
-        calls = [
-            {"type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
-            for call in message.tool_calls
-        ]
-        own = {"tool_calls": calls, "name": message.name}
-        found.append({"role": message.role, "content": message.content, **{k: v for k, v in own.items() if v}})
-    return found
-
-
-def _object(arguments: str) -> Any:
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
 
 
 def _log_nothing(name: str, value: object) -> None:
     """No-op for TRL's `log_extra` and `log_metric`."""
 
 
-_LOGS = ("log_extra", "log_metric")
+def _bound(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The arguments that a function was given."""
+    return function.keywords if isinstance(function, partial) else NO_ARGUMENTS
 
 
-def _question(episode: Episode) -> str:
-    return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether calls of a function, or of an object, are awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _needs_messages(reward: str, error: TypeError) -> str:
     return (
         f"reward '{reward}' raised TypeError: {error}; it reads completions as lists of messages, and they are text "
         'where the data\'s prompts are text: write each prompt as [{"role": "user", "content": ...}]'
-    )
-
-
-def _no_such_key(reward: str, key: str, episode: Episode) -> str:
-    known = sorted(episode.task.metadata)
-    near = get_close_matches(key, [*known, *_PLURALS, *_PLURALS.values()], n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return (
-        f"reward '{reward}' wants '{key}', which the metadata of task {episode.task.id!r} does not have; {hint}"
-        f"It has: {', '.join(known) or 'none'}"
     )

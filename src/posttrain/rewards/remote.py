@@ -26,14 +26,12 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
 
 from posttrain.background import in_thread, in_time
 from posttrain.errors import RewardError, UserError, described
-from posttrain.rewards.reward import EpisodeReward
-from posttrain.types import Episode, Score
+from posttrain.types import Episode
 
 PUBLIC = "public:"
 BATCH = 256  # completions of a request
@@ -62,12 +60,13 @@ def resolved(host: str, port: int) -> list[Address]:
 
 
 @dataclass(frozen=True)
-class RemoteReward(EpisodeReward):
-    """Scores that an HTTP address gives.
+class Remote:
+    """A call for `from_function` that asks an HTTP address for the scores of episodes.
 
     Args:
         url: http or https, without a user, a query or a fragment.
         public: whether only public addresses may be asked.
+        pause_s: before the second attempt.
         resolve: the addresses of a host.
 
     Raises:
@@ -76,36 +75,33 @@ class RemoteReward(EpisodeReward):
 
     url: str
     public: bool = False
-    name: str = "remote"
     pause_s: float = PAUSE_S
     resolve: Resolve = field(default=resolved, compare=False, repr=False)
-    columns = ("**",)
     bounds = (-math.inf, math.inf)  # no score says that a task is solved
 
     def __post_init__(self) -> None:
         check_address(self.url)
 
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode.
+    async def __call__(self, episodes: Sequence[Episode], **columns: object) -> list[float]:
+        """One number per episode; all columns are sent.
 
         Raises:
-            RewardError: no answer after all attempts, an answer that is not one finite number for each, or an address
-                that may not be asked.
+            RewardError: no answer after all attempts, an answer that is not one number for each, or an address that may
+                not be asked.
         """
-        scores: list[Score] = []
+        scores: list[float] = []
         for begin in range(0, len(episodes), BATCH):
-            scores += await in_thread(partial(self._scores, episodes[begin : begin + BATCH]))
+            scores += await in_thread(self._scores, episodes[begin : begin + BATCH])
         return scores
 
-    def _scores(self, episodes: Sequence[Episode]) -> list[Score]:
+    def _scores(self, episodes: Sequence[Episode]) -> list[float]:
         body, why = json.dumps(_asked(episodes), default=str).encode(), ""
         most = ANSWER_BYTES + ANSWER_BYTES_EACH * len(episodes)
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(self.pause_s * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
             try:
-                answer = in_time(TIMEOUT_S, self._post, body, most)
-                return [Score(number) for number in self._numbers(answer, len(episodes))]
+                return self._numbers(in_time(TIMEOUT_S, self._post, body, most), len(episodes))
             except TimeoutError:
                 why = f"no whole answer within {TIMEOUT_S:g} s"
             except _Passing as passing:
@@ -164,25 +160,12 @@ class RemoteReward(EpisodeReward):
         scores = cast("dict[str, object]", found).get("scores") if isinstance(found, dict) else None
         if not isinstance(scores, list):
             raise RewardError(f'the reward at {self.url} must answer {{"scores": [numbers]}}')
-        values = cast("list[object]", scores)
+        values = cast("list[float]", scores)
         if len(values) != count:
             raise RewardError(f"the reward at {self.url} gave {len(values)} scores for {count} completions")
-        return [self._number(value) for value in values]
-
-    def _number(self, value: object) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                number = float(value)
-            except OverflowError:
-                number = math.inf
-            if math.isfinite(number):
-                return number
-        raise RewardError(f"the reward at {self.url} gave {repr(value)[:40]} as a score; expected a finite number")
-
-
-def remote_reward(word: str) -> RemoteReward:
-    """The reward of a word in a list of rewards, without its weight; raises `UserError`."""
-    return RemoteReward(word.removeprefix(PUBLIC), public=word.startswith(PUBLIC))
+        if wrong := [one for one in values if type(one) not in (int, float)]:
+            raise RewardError(f"the reward at {self.url} gave {repr(wrong[0])[:40]} as a score; expected a number")
+        return values
 
 
 def is_remote(word: str) -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, crossing, run_apart
 from posttrain.errors import ProcessLost, RewardError, UserError, described, place_in_user_code
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
+
+S = TypeVar("S", Score, SeatScores)
 
 
 @runtime_checkable
@@ -70,13 +72,19 @@ def columns_of(reward: Reward) -> frozenset[str]:
 
 
 class EpisodeReward:
-    """A reward of single episodes, independent of their group: a subclass has a `name` and `score_episodes`."""
+    """A reward of single episodes, independent of their group.
+
+    A subclass has a `name` and `score_episodes`; or `_score_one`, where it scores one episode after another.
+    """
 
     name: str
 
+    def _score_one(self, episode: Episode) -> SeatScores:
+        raise NotImplementedError
+
     async def score_episodes(self, episodes: Sequence[Episode]) -> Sequence[SeatScores]:
         """One score per episode, in order. Raises rather than guesses."""
-        raise NotImplementedError
+        return score_each(self.name, episodes, self._score_one)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """As in `Reward`."""
@@ -188,9 +196,9 @@ def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
         running.remove(entry)
 
 
-def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], Score]) -> list[Score]:
+def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], S]) -> list[S]:
     """The scores of a reward of single episodes."""
-    scores: list[Score] = []
+    scores: list[S] = []
     for episode in episodes:
         with scoring(name, episode):
             scores.append(score_one(episode))

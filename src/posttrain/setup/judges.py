@@ -1,5 +1,6 @@
 """Chat models of a run: judges (--judge) and players of other seats (--seats)."""
 
+import inspect
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ JudgeOptions = SampledOptions | Evaluate | ScoreCompletions
 """The forms that have options of judges."""
 POLICY = "policy"  # what is typed for the policy itself
 HUMAN = "human"  # and for a person at the terminal
+Named = str | Mapping[str, str | ChatModel]
+"""What names chat models: words NAME=MODEL and NAME=URL#MODEL, or models, addresses and objects by name."""
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -93,7 +96,9 @@ class _Models:
     folders: dict[str, str] = field(default_factory=dict[str, str])
     loaded: dict[str, LateChat] = field(default_factory=dict[str, LateChat])
 
-    def named(self, kind: str, name: str, what: str) -> ChatModel:
+    def named(self, kind: str, name: str, what: str | ChatModel) -> ChatModel:
+        if not isinstance(what, str):
+            return what
         address, hash_, model = what.partition("#")
         if hash_ and ":" in address and "://" not in address:
             raise UserError(f"the address of {kind} '{name}' has no http:// or https://; write {name}=http://{what}")
@@ -109,17 +114,24 @@ class _Models:
         return OpenAIChat(name, address, model, at_once=self.at_once, budget=self.budget, cache=self.cache)
 
 
-def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: name, seats: str = "") -> JudgeModels:
+def judges_in(
+    options: JudgeOptions,
+    where: Callable[[str], str] = lambda name: name,
+    seats: Named = "",
+    judges: Named | None = None,
+) -> JudgeModels:
     """The judges that the options name, and the players of seats; local models are not loaded yet.
 
     Args:
         options: of the judges.
         where: says in which folder a model is.
-        seats: NAME=MODEL or NAME=URL#MODEL words.
+        seats: the players of seats; see `named_models`.
+        judges: the judges, in place of those that the options name.
 
     Raises:
         UserError: what is typed names no chat model, or the library for an address is not installed.
     """
+    judges = options.judge if judges is None else judges
     made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
@@ -127,50 +139,54 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
     policy = PolicyChat()
     models = {
         name: policy if what == POLICY else made.named("judge", name, what)
-        for name, what in named_models("judge", options.judge).items()
+        for name, what in named_models("judge", judges).items()
     }
     seated = {name: made.named("seat", name, what) for name, what in players.items()}
     return JudgeModels(models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated)
 
 
-def seat_models(seats: Mapping[str, str], where: Callable[[str], str], precision: str) -> JudgeModels:
+def seat_models(seats: Mapping[str, str | ChatModel], where: Callable[[str], str], precision: str) -> JudgeModels:
     """The players of seats by name, where there are no judges; see `named_models`."""
     made = _Models(where, precision)
     players = {name: made.named("seat", name, what) for name, what in seats.items()}
     return JudgeModels(folders=made.folders, local=made.loaded, seats=players)
 
 
-def named_models(option: str, typed: str) -> dict[str, str]:
-    """The models and addresses of an option by name.
+def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
+    """The models and addresses of an option by name, as words NAME=MODEL and NAME=URL#MODEL, or as a mapping.
+
+    In a mapping any object with a method `chat` is a model (`posttrain.types.ChatModel`).
 
     Raises:
-        UserError: a word is not NAME=MODEL or NAME=URL#MODEL, or a name is given twice.
+        UserError: a word is not NAME=MODEL or NAME=URL#MODEL, a name is given twice, or an object is no chat model.
 
     Example:
         >>> named_models("judge", "kind=http://localhost:8000/v1#small brief=OWNER/NAME")
         {'kind': 'http://localhost:8000/v1#small', 'brief': 'OWNER/NAME'}
     """
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        raise UserError(f"cannot read --{option} {typed!r}: {error}; put a path with spaces in quotes") from error
-    found: dict[str, str] = {}
-    last = ", NAME=URL#MODEL or NAME=policy" if option == "judge" else " or NAME=URL#MODEL (with generate NAME=human)"
-    for word in words:
-        name, _, what = word.partition("=")
+    judge = option == "judge"
+    if isinstance(given, str):
+        try:
+            pairs = [word.partition("=")[::2] for word in shlex.split(given)]
+        except ValueError as error:
+            raise UserError(f"cannot read --{option} {given!r}: {error}; put a path with spaces in quotes") from error
+    else:
+        pairs = list(given.items())
+    found: dict[str, str | ChatModel] = {}
+    for name, what in pairs:
         if not _NAME.fullmatch(name) or not what:
-            raise UserError(f"{_ONE[option]} is NAME=MODEL{last}; got '{word}'")
+            last = ", NAME=URL#MODEL or NAME=policy" if judge else " or NAME=URL#MODEL (with generate NAME=human)"
+            raise UserError(f"a {'judge' if judge else 'seat'} is NAME=MODEL{last}; got '{name}={what}'")
+        if not isinstance(what, str) and not inspect.iscoroutinefunction(getattr(what, "chat", None)):
+            raise UserError(
+                f"{option} '{name}' is {repr(what)[:60]}; expected a model's name, URL#MODEL, or an object with a "
+                "method async chat(messages, *, sampling, tools, seed)"
+            )
         if name in found:
-            raise UserError(_TWICE[option].format(name))
+            twice = f"two judges are called '{name}'; give one of them another name"
+            raise UserError(twice if judge else f"the seat '{name}' is given twice; leave one out")
         found[name] = what
     return found
-
-
-_ONE = {"judge": "a judge", "seats": "a seat"}
-_TWICE = {
-    "judge": "two judges are called '{}'; give one of them another name",
-    "seats": "the seat '{}' is given twice; leave one out",
-}
 
 
 def players_of(
@@ -193,8 +209,8 @@ def players_of(
     return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}
 
 
-def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> ParsedRewards:
-    """Rewards and gold rewards as they are typed, and the judges; see `environments.judged`."""
+def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, gold: object = "") -> ParsedRewards:
+    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`."""
     return judged(
         reward,
         gold,

@@ -7,9 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from posttrain import background
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Judge, JudgePrompt, apart, check_reward, parse_rewards, read_prompt
-from posttrain.rewards.judges import pointwise
+from posttrain.rewards import (
+    CustomReward,
+    Judge,
+    JudgePrompt,
+    apart,
+    check_reward,
+    from_function,
+    parse_rewards,
+    read_prompt,
+)
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 from tests.rewards.episodes import episode, scores
 
@@ -39,9 +48,9 @@ class Says:
         return Reply(Message("assistant", self.say(message.content, seed)), self.stop, Usage(1, 1))
 
 
-def judge(say, **changes) -> Judge:
+def judge(say, **changes) -> CustomReward:
     model = say if isinstance(say, Says) else Says(say if callable(say) else lambda asked, seed: say)
-    return Judge(model, **{"prompt": SHORT, **changes})
+    return from_function(Judge(model, **{"prompt": SHORT, **changes}))
 
 
 EPISODES = [episode("a" * n, id=f"t{n}") for n in range(6)]
@@ -148,7 +157,7 @@ def test_when_one_fails_those_under_way_finish_and_no_other_begins():
 
 
 def test_those_under_way_are_waited_for_a_while_only(monkeypatch):
-    monkeypatch.setattr(pointwise, "GRACE_S", 0.05)
+    monkeypatch.setattr(background, "GRACE_S", 0.05)
 
     class Hangs(Says):
         async def chat(self, messages, **options):
@@ -205,4 +214,4 @@ def test_a_full_score_does_not_say_that_a_task_is_solved():
 def test_settings_that_ask_nothing_are_refused():
     for change in ({"tries": 0}, {"at_once": 0}):
         with pytest.raises(UserError, match="1 or more"):
-            replace(judge("Score: 1"), **change)
+            replace(judge("Score: 1").function, **change)

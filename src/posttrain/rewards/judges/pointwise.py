@@ -3,7 +3,6 @@
 A judge takes any `ChatModel`; tests pass a stub. Not implemented: pairwise comparison, with its position bias.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,10 +10,8 @@ from posttrain.errors import UserError
 from posttrain.rewards.context import seed_of
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.judges.verdict import score_in
-from posttrain.rewards.reward import EpisodeReward, scoring
 from posttrain.types import ChatModel, Episode, Message, Sampling, Score, StopReason, Task
 
-GRACE_S = 30.0  # for replies that are under way when one of them fails: they may be paid for
 VERDICT = Sampling(1024, temperature=0.0)
 _SHOWN = 200  # characters of a verdict in an explanation of why there is no score
 
@@ -24,8 +21,8 @@ def _default_prompt() -> JudgePrompt:
 
 
 @dataclass(frozen=True)
-class Judge(EpisodeReward):
-    """Judges each episode; its score is mapped from the prompt's scale to [0, 1].
+class Judge:
+    """A call for `from_function` that judges an episode; its score is mapped from the prompt's scale to [0, 1].
 
     A verdict without a score is resampled with another seed. After `tries` verdicts without one the reward does
     not apply to the episode. A request and its seed depend only on the run's seed, the task and the episode.
@@ -55,60 +52,29 @@ class Judge(EpisodeReward):
         if self.tries < 1 or self.at_once < 1:
             raise UserError(f"a judge needs 1 or more tries and requests at once; got {self.tries} and {self.at_once}")
 
-    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+    def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why it cannot be judged: the prompt needs a reference answer, and there is none."""
         why = f"the prompt of judge '{self.name}' has {{reference}}, which is that answer"
         return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
 
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode, in order.
-
-        After a failure no new request is sent; those in flight may finish, so that their replies can be cached.
-        """
-        scores: dict[int, Score] = {}
-        numbers = iter(range(len(episodes)))
-        failed: list[Exception] = []
-
-        async def work() -> None:
-            for number in numbers:
-                if failed:
-                    return
-                try:
-                    scores[number] = await self._judged(episodes[number])
-                except Exception as error:
-                    failed.append(error)
-
-        workers = [asyncio.ensure_future(work()) for _ in range(min(self.at_once, len(episodes)))]
-        try:
-            waiting = set(workers)
-            while waiting and not failed:
-                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if waiting:
-                await asyncio.wait(waiting, timeout=GRACE_S)
-        finally:
-            for worker in workers:
-                worker.cancel()
-        if failed:
-            raise failed[0]
-        return [scores[number] for number in range(len(episodes))]
-
-    async def _judged(self, episode: Episode) -> Score:
+    async def __call__(self, episode: Episode) -> Score:
+        """The score of an episode."""
         said = [(message.role, message.text) for message in episode.messages]
         place = seed_of(self.seed, "judge", self.name, episode.task.id, repr(said))
         text = ""
-        with scoring(self.name, episode):
-            asked = Message("user", self.prompt.of(episode, f"{seed_of(place, 'boundary'):016x}"))
-            for attempt in range(self.tries):
-                again = attempt > 0 and not self.sampling.temperature
-                sampling = replace(self.sampling, temperature=1.0) if again else self.sampling
-                reply = await self.model.chat([asked], sampling=sampling, seed=seed_of(place, attempt))
-                if reply.stop_reason is StopReason.CONTEXT and not reply.text:
-                    return Score.not_applicable("the judge's context is too short for the episode")
-                found = score_in(reply.text, self.prompt.scale) if reply.stop_reason is StopReason.STOP else None
-                if found is not None:
-                    low, high = self.prompt.scale
-                    return Score((found - low) / (high - low), parsed=f"{found:g}", explanation=reply.text)
-                text = reply.text
+        text = ""
+        asked = Message("user", self.prompt.of(episode, f"{seed_of(place, 'boundary'):016x}"))
+        for attempt in range(self.tries):
+            again = attempt > 0 and not self.sampling.temperature
+            sampling = replace(self.sampling, temperature=1.0) if again else self.sampling
+            reply = await self.model.chat([asked], sampling=sampling, seed=seed_of(place, attempt))
+            if reply.stop_reason is StopReason.CONTEXT and not reply.text:
+                return Score.not_applicable("the judge's context is too short for the episode")
+            found = score_in(reply.text, self.prompt.scale) if reply.stop_reason is StopReason.STOP else None
+            if found is not None:
+                low, high = self.prompt.scale
+                return Score((found - low) / (high - low), parsed=f"{found:g}", explanation=reply.text)
+            text = reply.text
         return Score.not_applicable(
             f"none of {self.tries} verdicts ends with a line 'Score: N'; the last one ends {text[-_SHOWN:]!r}"
         )

@@ -2,12 +2,11 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score
 
 # East Asian text mixes scripts within one language; everything else is one word of the character's Unicode name.
@@ -33,10 +32,6 @@ class LanguageConsistency(EpisodeReward):
     script: str = "prompt"
     name: str = "language"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         counts = scripts(episode.completion)

@@ -4,12 +4,12 @@ A reward sees words, not tokens, so how length is counted is an argument: words 
 tokenizer passes `lambda text: len(tokenizer.encode(text))`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score
 
 
@@ -47,10 +47,6 @@ class SoftOverlong(EpisodeReward):
                 "The penalty begins at limit - buffer and is whole at limit"
             )
 
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
-
     def _score_one(self, episode: Episode) -> Score:
         length = self.count(episode.completion)
         over = length - (self.limit - self.buffer)
@@ -76,10 +72,6 @@ class LengthTarget(EpisodeReward):
     def __post_init__(self) -> None:
         if self.target <= 0:
             raise UserError(f"length_target needs a target above 0; got {self.target}")
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         length = self.count(episode.completion)

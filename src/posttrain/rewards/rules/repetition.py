@@ -1,11 +1,10 @@
 """Repetition of word n-grams."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score
 
 
@@ -26,10 +25,6 @@ class Repetition(EpisodeReward):
     def __post_init__(self) -> None:
         if self.n < 1:
             raise UserError(f"repetition needs n-grams of at least one word; got n={self.n}")
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         share = repeated_share(episode.completion, self.n)

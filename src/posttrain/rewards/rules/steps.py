@@ -1,12 +1,11 @@
 """Diversity of reasoning steps."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import reasoning
 from posttrain.types import Episode, Score
 
@@ -37,10 +36,6 @@ class StepDiversity(EpisodeReward):
     def __post_init__(self) -> None:
         if self.min_steps < 1:
             raise UserError(f"steps needs min_steps of at least 1; got {self.min_steps}")
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         steps = steps_of(reasoning(episode.completion))

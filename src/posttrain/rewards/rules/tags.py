@@ -1,11 +1,10 @@
 """Required tags: `<think>...</think>`, then the answer, once each, in order (DeepSeek-R1, arXiv 2501.12948)."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score
 
 
@@ -28,10 +27,6 @@ class Tags(EpisodeReward):
     opened_by_prompt: bool = False
     name: str = "tags"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         opening = f"<{self.tags[0]}>" if self.opened_by_prompt and self.tags else ""

@@ -1,12 +1,11 @@
 """Checking and backtracking phrases in the reasoning."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.rules.steps import steps_of
 from posttrain.rewards.verifiers.extraction import reasoning
 from posttrain.types import Episode, Score
@@ -42,19 +41,14 @@ class VerificationPhrases(EpisodeReward):
                 f"verification needs a cap of at least 1 and a phrase; got cap={self.cap}, {len(self.phrases)} phrases"
             )
 
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
+    def _score_one(self, episode: Episode) -> Score:
         longest_first = sorted(self.phrases, key=len, reverse=True)
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
-
-        def score_one(episode: Episode) -> Score:
-            # what is left of a step without its phrases: two steps that differ in those alone are one
-            rests = {
-                " ".join(re.findall(r"\w\S*", pattern.sub(" ", step)))
-                for step in steps_of(reasoning(episode.completion))
-                if pattern.search(step)
-            }
-            found = len(rests - {""})
-            return Score(min(found, self.cap) / self.cap, explanation=f"{found} checking steps")
-
-        return score_each(self.name, episodes, score_one)
+        # what is left of a step without its phrases: two steps that differ in those alone are one
+        rests = {
+            " ".join(re.findall(r"\w\S*", pattern.sub(" ", step)))
+            for step in steps_of(reasoning(episode.completion))
+            if pattern.search(step)
+        }
+        found = len(rests - {""})
+        return Score(min(found, self.cap) / self.cap, explanation=f"{found} checking steps")

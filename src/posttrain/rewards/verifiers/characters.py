@@ -1,4 +1,4 @@
-"""Invisible and look-alike characters in model output."""
+"""Characters and words: what is invisible or looks alike in model output, and sets of words."""
 
 import re
 
@@ -20,3 +20,8 @@ def plain_characters(text: str) -> str | None:
     if _DIRECTION.search(text):
         return None
     return text.translate(_FULL_WIDTH).strip(INVISIBLE + " \t\r\n")
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, between white space, as a set."""
+    return frozenset(text.split())

@@ -8,8 +8,8 @@ from string import ascii_uppercase
 from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward, score_each
-from posttrain.rewards.verifiers.characters import plain_characters
+from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.verifiers.characters import plain_characters, words
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
 from posttrain.types import Episode, Score
@@ -36,26 +36,11 @@ _BECAUSE = re.compile(
     r"(?i)[ ,;.:\-]*(?:(?:because|since) \w|as (?=(?:it|this|that|he|she|they|we|the)\b|(?-i:[A-Z])))"
 )
 # Text allowed before and after the letter. No word in it can change the sentence's meaning.
-_LEADS = frozenset(
-    (
-        *("so", "thus", "therefore", "hence", "i", "i'd", "i'll", "we", "would", "will", "think", "believe", "choose"),
-        *(
-            "pick",
-            "select",
-            "say",
-            "go",
-            "with",
-            "that",
-            "the",
-            "my",
-            "our",
-            "final",
-            "correct",
-            "right",
-            "best",
-        ),
-        *("answer", "option", "choice", "letter", "is", "be", "it", "it's", "one", "must", "definitely", "clearly"),
-    )
+_LEADS = words(
+    """
+    so thus therefore hence i i'd i'll we would will think believe choose pick select say go with that the my our final
+    correct right best answer option choice letter is be it it's one must definitely clearly
+    """
 )
 _LETTER_IN_QUESTION = re.compile(r"(?<!\w)[(\[]?[A-Z][)\].:=]")
 _FILLERS = re.compile(r"(?i)\b(?:of course|for sure|to (?:this|the) question)\b")
@@ -93,10 +78,6 @@ class ChoiceVerifier(EpisodeReward):
     role: ClassVar[str] = "verifier"
     columns: ClassVar[tuple[str, ...]] = ("choices",)
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         choices = _choices(episode)

@@ -2,56 +2,23 @@
 
 import re
 
+from posttrain.rewards.verifiers.characters import words
 from posttrain.rewards.verifiers.units import CHANGES, stem
 
 # Words that may name the requested quantity, or introduce it.
-_NEUTRAL = frozenset(
-    (
-        *(
-            "answer",
-            "ans",
-            "result",
-            "results",
-            "solution",
-            "total",
-            "totals",
-            "sum",
-            "value",
-            "number",
-            "amount",
-            "count",
-        ),
-        *("final", "finally", "correct", "right", "altogether", "overall", "all", "so", "thus", "therefore", "hence"),
-        *("have", "has", "get", "gets", "gives", "give", "is", "equals", "equal", "makes", "calculate", "compute"),
-        *("cost", "price", "profit", "time", "area", "probability", "conclusion", "summary", "combined", "remaining"),
-        *("we", "she", "he", "they", "it", "that", "this", "which", "there", "i", "you", "add", "subtract", "multiply"),
-        *("chance", "odds", "rate", "ratio", "percentage", "distance", "speed", "weight", "mass", "length", "height"),
-        *("width", "depth", "volume", "perimeter", "age", "temperature", "difference", "average", "mean", "product"),
-        *("quotient", "remainder", "revenue", "income", "salary", "bill", "discount", "grand", "rest", "divide", "x"),
-    )
+_NEUTRAL = words(
+    """
+    answer ans result results solution total totals sum value number amount count final finally correct right altogether
+    overall all so thus therefore hence have has get gets gives give is equals equal makes calculate compute cost price
+    profit time area probability conclusion summary combined remaining we she he they it that this which there i you add
+    subtract multiply chance odds rate ratio percentage distance speed weight mass length height width depth volume
+    perimeter age temperature difference average mean product quotient remainder revenue income salary bill discount
+    grand rest divide x
+    """
 )
-_PREDICATE = _NEUTRAL | {
-    "the",
-    "of",
-    "in",
-    "for",
-    "what",
-    "how",
-    "many",
-    "much",
-    "our",
-    "my",
-    "her",
-    "his",
-    "their",
-    "to",
-}
-_SMALL = frozenset(
-    ("the", "a", "an", "of", "in", "for", "per", "on", "at", "by", "and", "to", "our", "his", "her", "their")
-)
-_NAMED = frozenset(
-    ("the", "final", "correct", "right", "our", "my", "this", "numerical", "i", "we", "overall", "exact")
-)
+_PREDICATE = _NEUTRAL | words("the of in for what how many much our my her his their to")
+_SMALL = words("the a an of in for per on at by and to our his her their")
+_NAMED = words("the final correct right our my this numerical i we overall exact")
 _HEDGES = re.compile(
     r"(?i)\b(?:presumably|supposed(?:ly)?|alleged(?:ly)?|apparently|seem(?:s|ed|ingly)?|appears?|appeared|looks like"
     r"|tentative(?:ly)?|theor(?:y|etically)|hypothe\w+|arguably|suspects?|estimat\w+|approximat\w+|roughly|rounded|bets?"

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 from unicodedata import normalize
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from posttrain.rewards.verifiers.characters import INVISIBLE
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
@@ -32,10 +32,6 @@ class ExactVerifier(EpisodeReward):
     name: str = "exact"
     role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         expected = self._expected(episode.task)

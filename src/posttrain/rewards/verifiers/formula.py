@@ -7,6 +7,7 @@ answer with parts that the right answer does not explain earns nothing, whatever
 import re
 from collections.abc import Iterable
 
+from posttrain.rewards.verifiers.characters import words
 from posttrain.rewards.verifiers.dropped import dropped
 from posttrain.rewards.verifiers.labels import LABEL, label_of_others, narrower
 from posttrain.rewards.verifiers.powers import highest_power, terms_multiplied_out, too_many
@@ -24,29 +25,13 @@ _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-zA-Z*]+\}(?:\s*\{[lcr| ]+\})?")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['\u2019][^\W\d_]+)?")
 _WORD_OF_TEXT = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
-_KNOWN_COMMANDS = frozenset(
-    (
-        *("frac", "dfrac", "tfrac", "cfrac", "sqrt", "cdot", "times", "div", "left", "right", "big", "Big", "bigl"),
-        *(
-            "bigr",
-            "displaystyle",
-            "pi",
-            "infty",
-            "cup",
-            "cap",
-            "pm",
-            "mp",
-            "setminus",
-            "emptyset",
-            "varnothing",
-            "mathbb",
-        ),
-        *("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln"),
-        *("exp", "binom", "dbinom", "tbinom", "circ", "degree", "alpha", "beta", "gamma", "delta", "epsilon", "theta"),
-        *("lambda", "mu", "nu", "rho", "sigma", "tau", "phi", "varphi", "omega", "psi", "boxed", "quad", "qquad", "%"),
-        *("$", ",", ";", ":", "!", " ", "{", "}", "\\", "overline", "lfloor", "rfloor", "lceil", "rceil", "langle"),
-        *("rangle", "vec", "mathbf", "lvert", "rvert", "over", "in", "to"),
-    )
+_KNOWN_COMMANDS = {" "} | words(
+    r"""
+    frac dfrac tfrac cfrac sqrt cdot times div left right big Big bigl bigr displaystyle pi infty cup cap pm mp setminus
+    emptyset varnothing mathbb sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp binom dbinom
+    tbinom circ degree alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi omega psi boxed quad
+    qquad % $ , ; : ! { } \ overline lfloor rfloor lceil rceil langle rangle vec mathbf lvert rvert over in to
+    """
 )
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "log", "ln", "exp"))
 _RELATION = re.compile(

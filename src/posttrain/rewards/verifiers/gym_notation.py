@@ -4,17 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.rewards.verifiers.characters import plain_characters
+from posttrain.rewards.verifiers.characters import plain_characters, words
 from posttrain.rewards.verifiers.number_grammar import parse_number, unwrapped
 
-NUMBERS = frozenset(
-    (
-        *("aiw", "basic_arithmetic", "binary_alternation", "calendar_arithmetic", "chain_sum", "count_bits"),
-        *("count_primes", "gcd", "lcm"),
-        *("decimal_chain_sum", "gsm_symbolic", "largest_island", "leg_counting", "letter_counting", "maze", "products"),
-        *("number_sequence", "rectangle_count", "rotten_oranges", "self_reference", "simple_equations"),
-        "simple_geometry",
-    )
+NUMBERS = words(
+    """
+    aiw basic_arithmetic binary_alternation calendar_arithmetic chain_sum count_bits count_primes gcd lcm
+    decimal_chain_sum gsm_symbolic largest_island leg_counting letter_counting maze products number_sequence
+    rectangle_count rotten_oranges self_reference simple_equations simple_geometry
+    """
 )
 """Families whose answer is one number, or may be."""
 WORDS = frozenset(

@@ -3,12 +3,11 @@ r"""Numbers at the end of a solution, as in GSM8K's `#### 42` (Cobbe et al. 2021
 The whole answer must be one number (`number_grammar`). Anything more is unparsed, never right.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, outside_reasoning
 from posttrain.rewards.verifiers.number_grammar import Number, parse_number
 from posttrain.rewards.verifiers.prose import declared, final_number
@@ -40,10 +39,6 @@ class NumberVerifier(EpisodeReward):
     name: str = "numbers"
     role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode."""
-        return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
         gold = str(episode.task.answer).rpartition("####")[2]

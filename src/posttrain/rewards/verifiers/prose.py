@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
-from posttrain.rewards.verifiers.characters import plain_characters
+from posttrain.rewards.verifiers.characters import plain_characters, words
 from posttrain.rewards.verifiers.claims import is_claim
 from posttrain.rewards.verifiers.extraction import braced, extract
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
@@ -43,11 +43,11 @@ _TURNS = re.compile(
 _NOT_MEANT = re.compile(
     r"(?i)\b(?:no idea|not sure|(?:don['\u2019]t|do not) know|guess\w*|random\w*|kidding|joke|lie|lol)\b"
 )
-_LABELS = frozenset(
-    (
-        *("step", "page", "footnote", "figure", "chapter", "section", "question", "problem", "exercise", "option"),
-        *("choice", "line", "note", "version", "example", "table", "case", "part", "item", "no", "number", "nr", "see"),
-    )
+_LABELS = words(
+    """
+    step page footnote figure chapter section question problem exercise option choice line note version example table
+    case part item no number nr see
+    """
 )
 _NEAR = CHANGES - {"and", "but", "to", "m", "b", "x", "plus"}  # in prose these join sentences as well
 _BEFORE = (
@@ -56,12 +56,11 @@ _BEFORE = (
     | {"suppose", "supposing", "assume", "assuming", "pretend", "try", "trying", "let", "another", "neg"}
 )
 _AFTER = (_NEAR - {"remaining"}) | {"plus", "etc", "dz", "doz", "approx", "bc", "bce"}
-_ENDS = frozenset(
-    (
-        *("half", "change", "third", "quarter", "debt", "short", "off", "plus", "minus"),
-        *("without", "percent", "times", "million", "millions", "mil", "thousand", "hundred", "dozen", "approx", "odd"),
-        *("something", "ish", "some"),
-    )
+_ENDS = words(
+    """
+    half change third quarter debt short off plus minus without percent times million millions mil thousand hundred
+    dozen approx odd something ish some
+    """
 )  # after the number, perhaps with its unit between
 MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
 _NO_EQUATION = re.compile(r"[<>!~\u2248]\s*=[ *_$`(]*$")  # >= 42, != 42

@@ -2,17 +2,18 @@
 
 import re
 
+from posttrain.rewards.verifiers.characters import words
 from posttrain.rewards.verifiers.extraction import AnswerIn, braced, extract, outside_reasoning
 
 MAX_CHARACTERS = 2000  # on either side that are read
 _MARKS: dict[AnswerIn, str] = {"hashes": "####", "answer": "</answer>", "boxed": ""}  # a box is found by its content
 
 # Words that only announce an answer: the word before them says whether it is one.
-_ANNOUNCE = frozenset(
-    (
-        *("a", "an", "the", "my", "our", "it", "that", "this", "so", "is", "are", "was", "be", "would", "will", "must"),
-        *("answer", "result", "total", "value", "number", "option", "choice", "final", "correct", "right", "best", "="),
-    )
+_ANNOUNCE = words(
+    """
+    a an the my our it that this so is are was be would will must answer result total value number option choice final
+    correct right best =
+    """
 )
 _DENIES = re.compile(
     r"not|no|never|neither|nor|or|cannot|\w+n['\u2019]t|except|about|approximately|around|roughly|nearly|almost|than|least"

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from string import ascii_letters
 
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
+from posttrain.rewards.verifiers.characters import words
 
 _MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
 _TIME = (
@@ -49,48 +50,31 @@ ONE_LETTER = frozenset(("s", "h", "m", "g", "l", "L"))  # 42 S, 42 H and 42 A ar
 _ORDINALS = frozenset(("first", "second", "third", "fifth", "eighth", "ninth", "twelfth"))
 _CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
 CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
-CHANGES = frozenset(
-    (
-        *("not", "no", "never", "nor", "neither", "isn't", "isn\u2019t", "wrong", "incorrect", "false", "except"),
-        *("or", "and", "but", "maybe", "perhaps", "possibly", "either", "between", "to", "plus", "minus", "negative"),
-        *("times", "x", "less", "more", "fewer", "greater", "than", "over", "under", "above", "below", "about"),
-        *("approximately", "around", "roughly", "nearly", "almost", "least", "most", "up", "under", "unlike", "versus"),
-        *("half", "halves", "third", "thirds", "quarter", "quarters", "fourth", "fourths", "fifth", "fifths", "tenth"),
-        *("tenths", "hundredth", "hundredths", "thousandth", "thousandths", "twice", "thrice", "double", "triple"),
-        *("squared", "cubed", "root", "factorial", "power", "divided", "multiplied", "reciprocal", "inverse"),
-        *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "zero"),
-        *("ten", "tens", "dozen", "dozens", "score", "scores", "gross", "hundred", "hundreds", "thousand", "thousands"),
-        *("k", "m", "mil", "million", "millions", "mn", "mln", "b", "bn", "billion", "billions", "trillion", "lakh"),
-        *("crore", "percent", "percentage", "permille", "pair", "pairs", "couple", "mod", "modulo", "base", "log"),
-        *("opposite", "unknown", "if", "unless", "instead", "off", "short", "remaining", "excluding", "without"),
-    )
+CHANGES = words(
+    """
+    not no never nor neither isn't isn\u2019t wrong incorrect false except or and but maybe perhaps possibly either
+    between to plus minus negative times x less more fewer greater than over under above below about approximately
+    around roughly nearly almost least most up under unlike versus half halves third thirds quarter quarters fourth
+    fourths fifth fifths tenth tenths hundredth hundredths thousandth thousandths twice thrice double triple squared
+    cubed root factorial power divided multiplied reciprocal inverse one two three four five six seven eight nine ten
+    eleven twelve zero ten tens dozen dozens score scores gross hundred hundreds thousand thousands k m mil million
+    millions mn mln b bn billion billions trillion lakh crore percent percentage permille pair pairs couple mod modulo
+    base log opposite unknown if unless instead off short remaining excluding without
+    """
 )
 """Words that change what a number says. None of them is a unit, even where the question has it."""
 
-OTHER_WORDS = frozenset(
-    (
-        *("who", "whom", "whose", "what", "which", "when", "where", "why", "how", "whether", "does", "did", "doing"),
-        *("can", "cannot", "could", "may", "might", "must", "shall", "should", "will", "would", "ought"),
-        *("nobody", "none", "nothing", "nowhere", "anybody", "anyone", "anything", "any", "everybody", "everyone"),
-        *("everything", "both", "some", "somebody", "someone", "something", "several", "few", "many", "much"),
-        *("little", "lot", "lots", "enough", "other", "others", "another", "same", "such", "equal", "unequal"),
-        *("although", "though", "because", "since", "until", "till", "while", "whereas", "then", "otherwise", "else"),
-        *("yet", "still", "however", "so", "also", "too", "even", "ever", "again", "hardly", "scarcely", "barely"),
-        *("rather", "quite", "very", "sometimes", "always", "often", "likely", "unlikely", "uncertain", "unsure"),
-        *("after", "before", "beyond", "behind", "past", "near", "within", "beside", "besides", "against", "among"),
-        *("despite", "toward", "towards", "through", "throughout", "like", "upon", "as", "at", "by"),
-        *("maximum", "minimum", "max", "min", "approximate", "exact", "rounded", "impossible", "invalid", "untrue"),
-        *(
-            "fold",
-            "lakhs",
-            "crores",
-            "quadrillion",
-            "quintillion",
-            "couples",
-            "grand",
-            "quadruple",
-        ),
-    )
+OTHER_WORDS = words(
+    """
+    who whom whose what which when where why how whether does did doing can cannot could may might must shall should
+    will would ought nobody none nothing nowhere anybody anyone anything any everybody everyone everything both some
+    somebody someone something several few many much little lot lots enough other others another same such equal unequal
+    although though because since until till while whereas then otherwise else yet still however so also too even ever
+    again hardly scarcely barely rather quite very sometimes always often likely unlikely uncertain unsure after before
+    beyond behind past near within beside besides against among despite toward towards through throughout like upon as
+    at by maximum minimum max min approximate exact rounded impossible invalid untrue fold lakhs crores quadrillion
+    quintillion couples grand quadruple
+    """
 )
 """Words that ask, hedge, deny, bound or count. No question makes one of them a unit, or the subject of a number."""
 

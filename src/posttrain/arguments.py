@@ -1,0 +1,122 @@
+"""Arguments of functions and classes that users name: texts or values, checked against the signature."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from posttrain.errors import UserError, described, unknown
+
+T = TypeVar("T")
+
+_EXPECTED: Mapping[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def made(what: str, kind: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """An object of a class, made with these arguments; see `fitted`.
+
+    Raises:
+        UserError: as `fitted`; an argument is missing; or the class raised.
+    """
+    arguments = fitted(what, kind, given)
+    for name, parameter in _parameters(kind).items():
+        if parameter.default is parameter.empty and name not in arguments:
+            raise UserError(f"{what} needs the argument {name}, {_expected(_kind(parameter))}; give {name}=VALUE")
+    try:
+        return kind(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what} cannot be made: {described(error)}") from error
+
+
+def fitted(
+    what: str, function: Callable[..., Any], given: Mapping[str, Any], *, ours: Collection[str] = ()
+) -> dict[str, Any]:
+    """`given` as arguments of a function or class, each as its parameter's annotation or default says.
+
+    A text is read as that type, since a command line has nothing else: a whole number, a number, true or false, one of
+    the values of a `Literal`, values between commas for a tuple or list of such.
+
+    Args:
+        what: has these arguments; for errors.
+        function: or a class.
+        given: by the name of the parameter.
+        ours: parameters that are not the user's to give.
+
+    Raises:
+        UserError: there is no such parameter (nearest name given), or a value is none of its type.
+
+    Example:
+        >>> def score(completion, scale: float = 1.0, words: tuple[str, ...] = ()): ...
+        >>> fitted("'score'", score, {"scale": "2", "words": "a,b"})
+        {'scale': 2.0, 'words': ('a', 'b')}
+    """
+    known = {name: parameter for name, parameter in _parameters(function).items() if name not in ours}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise unknown(f"argument of {what}:", name, known, see="" if known else "It takes none")
+        kind = _kind(known[name])
+        try:
+            found[name] = _as(kind, value)
+        except (KeyError, StopIteration, TypeError, ValueError):
+            raise UserError(f"argument {name} of {what} is {value!r}; expected {_expected(kind)}") from None
+    return found
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation that is imported for type checkers alone
+        signature = inspect.signature(function)
+    return {name: one for name, one in signature.parameters.items() if one.kind in _NAMED}
+
+
+def _kind(parameter: inspect.Parameter) -> Any:
+    """The type of a parameter: as it is annotated, or of its default; `Any` where neither says."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return type(parameter.default) if isinstance(parameter.default, bool | int | float | str) else Any
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value as a type. Raises KeyError, StopIteration, TypeError or ValueError where it is none."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any or isinstance(kind, str | TypeVar):
+        return value
+    if kind is bool and isinstance(value, str):
+        return {"true": True, "false": False}[value.lower()]
+    if kind in (int, float):
+        if isinstance(value, bool) or not isinstance(value, str | int | kind):
+            raise ValueError
+        return kind(value)
+    if origin is Literal:
+        return next(one for one in inner if str(one) == str(value))
+    if origin in (Union, UnionType):
+        return _as(next(one for one in inner if _fits(one, value)), value)
+    if origin in (tuple, list, Sequence) and inner:
+        values = [_as(inner[0], one) for one in (value.split(",") if isinstance(value, str) else value)]
+        return values if origin is list else tuple(values)
+    if origin is Callable:
+        fits = callable(value)
+    else:  # a text for anything else is left to its reader
+        fits = not inspect.isclass(origin or kind) or isinstance(value, (origin or kind, str))
+    if not fits:
+        raise ValueError
+    return value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    try:
+        _as(kind, value)
+    except (KeyError, StopIteration, TypeError, ValueError):
+        return False
+    return True
+
+
+def _expected(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return _EXPECTED.get(kind) or inspect.formatannotation(kind)
