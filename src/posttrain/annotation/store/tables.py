@@ -1,4 +1,4 @@
-"""Database schema. A change needs a step in `migrations/versions`; a test compares the two.
+"""Database schema. A change needs a step in `migrations/versions` for stores that are there; a test compares the two.
 
 Times are UTC in ISO 8601, with milliseconds: the same in every database, and in order as text. Nothing is deleted, and
 what somebody said is never changed: a correction is another row.
@@ -7,7 +7,7 @@ what somebody said is never changed: a correction is another row.
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
@@ -56,10 +56,11 @@ class Invite(Base):
     role: Mapped[str] = mapped_column(String(20))
     project_id: Mapped[int | None] = mapped_column(ForeignKey("projects.id"))
     uses_left: Mapped[int]  # how many may still come by it
-    bootstrap: Mapped[bool] = mapped_column(default=False)  # for the first manager: it ends when there is one
     created_by: Mapped[int | None] = mapped_column(ForeignKey("users.id"))
     created: Mapped[str] = mapped_column(String(32), default=now)
     expires: Mapped[str] = mapped_column(String(32))
+    bootstrap: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """For the first manager: it ends when there is one."""
 
 
 class Project(Base):

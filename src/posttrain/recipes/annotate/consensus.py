@@ -69,7 +69,7 @@ def run(config: Consensus) -> ConsensusResult:
     return ConsensusResult(
         config.method,
         agreed,
-        agreement.annotators(rankings, agreed, beliefs),
+        agreement.annotators([agreement.shares(rankings, agreed, beliefs)]),
         agreement.alpha(rankings),
         agreement.mean_kendall_w(rankings),
     )
