@@ -46,8 +46,8 @@ def disputed(store):
     rows = seen(
         store,
         lambda connection, project: [
-            (d.item.name, d.agreement, d.decided)
-            for d in rulings.disputed(connection, statistics_of(connection, project).disputes)
+            (connection.get_one(Item, d.item).name, d.agreement, d.decided)
+            for d in statistics_of(connection, project).disputes
         ],
     )
     return [(name, pytest.approx(share), decided) for name, share, decided in rows]

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.annotation.app.chat_worker import Partner
-from posttrain.annotation.app.session import Asked, Desk, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
+from posttrain.annotation.app.session import Asked, Desk, Doing, Form, Number, Somebody, allowed, sent_by
 from posttrain.annotation.store import conversations, work
 from posttrain.annotation.store.conversations import following
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Assignment, Project, Turn
+from posttrain.annotation.store.tables import Assignment, Project, Session, Turn
 from posttrain.annotation.task_kinds import Answer, NoAnswer
 from posttrain.errors import as_typed
 
@@ -113,7 +113,7 @@ def end(request: Request, desk: Asked, visitor: Somebody, number: Number, form: 
     return desk.on(request, following)
 
 
-def _last(connection: Connection, number: int, visitor: Visitor) -> Turn:
+def _last(connection: Connection, number: int, visitor: Session) -> Turn:
     turns = work.assigned(connection, number, visitor.user).turns
     if not turns:
         raise LookupError("no message")

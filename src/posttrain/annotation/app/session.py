@@ -14,7 +14,7 @@ from posttrain.annotation.app.security import Limit, from_here, same_token
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.project_statistics import StatisticsCache
-from posttrain.annotation.store.tables import User
+from posttrain.annotation.store.tables import Session
 from posttrain.annotation.task_kinds import Answer, NoAnswer, storable
 
 COOKIE = "posttrain_session"
@@ -54,33 +54,22 @@ class Desk:
         return RedirectResponse(path, 303)
 
 
-@dataclass(frozen=True)
-class Visitor:
-    """A logged-in user."""
-
-    user: User
-    csrf: str
-
-
 def desk_of(request: Request) -> Desk:
     """The desk of the application that was asked."""
     return request.app.state.desk
 
 
-def visitor_of(request: Request) -> Visitor:
-    """The logged-in user; raises `LoggedOut` if there is none."""
-    cookie = request.cookies.get(COOKIE)
-    if cookie:
+def visitor_of(request: Request) -> Session:
+    """The session of the logged-in user; raises `LoggedOut` if there is none."""
+    if cookie := request.cookies.get(COOKIE):
         with desk_of(request).store.read() as connection:
-            found = people.session(connection, cookie)
-            if found is not None:
-                user = found.user
+            if found := people.session(connection, cookie):
                 connection.expunge_all()
-                return Visitor(user, found.csrf)
+                return found
     raise LoggedOut
 
 
-def manager_of(request: Request) -> Visitor:
+def manager_of(request: Request) -> Session:
     """The logged-in manager; anybody else gets 404."""
     visitor = visitor_of(request)
     if visitor.user.role != "manager":
@@ -100,12 +89,12 @@ async def form_of(request: Request) -> dict[str, str]:
 
 Asked = Annotated[Desk, Depends(desk_of)]
 Form = Annotated[dict[str, str], Depends(form_of)]
-Somebody = Annotated[Visitor, Depends(visitor_of)]
-Manager = Annotated[Visitor, Depends(manager_of)]
+Somebody = Annotated[Session, Depends(visitor_of)]
+Manager = Annotated[Session, Depends(manager_of)]
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
-def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
+def allowed(desk: Desk, visitor: Session, form: dict[str, str]) -> None:
     """Raise unless a write is allowed: the form is from the user's own page, and within the rate limit."""
     same_token(visitor.csrf, form.get("csrf", ""))
     desk.writes.check(str(visitor.user.id))

@@ -121,10 +121,3 @@ def end(connection: Connection, assignment: Assignment) -> None:
     if assignment.state != "done":
         finish(assignment)
         record(connection, assignment.user_id, "end", f"assignment {assignment.id}", turns=len(assignment.turns))
-
-
-def chosen_at(assignment: Assignment) -> list[tuple[Turn, list[dict[str, str]], Answer]]:
-    """Each turn that has a choice, with what the model had read, and the choice."""
-    return [
-        (turn, transcript(turn), choice) for turn, choice in zip(assignment.turns, choices(assignment), strict=False)
-    ]

@@ -171,7 +171,7 @@ def progress(connection: Connection, project: Project) -> Progress:
     items = connection.scalar(select(func.count()).select_from(Item).where(*plain)) or 0
     done = (
         select(Assignment.item_id, func.count().label("times"))
-        .join(Item, Item.id == Assignment.item_id)
+        .join(Assignment.item)
         .where(*plain, Assignment.state == "done", ~Assignment.repeat)
         .group_by(Assignment.item_id)
         .subquery()
@@ -179,11 +179,7 @@ def progress(connection: Connection, project: Project) -> Progress:
     enough = case((done.c.times > project.annotators_per_item, project.annotators_per_item), else_=done.c.times)
     judged = connection.scalar(select(func.coalesce(func.sum(enough), 0))) or 0
     whole = connection.scalar(select(func.count()).where(done.c.times >= project.annotators_per_item)) or 0
-    skipped = (
-        select(func.count(Assignment.id))
-        .join(Item, Item.id == Assignment.item_id)
-        .where(*plain, Assignment.state == "skipped")
-    )
+    skipped = select(func.count(Assignment.id)).join(Assignment.item).where(*plain, Assignment.state == "skipped")
     members = (
         select(func.count())
         .select_from(Member)

@@ -20,7 +20,7 @@ people have judged; typed again, as many more.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -53,10 +53,6 @@ class Imported:
     there: int  # that were in the project already
     skipped: int  # for which too few different completions were sampled
     unasked: int = 0  # that were left for later
-
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """The same for people."""
