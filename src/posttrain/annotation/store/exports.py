@@ -9,17 +9,15 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
-from posttrain.annotation.store.work import choices
+from posttrain.annotation.store.work import choices, given_of
 from posttrain.annotation.task_kinds import KINDS, Answer
 from posttrain.annotation.training_rows import Choice, Told
 
 
 def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
     """All that has been answered, or all of one item; of a conversation, as far as it has come."""
-    query = select(Assignment).join(Assignment.item)
-    query = query if item is None else query.where(Item.id == item.id)
-    query = query.where(Item.project_id == project.id, Assignment.judgements.any()).order_by(Assignment.id)
-    return connection.scalars(query).all()
+    query = given_of(project, Assignment.judgements.any())
+    return connection.scalars(query if item is None else query.where(Item.id == item.id)).all()
 
 
 def items(connection: Connection, project: Project) -> Sequence[Item]:

@@ -211,14 +211,11 @@ class StatisticsCache:
     """The statistics of every project of a store, kept in memory from one page to the next."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._projects: dict[int, ProjectStatistics] = {}
 
     def read(self, connection: Connection, project: Project) -> Statistics:
         """The statistics of a project as they are now."""
-        with self._lock:
-            kept = self._projects.setdefault(project.id, ProjectStatistics(project.id))
-        return kept.read(connection, project)
+        return self._projects.setdefault(project.id, ProjectStatistics(project.id)).read(connection, project)
 
     def warm(self, store: Store) -> None:
         """Read all projects once, so that the first page does not wait for it."""

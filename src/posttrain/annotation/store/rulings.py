@@ -23,15 +23,7 @@ def decidable(project: Project) -> bool:
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Store a manager's ruling: the first on an item, or a correction.
-
-    Args:
-        connection: within a write.
-        item: the decided item.
-        user: the manager.
-        sent: the answer, as an annotator would give it.
-        sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
-        version: how many decisions the page knew of.
+    """Store a manager's ruling: the first on an item, or a correction. Arguments are as those of `work.answer`.
 
     Raises:
         Refused: there is nothing to decide in projects of this kind, or the item has no judgements.

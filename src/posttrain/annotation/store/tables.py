@@ -99,7 +99,7 @@ class Item(Base):
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(200))  # as the data calls it
     prompt: Mapped[list[dict[str, str]]]  # messages
-    details: Mapped[dict[str, Any]]  # whatever else came with it
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # whatever else came with it
     expected: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # the answer, where it is known
     priority: Mapped[float] = mapped_column(default=0.0)  # the higher, the sooner
     given: Mapped[int] = mapped_column(default=0)  # to how many annotators it is, or was and is judged
@@ -123,8 +123,8 @@ class Completion(Base):
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
     number: Mapped[int]
     text: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(String(200))  # hidden from annotators
-    details: Mapped[dict[str, Any]]
+    model: Mapped[str] = mapped_column(String(200), default="")  # hidden from annotators
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class Assignment(Base):

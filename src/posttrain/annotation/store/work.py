@@ -35,7 +35,7 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
     where there is nothing else at all).
     """
     one_by_one(connection, project.id)
-    begun = _given(project, Assignment.user_id == user.id, Assignment.state == "open")
+    begun = given_of(project, Assignment.user_id == user.id, Assignment.state == "open")
     if (found := connection.scalar(begun)) is not None:
         return found
     again = _again(connection, project, user)
@@ -74,7 +74,7 @@ def _count(connection: Connection, *which: ColumnElement[bool]) -> int:
     return connection.scalar(select(func.count(Item.id)).where(*which)) or 0
 
 
-def _given(project: Project, *which: ColumnElement[bool]) -> Select[Assignment]:
+def given_of(project: Project, *which: ColumnElement[bool]) -> Select[Assignment]:
     """A project's assignments, the oldest first."""
     query = select(Assignment).join(Assignment.item).where(Item.project_id == project.id, *which)
     return query.order_by(Assignment.id)
@@ -85,7 +85,7 @@ def _release(connection: Connection, project: Project) -> int:
     before = (datetime.now(UTC) - HELD).isoformat(timespec="milliseconds")
     recent = (select(table.assignment_id).where(table.said >= before) for table in (Turn, Judgement))
     stale = (Assignment.given < before, *(Assignment.id.not_in(query) for query in recent))
-    held = connection.scalars(_given(project, Assignment.state == "open", *stale)).all()
+    held = connection.scalars(given_of(project, Assignment.state == "open", *stale)).all()
     for one in held:
         one.state = "lapsed"
         one.item.given -= not one.repeat
@@ -98,7 +98,7 @@ def _again(connection: Connection, project: Project, user: User) -> Item | None:
     """An item that they have judged some time ago, if one is due a second time."""
     if not project.repeat_share:
         return None
-    given = connection.scalars(_given(project, Assignment.user_id == user.id)).all()
+    given = connection.scalars(given_of(project, Assignment.user_id == user.id)).all()
     first = [one for one in given if one.state == "done" and not one.repeat]
     twice = {one.item_id for one in given if one.repeat}  # those that were skipped, too
     if len(twice) >= project.repeat_share * len(first) or len(first) <= APART:
@@ -219,7 +219,7 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
     """An annotator's answers in a project, the latest first."""
     seen = Assignment.state.in_(("done", "skipped")) | Assignment.judgements.any()
-    return list(connection.scalars(_given(project, Assignment.user_id == user.id, seen)))[::-1]
+    return list(connection.scalars(given_of(project, Assignment.user_id == user.id, seen)))[::-1]
 
 
 def so_far(connection: Connection, project: Project, user: User, number: int) -> tuple[int, int | None]:
