@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 
 from posttrain.annotation.app import tasks
 from posttrain.annotation.app.forms import READ
-from posttrain.annotation.app.session import Asked, Desk, Doing, Form, Manager, Number, allowed, sent_by
+from posttrain.annotation.app.session import Asked, Desk, Doing, Manager, Number, OwnForm, sent_by
 from posttrain.annotation.store import people, projects, rulings, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Item, Project, Session
@@ -28,9 +28,8 @@ def overview(request: Request, desk: Asked, visitor: Manager, words: str = "") -
 
 
 @router.post("")
-def create(desk: Asked, visitor: Manager, form: Form) -> Response:
+def create(desk: Asked, visitor: Manager, form: OwnForm) -> Response:
     """A new project, of which its maker is a member."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         project = projects.create(
             connection,
@@ -103,9 +102,8 @@ def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, p
 
 
 @router.post("/{number}/items/{place}")
-def decide(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number, form: Form) -> Response:
+def decide(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number, form: OwnForm) -> Response:
     """Keep a decision."""
-    allowed(desk, visitor, form)
     sent = sent_by(form)
     with desk.store.write() as connection:
         project, item = _item(connection, number, place)
@@ -130,9 +128,8 @@ def _project(connection: Connection, number: int) -> Project:
 
 
 @router.post("/{number}/invite")
-def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: Form) -> Response:
+def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: OwnForm) -> Response:
     """A link by which people join; it is shown once, since the store does not know it."""
-    allowed(desk, visitor, form)
     role = form.get("role", "annotator")
     uses, days = _number(form, "uses", 1), _number(form, "days", 7)
     if role not in people.ROLES or not 1 <= uses <= 1000 or not 1 <= days <= 365:

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from posttrain.annotation.app.session import COOKIE, Asked, Desk, Form, LoggedOut, Somebody, allowed, visitor_of
+from posttrain.annotation.app.session import COOKIE, Asked, Desk, Form, LoggedOut, OwnForm, Somebody, visitor_of
 from posttrain.annotation.store import people
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Member, Project
@@ -66,9 +66,8 @@ def login(request: Request, desk: Asked, form: Form) -> Response:
 
 
 @router.post("/logout")
-def logout(request: Request, desk: Asked, visitor: Somebody, form: Form) -> Response:
+def logout(request: Request, desk: Asked, visitor: Somebody, form: OwnForm) -> Response:
     """End the session."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         _leave(connection, request)
     response = RedirectResponse("/login", 303)
@@ -122,9 +121,8 @@ def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
 
 
 @router.post("/invite/{secret}/join")
-def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: Form) -> Response:
+def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: OwnForm) -> Response:
     """Work in one more project, or become a manager, as the user that one is."""
-    allowed(desk, visitor, form)
     desk.failures.check(_address(request))
     _invited(request, desk, secret)
     with desk.store.write() as connection:

@@ -5,7 +5,6 @@ can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
 """
 
 import asyncio
-import hmac
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -135,12 +134,6 @@ def from_here(request: Request, url: str) -> None:
     origin = request.headers.get("origin")
     if origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host"):
         raise Forbidden("this request comes from another site")
-
-
-def same_token(expected: str, sent: str) -> None:
-    """Raise `Forbidden` unless a form carries the session's token."""
-    if not hmac.compare_digest(expected.encode(), sent.encode()):
-        raise Forbidden("this page is out of date; load it again")
 
 
 SWEPT = 1024  # keys from which those are forgotten that have nothing left: addresses come and never come back

@@ -13,6 +13,8 @@ from posttrain.annotation.store.work import choices, given_of
 from posttrain.annotation.task_kinds import KINDS, Answer
 from posttrain.annotation.training_rows import Choice, Told
 
+TURN = ("message", "replies", "shown", "taken", "said", "replied")  # of a turn, what is exported
+
 
 def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
     """All that has been answered, or all of one item; of a conversation, as far as it has come."""
@@ -40,7 +42,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
         project: whose.
         history: also what was corrected later, and what was said of an item that came a second time.
     """
-    decisions = rulings(connection, project)
+    decisions, talk = rulings(connection, project), KINDS[project.kind].goes_on is not None
     for one in done(connection, project):
         if one.repeat and not history:
             continue
@@ -56,7 +58,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                     {"text": completion.text, "model": completion.model, **completion.details}
                     for completion in one.item.completions
                 ],
-                **({"turns": _turns(one)} if KINDS[project.kind].goes_on else {}),
+                **({"turns": [{name: getattr(turn, name) for name in TURN} for turn in one.turns]} if talk else {}),
                 "shown": one.shown,
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
@@ -68,11 +70,6 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "time": said.said,
                 "details": one.item.details,
             }
-
-
-def _turns(assignment: Assignment) -> list[dict[str, Any]]:
-    fields = ("message", "replies", "shown", "taken", "said", "replied")
-    return [{name: getattr(turn, name) for name in fields} for turn in assignment.turns]
 
 
 def told(connection: Connection, project: Project) -> Told:

@@ -22,7 +22,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from posttrain.annotation.acquisition import choose
 from posttrain.annotation.store import projects
@@ -148,47 +148,37 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
         fitting(tasks, one.where, title=one.title)
         if earlier is not None:
             refuse_incomparable(earlier.where, one.where, tasks, config.max_new_tokens)
-    said: list[list[_Said]] = [[] for _ in tasks]
+    said: list[list[tuple[Completion, float]]] = [[] for _ in tasks]
     for model, one in saved.items():
-        for index, answer in _sample(config, model, one, earlier, tasks, quiet):
-            said[index].append(answer)
+        for place, answer in enumerate(_sample(config, model, one, earlier, tasks, quiet)):
+            said[place // config.completions].append(answer)
     items = [
         _item_of(config, task, answers, earlier)
         for task, answers in zip(tasks, said, strict=True)
-        if len({answer.text for answer in answers}) >= fewest
+        if len({answer.text for answer, _ in answers}) >= fewest
     ]
     known = [Item(name=task.id) for task in every if task.id in there]
     return known + items, len(tasks) - len(items)
 
 
-class _Said(NamedTuple):
-    """An answer that was sampled."""
-
-    text: str
-    model: str
-    details: dict[str, Any]
-    moved: float  # along it from the earlier model, in nats; 0 where there is none
-
-
-def _item_of(config: Import, task: Task, answers: Sequence[_Said], earlier: SavedModel | None) -> Item:
+def _item_of(
+    config: Import, task: Task, answers: Sequence[tuple[Completion, float]], earlier: SavedModel | None
+) -> Item:
     """Each text once, by the model that said it first; how far the models have moved is told by all of them."""
     details: dict[str, Any] = {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}}
     if earlier is not None:
-        details[MOVED] = {"from": earlier.title, "kl": fmean(answer.moved for answer in answers)}
-    first: dict[str, _Said] = {}
-    for answer in answers:
+        details[MOVED] = {"from": earlier.title, "kl": fmean(moved for _, moved in answers)}
+    first: dict[str, Completion] = {}
+    for answer, _ in answers:
+        answer.number = len(first)
         first.setdefault(answer.text, answer)
-    completions = [
-        Completion(number=number, text=one.text, model=one.model, details=one.details)
-        for number, one in enumerate(first.values())
-    ]
-    return Item(name=task.id, prompt=spoken(task.id, task.prompt), completions=completions, details=details)
+    return Item(name=task.id, prompt=spoken(task.id, task.prompt), completions=list(first.values()), details=details)
 
 
 def _sample(
     config: Import, model: str, saved: SavedModel, earlier: SavedModel | None, tasks: Sequence[Task], quiet: bool
-) -> list[tuple[int, _Said]]:
-    """A model's answers, each with the place of its task."""
+) -> list[tuple[Completion, float]]:
+    """A model's answers, task by task, each with how far the model has moved along it, in nats; 0 from no model."""
     policy = load_policy(saved.where, precision=config.precision)
     beside: dict[str, Any] = {"dtype": policy.model.dtype, "device": str(policy.model.device)}
     before = None if earlier is None else load_model(earlier.where, **beside)  # now: it may be none that writes
@@ -207,15 +197,14 @@ def _sample(
                 read, said = [request.token_ids for request in requests], [done.token_ids for done in found]
                 moved = kl_from(before, policy.model, read, said, on_tokens=progress.tokens)
     return [
-        # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
         (
-            index,
-            _Said(
-                policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
-                model,
-                {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
-                nats,
+            Completion(
+                # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
+                text=policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
+                model=model,
+                details={"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
             ),
+            nats,
         )
-        for (index, _), done, nats in zip(asked, found, moved, strict=True)
+        for done, nats in zip(found, moved, strict=True)
     ]
