@@ -8,13 +8,13 @@ from posttrain.annotation.aggregation import METHODS, majority, method
 from posttrain.annotation.agreement import (
     alpha,
     annotators,
-    by_verdicts,
     kendall_w,
     mean_kendall_w,
     nominal_alpha,
     shares,
+    verdict_shares,
 )
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.consensus import agree, settle
 from posttrain.annotation.rankings import by_item, midranks
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, planted, rankings
@@ -23,7 +23,12 @@ from tests.references import annotation as reference
 
 def people(said, name="majority"):
     way = method(name)
-    return {one.annotator: one for one in annotators(said, agree(said, way(said)), way)}
+    return {one.annotator: one for one in annotators([shares(said, agree(said, way(said)), way)])}
+
+
+def majority_shares(said, decided=None):
+    decided = {said[0].item: decided} if decided else {}
+    return shares(said, settle(agree(said, majority.beliefs(said)), decided), majority.beliefs, decided)
 
 
 def test_the_example_by_hand():
@@ -74,12 +79,40 @@ def test_w_needs_the_same_completions_and_is_a_mean_over_items():
 
 
 def test_shares_by_hand():
-    said = [Ranking("x", who, ((0,), (1,), (2,))) for who in "ab"]
-    agreed = agree(said, majority.beliefs(said))
-    other = Ranking("x", "c", ((1, 0), (2,)))
-    assert sorted(shares([other], agreed)["x"]) == [0.5, 1, 1]
-    assert shares([Ranking("x", "c", ((2,), (0,)))], agreed)["x"] == [0]
-    assert shares([Ranking("unknown", "c", ((2,), (0,)))], agreed) == {}
+    """H1 and H2 agree on three comparisons; H3 says the opposite of each."""
+    found = majority_shares(SEED)
+    assert found.with_all == {"H1": [1, 1, 1], "H2": [1, 1, 1], "H3": [0, 0, 0]}
+    assert found.with_others == {"H1": [], "H2": [], "H3": [0.0]}  # without H1 or H2 the other two cancel
+    few = [Ranking("hot", "H4", ((2,), (1,))), Ranking("unknown", "H4", ((2,), (0,)))]
+    found = shares(few, agree(SEED, majority.beliefs(SEED)), majority.beliefs)
+    assert found.judged == {"H4": 2} and found.with_all == {"H4": [0]}
+
+
+def test_a_tie_counts_half_and_a_completion_that_most_fail_is_last():
+    up, tied = ((0,), (1,), (2,)), ((0, 1), (2,))
+    found = majority_shares([Ranking("x", "a", up), Ranking("x", "b", up), Ranking("x", "c", tied)])
+    assert found.with_all["c"] == [0.5, 1, 1] and found.with_others["c"] == [pytest.approx(2.5 / 3)]
+    failing = [Ranking("x", who, ((1,), (2,)), failed=(0,)) for who in "ab"]
+    assert majority_shares([*failing, Ranking("x", "c", up)]).with_all["c"] == [0, 0, 1]
+
+
+def test_one_annotator_has_no_others_and_a_decision_stands_in_place_of_both():
+    up, down = ((0,), (1,)), ((1,), (0,))
+    alone = majority_shares([Ranking("x", "a", up)], Ranking("x", "", down))
+    assert alone.with_all == {"a": [0]} and alone.with_others == {"a": []}
+    two = majority_shares([Ranking("x", "a", up), Ranking("x", "b", down)], Ranking("x", "", down))
+    assert two.with_others == {"a": [0], "b": [1]}
+
+
+@given(said=rankings(most_items=4), decide=st.lists(st.booleans(), min_size=4, max_size=4))
+def test_item_by_item_is_what_is_found_of_all_items_at_once(said, decide):
+    items = by_item(said)
+    chosen = [mine[0] for mine, one in zip(items.values(), decide, strict=False) if one]
+    decided = {str(one.item): Ranking(one.item, "", one.groups[::-1], one.failed) for one in chosen}
+    agreed = settle(agree(said, majority.beliefs(said)), decided)
+    expected = annotators([shares(said, agreed, majority.beliefs, decided)])
+    found = annotators(majority_shares(mine, decided.get(str(item))) for item, mine in items.items())
+    assert {one.annotator: one for one in found} == {one.annotator: one for one in expected}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -125,11 +158,18 @@ def test_the_alpha_of_verdicts_is_that_of_another_reading(units):
         assert found == pytest.approx(reference.nominal_alpha(units))
 
 
+def test_verdicts_by_hand():
+    found = verdict_shares({"a": 1, "b": 1, "c": None})
+    assert found.with_all == {"a": [1], "b": [1], "c": [0]}
+    assert found.with_others == {"a": [], "b": [], "c": [0]}  # without a, b and c cancel
+    assert verdict_shares({"a": 1, "b": 2}).with_all == {"a": [], "b": []}
+    assert verdict_shares({"a": 1}).with_others == {"a": []} and verdict_shares({"a": 1}, 2).with_all == {"a": [0]}
+    assert verdict_shares({"a": 1, "b": 2}, None).with_others == {"a": [0], "b": [0]}
+
+
 def test_verdicts_are_compared_with_what_most_say_and_with_what_most_others_say():
     verdicts = {"x": {"a": 1, "b": 1, "c": None}, "y": {"a": 2, "b": 2, "c": 2}, "z": {"a": 0, "b": 1}, "w": {"c": 0}}
-    found = {
-        one.annotator: one for one in by_verdicts([(i, who, v) for i, by in verdicts.items() for who, v in by.items()])
-    }
+    found = {one.annotator: one for one in annotators(map(verdict_shares, verdicts.values()), name_noisy=False)}
     a, c = found["a"], found["c"]
     assert (a.items, a.comparisons, a.agreement) == (3, 2, 1.0)  # of z nobody knows what most say
     assert (c.items, c.comparisons, c.agreement) == (3, 3, pytest.approx(2 / 3))
@@ -139,5 +179,5 @@ def test_verdicts_are_compared_with_what_most_say_and_with_what_most_others_say(
         1 / 2
     )  # x: not what the others say; y: just so; of w nobody else says anything
     assert c.interval is not None and not c.noisy
-    alone = by_verdicts([("x", "a", 1)])[0]
+    alone = annotators([verdict_shares({"a": 1})], name_noisy=False)[0]
     assert (alone.agreement, alone.with_others, alone.interval) == (1.0, None, None)

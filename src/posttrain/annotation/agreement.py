@@ -5,12 +5,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import krippendorff
 import numpy as np
 
 from posttrain.annotation.consensus import Agreed, Belief, agree, settle
-from posttrain.annotation.item_shares import ItemShares, verdict_shares
 from posttrain.annotation.rankings import by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
@@ -39,29 +39,29 @@ def unit_ranks(rankings: Sequence[Ranking]) -> list[tuple[float, ...]]:
 
 def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
     """`alpha` of units that are counted: the ranks that a unit was given, and how many units were given these."""
-    shared = {ranks: times for ranks, times in units.items() if len(ranks) > 1}
-    every = sorted({rank for ranks in shared for rank in ranks})
-    if len(every) < 2:
-        return None
-    counts = np.array([[ranks.count(rank) for rank in every] for ranks in shared], dtype=float)
-    rows = np.repeat(counts, list(shared.values()), axis=0)
-    return float(krippendorff.alpha(value_counts=rows, value_domain=every, level_of_measurement="ordinal"))
+    return _krippendorff(units, sorted({rank for ranks in units if len(ranks) > 1 for rank in ranks}), "ordinal")
 
 
-def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
+def nominal_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
     """Krippendorff's alpha of nominal data, such as which step is wrong; each unit has its annotators' values.
 
     None where no unit has two values, or all values are the same.
     """
-    shared = [values for values in units if len(values) > 1]
-    every = {value: i for i, value in enumerate(dict.fromkeys(value for values in shared for value in values))}
+    counted = Counter(map(tuple, units))
+    every = list(dict.fromkeys(value for values in counted if len(values) > 1 for value in values))
+    return _krippendorff(counted, every, "nominal")
+
+
+def _krippendorff(
+    units: Mapping[tuple[Any, ...], int], every: Sequence[Any], level: Literal["nominal", "ordinal"]
+) -> float | None:
     if len(every) < 2:
         return None
-    counts = np.zeros((len(shared), len(every)))
-    for unit, values in enumerate(shared):
-        for value in values:
-            counts[unit, every[value]] += 1
-    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
+    shared = {values: times for values, times in units.items() if len(values) > 1}
+    counts = np.array([[values.count(value) for value in every] for values in shared], dtype=float)
+    rows = np.repeat(counts, list(shared.values()), axis=0)
+    domain = every if level == "ordinal" else range(len(every))
+    return float(krippendorff.alpha(value_counts=rows, value_domain=list(domain), level_of_measurement=level))
 
 
 def kendall_w(rankings: Sequence[Ranking]) -> float | None:
@@ -116,13 +116,24 @@ class Annotator:
         return f"with the others in {share}, over {self.items} item{'s' if self.items > 1 else ''}"
 
 
-def annotators(
+class Shares(NamedTuple):
+    """How often annotators say what is agreed on, of one item or of several."""
+
+    judged: Counter[str | int]
+    """How many items each of them judged."""
+    with_all: Mapping[str | int, list[float]]
+    """For each comparison on which there is a consensus: 1 where they say the same, 0, or 1/2 if tied."""
+    with_others: Mapping[str | int, list[float]]
+    """For each item on which the others have a consensus, the mean of the same with that."""
+
+
+def shares(
     rankings: Sequence[Ranking],
     agreed: Sequence[Agreed],
     method: Callable[[Sequence[Ranking]], Mapping[str | int, Belief]],
     decided: Mapping[str, Ranking] = MappingProxyType({}),
-) -> list[Annotator]:
-    """Everybody, in the order in which they first appear.
+) -> Shares:
+    """The shares of those who ranked, in the order in which they first appear.
 
     Args:
         rankings: all that they said.
@@ -130,73 +141,68 @@ def annotators(
         method: the consensus method; it runs again for each annotator, without their answers.
         decided: what holds in place of the consensus, by item, also of the others.
     """
-    mine: dict[str | int, list[Ranking]] = {}
-    for ranking in rankings:
-        mine.setdefault(ranking.annotator, []).append(ranking)
+    judged: Counter[str | int] = Counter(ranking.annotator for ranking in rankings)
     with_all: dict[str | int, list[float]] = {}
     with_others: dict[str | int, list[float]] = {}
-    for who, said in mine.items():
+    for who in judged:
+        said = [ranking for ranking in rankings if ranking.annotator == who]
         others = [ranking for ranking in rankings if ranking.annotator != who]
-        found = shares(said, settle(agree(others, method(others)), decided))
-        with_others[who] = [fmean(share) for share in found.values()]
-        with_all[who] = [share for found in shares(said, agreed).values() for share in found]
-    return _annotators({who: len(said) for who, said in mine.items()}, with_all, with_others, name_noisy=True)
+        without = settle(agree(others, method(others)), decided)
+        with_all[who] = [share for item in _agreeing(said, agreed) for share in item]
+        with_others[who] = [fmean(item) for item in _agreeing(said, without)]
+    return Shares(judged, with_all, with_others)
 
 
-def annotators_by_item(items: Iterable[ItemShares], *, name_noisy: bool = True) -> list[Annotator]:
-    """The same as `annotators`, from the shares of each item, for a consensus that depends on one item only."""
-    judged: Counter[str | int] = Counter()
-    with_all: defaultdict[str | int, list[float]] = defaultdict(list)
-    with_others: defaultdict[str | int, list[float]] = defaultdict(list)
-    for item in items:
-        judged.update(item.with_all.keys())
-        for who, found in item.with_all.items():
-            with_all[who] += found
-        for who, share in item.with_others.items():
-            with_others[who].append(share)
-    return _annotators(judged, with_all, with_others, name_noisy=name_noisy)
-
-
-def _annotators(
-    judged: Mapping[str | int, int],
-    with_all: Mapping[str | int, Sequence[float]],
-    with_others: Mapping[str | int, Sequence[float]],
-    *,
-    name_noisy: bool,
-) -> list[Annotator]:
-    means = {who: fmean(with_others[who]) for who in judged if with_others.get(who)}
-    level = median(means.values()) if means else 0.5
-    rows: list[Annotator] = []
-    for who, items in judged.items():
-        mine = with_all.get(who, ())
-        interval = mean_interval(with_others[who]) if who in means else None
-        # without a consensus annotators cannot be compared
-        noisy = name_noisy and interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
-        rows.append(Annotator(who, items, len(mine), fmean(mine) if mine else None, means.get(who), interval, noisy))
-    return rows
-
-
-def by_verdicts(
-    said: Sequence[tuple[str, str, Hashable]], decided: Mapping[str, Hashable] = MappingProxyType({})
-) -> list[Annotator]:
-    """Everybody, where an answer is a verdict: (item, annotator, verdict). A comparison is an item that has a majority.
-
-    What was decided of an item is compared with in place of that. Others must have judged it, too.
-    `noisy` is not set: chance agreement depends on the number of verdicts that an item allows.
-    """
-    values: defaultdict[str, dict[str | int, Hashable]] = defaultdict(dict)
-    for item, who, value in said:
-        values[item][who] = value
-    found = [verdict_shares(mine, *([decided[item]] if item in decided else [])) for item, mine in values.items()]
-    return annotators_by_item(found, name_noisy=False)
-
-
-def shares(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> dict[str | int, list[float]]:
-    """By item, for every pair of the consensus that a ranking compares: 1 where it says the same, 0, or 1/2 if tied."""
+def _agreeing(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> Iterable[list[float]]:
+    """Of each item, by pair of the consensus that a ranking compares: 1 where it says the same, 0, or 1/2 if tied."""
     pairs = {one.item: set(one.pairs) for one in agreed}
     found: defaultdict[str | int, list[float]] = defaultdict(list)
     for vote in votes_of(rankings):
         for chosen, rejected in ((vote.first, vote.second), (vote.second, vote.first)):
             if (chosen, rejected) in pairs.get(vote.item, ()):
                 found[vote.item].append((1 + vote.outcome * (1 if chosen == vote.first else -1)) / 2)
-    return dict(found)
+    return found.values()
+
+
+def verdict_shares(verdicts: Mapping[str | int, Hashable], *decided: Hashable) -> Shares:
+    """The shares of one item's annotators: 1 where theirs is the verdict that was decided or has the most votes."""
+    votes = Counter(verdicts.values())
+    most = decided or _most(votes)
+    with_all: dict[str | int, list[float]] = {}
+    with_others: dict[str | int, list[float]] = {}
+    for who, value in verdicts.items():
+        others = (decided or _most(votes - Counter([value]))) if len(verdicts) > 1 else ()
+        with_all[who] = [float(verdict == value) for verdict in most]
+        with_others[who] = [float(verdict == value) for verdict in others]
+    return Shares(Counter(verdicts.keys()), with_all, with_others)
+
+
+def _most(votes: Counter[Hashable]) -> list[Hashable]:
+    """The verdict with the most votes, if one has more than any other."""
+    (first, most), *others = votes.most_common(2)
+    return [] if others and others[0][1] == most else [first]
+
+
+def annotators(found: Iterable[Shares], *, name_noisy: bool = True) -> list[Annotator]:
+    """Everybody, from their shares of all items; `noisy` needs a consensus of comparisons.
+
+    Chance agreement of verdicts depends on how many an item allows.
+    """
+    judged: Counter[str | int] = Counter()
+    with_all: defaultdict[str | int, list[float]] = defaultdict(list)
+    with_others: defaultdict[str | int, list[float]] = defaultdict(list)
+    for one in found:
+        judged.update(one.judged)
+        for who in one.judged:
+            with_all[who] += one.with_all[who]
+            with_others[who] += one.with_others[who]
+    means = {who: fmean(mine) for who, mine in with_others.items() if mine}
+    level = median(means.values()) if means else 0.5
+    rows: list[Annotator] = []
+    for who, items in judged.items():
+        mine = with_all[who]
+        interval = mean_interval(with_others[who]) if who in means else None
+        # without a consensus annotators cannot be compared
+        noisy = name_noisy and interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
+        rows.append(Annotator(who, items, len(mine), fmean(mine) if mine else None, means.get(who), interval, noisy))
+    return rows

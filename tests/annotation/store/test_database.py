@@ -12,14 +12,42 @@ from alembic.migration import MigrationContext
 from sqlalchemy import func, select, text
 
 from posttrain.annotation.store.database import one_by_one, open_store, record
-from posttrain.annotation.store.tables import Base, Event, Project
+from posttrain.annotation.store.tables import Base, Event, Invite, Project
 from posttrain.errors import UserError
-from tests.annotation.worlds import add_project
+from tests.annotation.worlds import add_project, add_user
+
+
+def of_the_tables(store):
+    with store.engine.connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
 def test_the_steps_make_the_tables(store):
-    with store.engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    """Those of a new store, and of one that was made before there were steps after the first."""
+    assert of_the_tables(store)
+    add_project(store, "kept")
+    add_user(store, "boss", role="manager")
+    later = ("DROP TABLE turns", "DROP TABLE rulings", "ALTER TABLE invites DROP COLUMN bootstrap")
+    with store.engine.begin() as connection:
+        for words in (*later, "UPDATE alembic_version SET version_num = '0001'"):
+            connection.execute(text(words))
+    assert not of_the_tables(store)
+    again = open_store(store.engine.url.render_as_string(hide_password=False))
+    assert of_the_tables(again)
+    with again.read() as connection:
+        assert connection.scalars(select(Invite.bootstrap)).all() == [False]
+        assert connection.scalar(select(Project.name)) == "kept"
+    again.close()
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE users (id INTEGER)")
+    with pytest.raises(UserError, match="table users already exists"):
+        open_store(str(path))
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("users",)]
 
 
 def test_a_store_that_is_there_is_opened_again(store):

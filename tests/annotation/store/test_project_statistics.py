@@ -6,10 +6,11 @@ import threading
 import pytest
 from sqlalchemy import select
 
+from posttrain.annotation import agreement
 from posttrain.annotation.store import project_statistics, projects, rulings, work
 from posttrain.annotation.store.project_statistics import StatisticsCache, statistics_of
 from posttrain.annotation.store.tables import Assignment, Item, User
-from tests.annotation.worlds import add_project, add_user, item
+from tests.annotation.worlds import add_project, add_user, completions, item
 
 PEOPLE = ("ann", "ben", "cat", "dan")
 
@@ -33,8 +34,9 @@ KINDS = {"rank": rank, "thumbs": thumbs, "steps": steps}
 
 
 def items_of(kind, names, expected=None):
-    new = [item(name, expected=expected) for name in names]
-    return [one._replace(completions=[("one\ntwo\nthree", "", {})]) for one in new] if kind == "steps" else new
+    if kind != "steps":
+        return [item(name, expected=expected) for name in names]
+    return [item(name, expected=expected, completions=completions("one\ntwo\nthree")) for name in names]
 
 
 def sent(draws):
@@ -104,8 +106,8 @@ def test_a_new_judgement_measures_its_own_item_alone(store, monkeypatch):
     add_project(store, items=6, annotators_per_item=2)
     ann, ben = (add_user(store, name, "helpful") for name in ("ann", "ben"))
     draws, measured, cache = random.Random(0), [], StatisticsCache()
-    shares = project_statistics.majority_shares
-    monkeypatch.setattr(project_statistics, "majority_shares", lambda *said: measured.append(said) or shares(*said))
+    shares = agreement.shares
+    monkeypatch.setattr(agreement, "shares", lambda *said: measured.append(said) or shares(*said))
     monkeypatch.setattr(project_statistics, "FREE", 1e9)  # read anew each time, however long it takes
 
     def read():
@@ -129,8 +131,8 @@ def test_of_several_readers_one_measures(store, monkeypatch):
     for _ in range(4):
         judge(store, random.Random(1), "rank", ann)
     cache, measured, found = StatisticsCache(), [], []
-    shares = project_statistics.majority_shares
-    monkeypatch.setattr(project_statistics, "majority_shares", lambda *said: measured.append(said) or shares(*said))
+    shares = agreement.shares
+    monkeypatch.setattr(agreement, "shares", lambda *said: measured.append(said) or shares(*said))
 
     def read():
         with store.read() as connection:

@@ -17,7 +17,8 @@ from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
-from posttrain.annotation.item_shares import ItemShares, majority_shares, verdict_shares
+from posttrain.annotation.aggregation.majority import beliefs
+from posttrain.annotation.consensus import agree, settle
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Kind
@@ -73,7 +74,7 @@ class _ItemState:
     began: int  # the lowest id of its assignments that have been answered
     first: dict[str, _Said] = field(default_factory=dict[str, _Said])  # by annotator, when they met it first
     again: dict[str, _Said] = field(default_factory=dict[str, _Said])  # when it came a second time
-    shares: ItemShares | None = None
+    shares: agreement.Shares | None = None
     kendall_w: float | None = None
     units: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
     agreement: float | None = None  # agreement, if defined
@@ -128,7 +129,7 @@ class ProjectStatistics:
         return Statistics(
             _alpha(compared, kind),
             fmean(ws) if ws else None,
-            agreement.annotators_by_item(shares, name_noisy=kind.ranking is not None),
+            agreement.annotators(shares, name_noisy=kind.ranking is not None),
             self._work(connection, kind),
             sorted(disputes, key=lambda one: (bool(one.decided), one.agreement)),
         )
@@ -164,7 +165,7 @@ class ProjectStatistics:
                 User.name.label("annotator"),
             )
             .join(Assignment, Assignment.id == Judgement.assignment_id)
-            .join(Item, Item.id == Assignment.item_id)
+            .join(Assignment.item)
             .join(User, User.id == Assignment.user_id)
         )
         # + 0: SQLite is not to look for the project's items first, but at the last few judgements
@@ -201,7 +202,7 @@ class ProjectStatistics:
         """How many items each annotator has skipped without a judgement, of all who were given one."""
         unsaid = and_(Assignment.state == "skipped", ~Assignment.judgements.any())
         query = select(User.name, func.sum(case((unsaid, 1), else_=0)))
-        query = query.join(Assignment, Assignment.user_id == User.id).join(Item, Item.id == Assignment.item_id)
+        query = query.join(Assignment, Assignment.user_id == User.id).join(Assignment.item)
         query = query.where(Item.project_id == self.number).group_by(User.id, User.name)
         return {name: int(count) for name, count in connection.execute(query.order_by(func.min(Assignment.id)))}
 
@@ -210,14 +211,11 @@ class StatisticsCache:
     """The statistics of every project of a store, kept in memory from one page to the next."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._projects: dict[int, ProjectStatistics] = {}
 
     def read(self, connection: Connection, project: Project) -> Statistics:
         """The statistics of a project as they are now."""
-        with self._lock:
-            kept = self._projects.setdefault(project.id, ProjectStatistics(project.id))
-        return kept.read(connection, project)
+        return self._projects.setdefault(project.id, ProjectStatistics(project.id)).read(connection, project)
 
     def warm(self, store: Store) -> None:
         """Read all projects once, so that the first page does not wait for it."""
@@ -247,15 +245,16 @@ def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -
         state.agreement = kind.alike([one.answer for _, one in said])
     if kind.ranking is not None:
         rankings = [Ranking(state.name, name, *kind.ranking(one.answer)) for name, one in said]
-        decided = Ranking(state.name, "", *kind.ranking(ruling[0])) if ruling else None
-        state.shares = majority_shares(rankings, decided)
+        decided = {state.name: Ranking(state.name, "", *kind.ranking(ruling[0]))} if ruling else {}
+        agreed = settle(agree(rankings, beliefs(rankings)), decided)
+        state.shares = agreement.shares(rankings, agreed, beliefs, decided)
         state.kendall_w = agreement.kendall_w(rankings)
         state.units = agreement.unit_ranks(rankings)
         if kind.alike is None:
             state.agreement = state.kendall_w
     elif kind.verdict is not None:
         verdicts: Mapping[str | int, Any] = {name: kind.verdict(one.answer) for name, one in said}
-        state.shares = verdict_shares(verdicts, *([kind.verdict(ruling[0])] if ruling else []))
+        state.shares = agreement.verdict_shares(verdicts, *([kind.verdict(ruling[0])] if ruling else []))
 
 
 def _alpha(states: Iterable[_ItemState], kind: Kind) -> float | None:
