@@ -434,9 +434,9 @@ def test_lengths_of_pairs_are_those_of_the_data(folder, kind):
     words = {"letters": (4, 10, 100), "pairs_per_step": 2, "epochs": 2}
     plan = pairs(kind, folder, max_tokens=AROUND + 60, **words)
     # the third is left out by the run; the longest response is 30 letters and its stop token
-    assert (plan.longest.prompt_tokens, plan.longest.completion_tokens) == (AROUND + 10, 30 + stop)
-    assert (plan.expected.prompt_tokens, plan.expected.completion_tokens) == (AROUND + 7, 14 + stop)
-    assert plan.steps == 2 and "pairs a step" in plan.lines()[1]
+    assert (plan.work.longest.prompt_tokens, plan.work.longest.completion_tokens) == (AROUND + 10, 30 + stop)
+    assert (plan.work.expected.prompt_tokens, plan.work.expected.completion_tokens) == (AROUND + 7, 14 + stop)
+    assert plan.work.steps == 2 and "pairs a step" in plan.lines()[1]
     assert plan.summary()["tokens_per_step"] == 2 * (AROUND + 7 + 2 * (14 + stop))
     assert (plan.summary()["batch"], plan.summary()["epochs"]) == (4, 2.0)
     with pytest.raises(UserError, match="all pairs are longer than 9 tokens"):
@@ -474,7 +474,8 @@ def test_a_ranking_is_a_prompt_with_all_its_responses(folder, tmp_path):
     rows = [{"prompt": p, "chosen": good, "rejected": bad} for p in "ae" for good, bad in three]
     rows.append({"prompt": "f", "chosen": "b", "rejected": "c"})
     plan = pairs(Scoring, folder, dataset=write(tmp_path / "ranked.jsonl", rows))
-    assert (plan.longest.group, plan.expected.group, plan.rows) == (3, 3, 3)  # eight responses to three prompts
+    found = (plan.work.longest.group, plan.work.expected.group, plan.work.rows)
+    assert found == (3, 3, 3)  # eight responses to three prompts
 
 
 def test_length_debias_scores_every_batch_once_more(folder, monkeypatch):
@@ -501,8 +502,8 @@ def test_online_preference_samples_groups_and_learns_pairs(folder, monkeypatch):
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(3e-3, 1e-3, 0.5, 0.0))
     plan = online(folder, measure=True, algorithm="simpo", updates_per_round=3, pairs_per_step=16, rounds=5)
     mean = P + 5
-    assert plan.batch == "2 prompts x 4 completions = 8 completions a step, 4 pairs of them an update"
-    assert (plan.steps, plan.summary()["updates"], plan.summary()["epochs"]) == (5, 15, 5.0)
+    assert plan.work.batch == "2 prompts x 4 completions = 8 completions a step, 4 pairs of them an update"
+    assert (plan.work.steps, plan.summary()["updates"], plan.summary()["epochs"]) == (5, 15, 5.0)
     assert plan.time.sampling == pytest.approx(2 * mean * 1e-3 + 15)
     assert plan.time.update == pytest.approx(3 * 4 * (mean + 60) * 3e-3)
     few = online(folder, measure=True, algorithm="simpo", pairs_per_step=1)
@@ -523,8 +524,8 @@ def test_ratings_are_planned(folder, tmp_path):
     rows = [{"prompt": "x" * n, "completion": "y" * n, "ratings": {"kind": n, "clear": -n}} for n in (4, 10, 7, 9)]
     words = {"ratings": write(tmp_path / "rated.jsonl", rows), "model": str(folder / "model"), "pairs_per_step": 2}
     plan = reward_attributes.dry_run(Attributes(**words, epochs=2, precision="float32"), measure=False)
-    assert (plan.longest.prompts, plan.longest.group, plan.longest.prompt_tokens) == (2, 1, AROUND + 10)
-    assert plan.steps == 4 and "logits of a chunk" not in plan.summary()["memory"]["update"]
+    assert (plan.work.longest.prompts, plan.work.longest.group, plan.work.longest.prompt_tokens) == (2, 1, AROUND + 10)
+    assert plan.work.steps == 4 and "logits of a chunk" not in plan.summary()["memory"]["update"]
     with pytest.raises(UserError, match="did you mean 'kind'"):
         reward_attributes.dry_run(Attributes(**words, weights="kin=1"), measure=False)
 

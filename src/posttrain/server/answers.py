@@ -1,21 +1,66 @@
-"""Errors of a server's routes as JSON: {"error": what was given, what was expected}."""
+"""What the applications of both servers have in common: guards, their start and end, and errors as JSON.
 
-from typing import Any
+An error is {"error": what was given, what was expected}.
+"""
 
-from fastapi import FastAPI
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any, Protocol
+
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
+from posttrain.server.guard import Guard
+from posttrain.server.keys import Keys
+from posttrain.server.limits import Limits
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Answer a client's mistakes with 400, fields that are wrong with 422, and what is refused with its status."""
+class Parts(Protocol):
+    """What an application is over."""
+
+    @property
+    def keys(self) -> Keys: ...  # noqa: D102
+    @property
+    def limits(self) -> Limits: ...  # noqa: D102
+    def start(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+def application(
+    title: str, services: Parts, routers: Sequence[APIRouter], hosts: Collection[str] | None, **settings: Any
+) -> FastAPI:
+    """An application over a server's parts, which it starts and closes.
+
+    A client's mistakes are answered with 400, fields that are wrong with 422, and what is refused with its status.
+
+    Args:
+        title: what it is.
+        services: the parts, an attribute of its state.
+        routers: its routes.
+        hosts: names of this machine, besides localhost and addresses; None for any.
+        settings: of FastAPI.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        services.start()
+        yield
+        await run_in_threadpool(services.close)
+
+    app = FastAPI(lifespan=lifespan, title=title, docs_url=None, redoc_url=None, openapi_url=None, **settings)
+    app.state.services = services
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(UserError, answer(400))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
+    return app
 
 
 def answer(status: int, text: str = "") -> Any:
@@ -46,5 +91,5 @@ def first_mistake(error: Any) -> str:
 
 
 def _http(request: Request, error: Any) -> Response:
-    text = "this server has no such route" if error.status_code == 404 else str(error.detail)
+    text = "this server has no such route" if error.detail == "Not Found" else str(error.detail)
     return JSONResponse({"error": text}, error.status_code)

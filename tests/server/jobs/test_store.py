@@ -147,7 +147,7 @@ def test_every_algorithm_that_is_allowed_is_one():
     from posttrain.server.jobs.options import ALLOWED
 
     for command in ("rl", "preference"):
-        for name in ALLOWED[command]["algorithm"].words:
+        for name in ALLOWED[command]["algorithm"]:
             assert COMMANDS[ALGORITHMS[name]().family] == command
 
 
