@@ -26,19 +26,13 @@ gathers a layer ahead.
 import math
 from dataclasses import dataclass
 
-from posttrain.models.footprint import (
-    Shape,
-    cache_bytes_per_token,
-    end_bytes,
-    head_bytes,
-    input_bytes,
-    layer_bytes,
-)
+from posttrain.models.footprint import Shape, cache_bytes_per_token
 from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
 from posttrain.planning.cluster.published import GPU, NODE, Efficiency
 from posttrain.planning.cluster.workload import Workload
-from posttrain.planning.costs import Training
+from posttrain.planning.costs import Training, update_phase
 from posttrain.rollouts.weight_channel import FANOUT
+from posttrain.training.load import Load
 
 WEIGHT = 2  # bytes of a number in bfloat16
 GRADIENT = 4  # bytes of a number of a gradient
@@ -77,7 +71,10 @@ class GPUCluster:
 
     def held(self) -> float:
         """Bytes of all trainers together, from the first update to the last: 18 P."""
-        return float(sum(Training(self.shape, WEIGHT, on_gpu=True).held().values()))
+        return float(sum(self._training().held().values()))
+
+    def _training(self) -> Training:
+        return Training(self.shape, WEIGHT, on_gpu=True, checkpointing=True)
 
     def gathered(self) -> float:
         """Bytes of a trainer with shards: embedding and head, and two layers, the one that computes and the next."""
@@ -86,10 +83,8 @@ class GPUCluster:
 
     def row(self) -> float:
         """Bytes of a row: the inputs of all layers, the activations of one, logits and the head's gradient."""
-        tokens, shape = self.work.microbatch_tokens, self.shape
-        kept = input_bytes(shape, WEIGHT, tokens=tokens) + end_bytes(shape, WEIGHT, tokens, tokens)
-        one = layer_bytes(shape, WEIGHT, tokens=tokens)
-        return float(kept + one + head_bytes(shape, WEIGHT, full=True))
+        tokens = self.work.microbatch_tokens
+        return update_phase(self._training(), Load(1, 1, 0, tokens, tokens)).total - self.held()
 
     def fewest_trainers(self, most: int) -> int:
         """The fewest GPUs that hold trainers, in whole nodes above one node; 0 if `most` do not."""
