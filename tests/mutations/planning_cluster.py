@@ -16,7 +16,7 @@ MUTATIONS = [
             ("return 2 * seconds / (rate + root)", "return seconds / (rate + root)"),
             ("2 * curve * seconds", "curve * seconds"),
             ("math.ceil(rows / self.trainers) * one", "rows / self.trainers * one"),
-            ("math.ceil(batch.tokens / microbatch_tokens)", "batch.tokens // microbatch_tokens"),
+            ("math.ceil(tokens / microbatch_tokens)", "tokens // microbatch_tokens"),
             ("max(compute, self.row) if self.hidden", "compute + self.row if self.hidden"),
         ]
     ),
@@ -99,9 +99,9 @@ MUTATIONS = [
             ("math.log(self.mean_tokens) - self.spread**2 / 2", "math.log(self.mean_tokens)"),
             ("math.exp(self.spread**2)", "math.exp(self.spread**2 / 2)"),
             ("return self.prompt_tokens + biased / 2", "return self.prompt_tokens + biased"),
-            ("trained + prompt_tokens * len(groups)", "trained"),
+            ("+ prompt_tokens * len(groups)", ""),
             ("2 * prompt_tokens * n", "prompt_tokens * n"),
-            ("min(self.max_tokens, round(length))", "round(length)"),
+            ("min(self.max_tokens, length)", "length"),
         ]
     ),
     *(

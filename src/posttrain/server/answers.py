@@ -5,7 +5,7 @@ An error is {"error": what was given, what was expected}.
 
 import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -16,23 +16,18 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
 from posttrain.server.guard import Guard
-from posttrain.server.keys import Keys
-from posttrain.server.limits import Limits
 
-
-class Parts(Protocol):
-    """What an application is over."""
-
-    @property
-    def keys(self) -> Keys: ...  # noqa: D102
-    @property
-    def limits(self) -> Limits: ...  # noqa: D102
-    def start(self) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
+if TYPE_CHECKING:
+    from posttrain.server.jobs.services import JobServices
+    from posttrain.server.services import Services
 
 
 def application(
-    title: str, services: Parts, routers: Sequence[APIRouter], hosts: Collection[str] | None, **settings: Any
+    title: str,
+    services: "Services | JobServices",
+    routers: Sequence[APIRouter],
+    hosts: Collection[str] | None,
+    **settings: Any,
 ) -> FastAPI:
     """An application over a server's parts, which it starts and closes.
 

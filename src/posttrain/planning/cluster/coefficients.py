@@ -7,7 +7,7 @@ A step is sampling, scoring, update, weight sync and wait. The coefficients are 
 import math
 from dataclasses import dataclass
 
-from posttrain.planning.cluster.workload import Batch, Lengths, Workload, batch_of
+from posttrain.planning.cluster.workload import Lengths, Workload, computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Updating:
 
         ceil(R / trainers) (N / R token + Q / R square + row) + begin,   R = ceil(N / microbatch_tokens)
 
-    where Q is `Batch.squares`: the slowest rank has ceil(R / trainers) rows.
+    where Q are the squares of `workload.computed`: the slowest rank has ceil(R / trainers) rows.
 
     Attributes:
         trainers: ranks; each computes every n-th row.
         token: forward and backward of a token.
-        square: attention, for each of `Batch.squares`.
+        square: attention, for each of the squares.
         row: communication of a row that is not hidden behind its computation, if that takes no time.
         hidden: whether communication of a row is hidden behind computation: max instead of sum.
         begin: of an update, whatever it trains: the optimiser and the sum of the gradients.
@@ -81,10 +81,10 @@ class Updating:
     hidden: bool = False
     begin: float = 0.0
 
-    def seconds(self, batch: Batch, microbatch_tokens: int) -> float:
+    def seconds(self, tokens: int, squares: float, microbatch_tokens: int) -> float:
         """Seconds of an update."""
-        rows = math.ceil(batch.tokens / microbatch_tokens)
-        compute = (batch.tokens * self.token + batch.squares * self.square) / rows
+        rows = math.ceil(tokens / microbatch_tokens)
+        compute = (tokens * self.token + squares * self.square) / rows
         one = max(compute, self.row) if self.hidden else compute + self.row
         return math.ceil(rows / self.trainers) * one + self.begin
 
@@ -108,4 +108,4 @@ class Costs:
 
     def update(self, work: Workload, groups: list[Lengths]) -> float:
         """Seconds of the update on these groups."""
-        return self.updating.seconds(batch_of(groups, work.prompt_tokens), work.microbatch_tokens)
+        return self.updating.seconds(*computed(groups, work.prompt_tokens), work.microbatch_tokens)

@@ -26,7 +26,7 @@ from functools import partial
 from itertools import count
 
 from posttrain.planning.cluster.coefficients import Costs, Decoding
-from posttrain.planning.cluster.workload import Lengths, Workload, batch_of
+from posttrain.planning.cluster.workload import Lengths, Workload
 
 ROUNDING = 1e-9  # of decoding steps
 
@@ -233,7 +233,7 @@ class Simulation:
         lengths = [self.groups[number].lengths for number in numbers]
         updated = now + self.costs.update(self.work, lengths)
         ages = tuple(batch - self.groups[number].version for number in numbers)
-        trained = batch_of(lengths, self.work.prompt_tokens).trained
+        trained = sum(map(sum, lengths))
         self.free = synced = updated + self.costs.sync
         self.updates.append(Update(batch, numbers, ages, trained, self.ready[batch], now, updated, synced))
         self.at(updated, self.publish)

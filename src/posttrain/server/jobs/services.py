@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from posttrain.server.files import locked
-from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.processes import CommandLines, Processes
 from posttrain.server.jobs.queue import Queue
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.jobs.store import Store
 from posttrain.server.keys import Keys
+from posttrain.server.limits import JobLimits
 
 
 class JobServices:

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
 from posttrain.server.files import read_json, sync, write_json
-from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.record import CANCELLED, ID, JOB, OPEN, QUEUED, RUNNING, Job
+from posttrain.server.limits import JobLimits
 
 _NEW, _OLD = ".new-", ".old-"  # folders that are being filled or emptied
 
