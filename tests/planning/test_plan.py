@@ -99,8 +99,8 @@ def test_the_batch_of_rl(folder):
 def test_prompts_are_measured_and_passes_counted(folder):
     letters = (10, 20, 60, 300)
     found = rl(folder, letters=letters, steps=3, prompts_per_step=3, max_prompt_tokens=AROUND + 60)
-    assert found.longest.prompt_tokens == AROUND + 60  # the one of 300 is left out by the run
-    assert found.expected.prompt_tokens == AROUND + 30
+    assert found.work.longest.prompt_tokens == AROUND + 60  # the one of 300 is left out by the run
+    assert found.work.expected.prompt_tokens == AROUND + 30
     assert found.summary()["epochs"] == 3 * 3 / 3
     assert found.notes[0].startswith("1 prompts are over")
 
@@ -197,8 +197,11 @@ def test_an_adapter_needs_no_reference_of_its_own(folder):
 def test_demonstrations_are_measured(folder):
     found = fine_tuning(folder, letters=(5, 15, 300), epochs=3, examples_per_step=2, max_tokens=200)
     shortest = len(CHAT.training_ids([Message("user", "x" * 5), Message("assistant", "y")]).token_ids)
-    assert (found.longest.completion_tokens, found.expected.completion_tokens) == (shortest + 10, shortest + 5)
-    assert found.steps == 3 and found.summary()["epochs"] == 3.0
+    assert (found.work.longest.completion_tokens, found.work.expected.completion_tokens) == (
+        shortest + 10,
+        shortest + 5,
+    )
+    assert found.work.steps == 3 and found.summary()["epochs"] == 3.0
     assert [phase.name for phase in found.phases] == ["update"]
 
 
@@ -233,9 +236,9 @@ def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch
     words["max_new_tokens"] = 9  # as many states as tokens: 4 x 8 later ones, 288 continuations of 5 tokens
     assert seconds("vineppo") == pytest.approx(2 * (2 * P * 1e-3 + 9 * 0.5) + 32 * (P + 4) * 1e-3 + 3 * 5 * 0.5)
     words["max_new_tokens"] = 30
-    batch = rl(folder, algorithm="vineppo", **words, **two).batch
+    batch = rl(folder, algorithm="vineppo", **words, **two).work.batch
     assert batch.endswith("= 4 completions a step, and up to 882 continuations of them")
-    assert rl(folder, algorithm="remax", **words, **two).batch.endswith("a step, and 2 greedy ones")
+    assert rl(folder, algorithm="remax", **words, **two).work.batch.endswith("a step, and 2 greedy ones")
 
 
 def test_each_load_is_decoded_at_the_speed_of_its_own_batch(folder, monkeypatch):
@@ -257,8 +260,8 @@ def test_memory_is_that_of_continuations_of_the_longest_prompt(folder, tmp_path)
     data = write(tmp_path / "t.jsonl", [{"prompt": "x" * n, "answer": "1"} for n in (*[1] * 9, 120)])
     words = {"prompts_per_step": 1, "completions_per_prompt": 2, "max_new_tokens": 20, "algorithm": "vineppo"}
     found = rl(folder, dataset=data, **words)
-    slots, longest = 128, found.longest.prompt_tokens + 20
-    assert longest > found.expected.prompt_tokens + 20
+    slots, longest = 128, found.work.longest.prompt_tokens + 20
+    assert longest > found.work.expected.prompt_tokens + 20
     per_token = 2 * 2 * 16 * 4  # keys and values, layers, width, bytes
     assert found.summary()["memory"]["sampling"]["keys and values"] == slots * longest * per_token
 
@@ -304,9 +307,9 @@ def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatc
     words["pretraining_dataset"] = write(tmp_path / "t.jsonl", [{"text": f"{'x' * (n - 2)} y"} for n in (30, 50, 250)])
     found = rl(folder, algorithm="ppo-ptx", **words)
     assert found.time.update == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
-    assert found.batch.endswith("a step, and 4 texts of 60 tokens in an update")
+    assert found.work.batch.endswith("a step, and 4 texts of 60 tokens in an update")
     cut = rl(folder, algorithm="ppo-ptx", **words | {"microbatch_tokens": 150, "max_prompt_tokens": 300})
-    assert cut.batch.endswith("4 texts of 77 tokens in an update")  # 30, 50 and 150
+    assert cut.work.batch.endswith("4 texts of 77 tokens in an update")  # 30, 50 and 150
     write(tmp_path / "t.jsonl", [{"text": "x"}])
     with pytest.raises(UserError, match="has two words or more"):
         rl(folder, algorithm="ppo-ptx", **words)
@@ -345,7 +348,7 @@ def test_a_large_model_is_estimated_from_products(folder, monkeypatch):
     found = fine_tuning(folder, measure=True)
     shape = found.training.shape
     forward = 2 * (shape.active + shape.vocabulary * shape.hidden) / 0.5e9
-    expected = 2 * found.expected.completion_tokens * 3 * forward + shape.parameters * 30 / 1e10
+    expected = 2 * found.work.expected.completion_tokens * 3 * forward + shape.parameters * 30 / 1e10
     assert found.time.update == pytest.approx(expected)
 
 
@@ -625,10 +628,10 @@ def test_an_environment_is_planned_with_all_turns_that_fit_a_row(folder):
     """Two turns of 4 tokens each beside what the environment says; of a micro-batch what the prompt leaves of it."""
     words = {"environment": "examples/guess_number.py:GuessNumber", "dataset": "", "reward": "", "max_new_tokens": 4}
     words["environment_args"] = "max_turns=2"
-    whole = rl(folder, **words).longest
+    whole = rl(folder, **words).work.longest
     between = len(
         CHAT.followup_ids([Message("user", ""), Message("assistant", "")], [Message("user", "")], stopped=True)
     )
     assert 2 * 4 + between + len("Lower.") <= whole.completion_tokens <= 2 * 4 + between + len("Higher.")
-    short = rl(folder, microbatch_tokens=whole.prompt_tokens + 20, **words).longest
+    short = rl(folder, microbatch_tokens=whole.prompt_tokens + 20, **words).work.longest
     assert (short.prompt_tokens, short.completion_tokens) == (whole.prompt_tokens, 20)
