@@ -35,18 +35,11 @@ import lengths
 import overlap
 
 from posttrain.errors import UserError
-from posttrain.planning.cluster import (
-    GPUS,
-    Costs,
-    Decoding,
-    Efficiency,
-    GPUCluster,
-    Room,
-    Updating,
-    Workload,
-    dense_shape,
-)
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
+from posttrain.planning.cluster.gpus import GPUCluster
+from posttrain.planning.cluster.published import GPUS, REACHED, dense_shape
 from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONOUS, simulated
+from posttrain.planning.cluster.workload import Workload
 from posttrain.recipes.plan_cluster import PlanCluster, run
 
 LARGE, SMALL = "forward_backward_seconds", "small_seconds"
@@ -72,7 +65,7 @@ def updating(parts: Line, passes: float) -> Updating:
     small, large = tokens(parts["small_tokens"]), tokens(parts["tokens"])
     token = (parts[LARGE] - parts[SMALL]) / (large - small)
     begin = max(0.0, parts[SMALL] - small * token)
-    return Updating(trainers, token * (1 + passes / 3), begin=begin, optimizer=parts["optim_step_seconds"])
+    return Updating(trainers, token * (1 + passes / 3), begin=begin + parts["optim_step_seconds"])
 
 
 def decoding(parts: Line) -> Decoding:
@@ -123,8 +116,7 @@ def ahead(lines: Sequence[Line], found: Mapping[str, Sequence[Line]]) -> None:
 def areal(parameters: float, gpus: int, mean: float, spread: float) -> tuple[float, float]:
     """Seconds of a step of synchronous and asynchronous AReaL."""
     work = Workload(512, 16, 300, mean, spread, 27648, microbatch_tokens=32768, passes=1.0)
-    reached, gpu = Efficiency(), GPUS["h800"]
-    cluster = GPUCluster(gpu, reached, Room(dense_shape(parameters), work, reached.memory * gpu.memory))
+    cluster = GPUCluster(GPUS["h800"], REACHED, dense_shape(parameters), work)
     synchronous = cluster.apart(gpus // 2, gpus // 2, 1)
     asynchronous = cluster.apart(gpus // 4, gpus - gpus // 4, 1)
     return simulated(synchronous, work, 0).step, simulated(asynchronous, work, 4).step
@@ -146,7 +138,7 @@ def table(places: Sequence[int]) -> None:
             work = {"prompts_per_step": 512, "mean_tokens": mean, "max_new_tokens": most, "microbatch_tokens": row}
             asked = PlanCluster(model_parameters=parameters, gpu=gpu, gpus=gpus, max_staleness=4, **work)
             try:
-                splits = run(asked).plan.splits
+                splits = run(asked).splits
             except UserError as error:
                 splits = []
                 line.append(str(error).partition(";")[0])

@@ -44,9 +44,10 @@ from learn import IN_A_ROW, SETTINGS, TARGET, online_jobs, reached
 
 from posttrain import algorithms
 from posttrain.models.load import load_model
-from posttrain.planning.cluster import Costs, Updating, Workload
-from posttrain.planning.cluster import Decoding as CostOfDecoding
+from posttrain.planning.cluster.coefficients import Costs, Updating
+from posttrain.planning.cluster.coefficients import Decoding as CostOfDecoding
 from posttrain.planning.cluster.simulation import simulate
+from posttrain.planning.cluster.workload import Workload
 from posttrain.recipes import evaluate, rl
 from posttrain.rollouts.engine import finish_all
 from posttrain.rollouts.transformers import TransformersEngine

@@ -33,8 +33,11 @@ MUTATIONS = [
     Mutation("server/guard.py", "if owner is None:", "if False:", ACCESS),
     Mutation("server/guard.py", "self._read < DROPPED_BYTES", "True", ACCESS),
     *(
-        Mutation("server/jobs/app.py", old, new, ACCESS)
-        for old, new in [("redirect_slashes=False", "redirect_slashes=True"), ("hosts=hosts,", "hosts=None,")]
+        Mutation(f"server/{file}", old, new, ACCESS)
+        for file, old, new in [
+            ("jobs/routes.py", "redirect_slashes=False", "redirect_slashes=True"),
+            ("answers.py", "hosts=hosts,", "hosts=None,"),
+        ]
     ),
     *(
         Mutation("server/jobs/store.py", old, new, f"{ACCESS} {HAS}")
@@ -59,14 +62,14 @@ MUTATIONS = [
         for old, new in [
             ("if not _KNOB.fullmatch(name):", "if not _KNOB.match(name):"),
             ("if not _KNOB.fullmatch(value):", "if not _KNOB.match(value):"),
-            ("_WORDS.fullmatch(value)", "_WORDS.match(value)"),
-            (" or _CONTROL.search(value)", ""),
-            (" and not isinstance(value, bool)", ""),
-            ("not self.least <= value <= self.most", "not self.least <= value"),
-            ("not self.least <= value <= self.most", "not value <= self.most"),
-            ("int if self.whole else (int, float)", "(int, float)"),
-            ("len(value) > self.most or ", ""),
-            ("value not in self.words", "False"),
+            ("_WORDS.fullmatch(text)", "_WORDS.match(text)"),
+            (" or _CONTROL.search(text)", ""),
+            ("type(value) is not int", "not isinstance(value, int)"),
+            ("is not int or not least <= value <= most", "is not int or not least <= value"),
+            ("is not int or not least <= value <= most", "is not int or not value <= most"),
+            ("type(value) is not int", "type(value) not in (int, float)"),
+            ("len(text) > TEXT_LETTERS or ", ""),
+            ("value not in words", "False"),
         ]
     ),
     *(

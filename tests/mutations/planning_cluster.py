@@ -4,8 +4,7 @@ from tests.mutations import Mutation
 
 _MODEL = "planning/cluster/test_coefficients.py"
 _CLOCK = "planning/cluster/test_simulation.py"
-_GPU = "planning/cluster/test_gpu_costs.py"
-_MEMORY = "planning/cluster/test_gpu_memory.py"
+_GPU = "planning/cluster/test_gpus.py"
 _SPLITS = "planning/cluster/test_splits.py"
 _WORK = "planning/cluster/test_workload.py"
 
@@ -17,15 +16,8 @@ MUTATIONS = [
             ("return 2 * seconds / (rate + root)", "return seconds / (rate + root)"),
             ("2 * curve * seconds", "curve * seconds"),
             ("math.ceil(rows / self.trainers) * one", "rows / self.trainers * one"),
-            ("math.ceil(batch.tokens / microbatch_tokens)", "batch.tokens // microbatch_tokens"),
+            ("math.ceil(tokens / microbatch_tokens)", "tokens // microbatch_tokens"),
             ("max(compute, self.row) if self.hidden", "compute + self.row if self.hidden"),
-            ("length * length / 2 for", "length * length for"),
-            ("self.decoding.step * max(lengths)", "self.decoding.step * sum(lengths)"),
-            ("slowest = max(slowest, ", "slowest = min(slowest, "),
-            ("+ self.update(work, groups) + self.sync", "+ self.update(work, groups)"),
-            ("slowest + work.scoring_seconds", "slowest"),
-            ("len({group for group, _ in share})", "len(share)"),
-            ("math.ceil(len(every) / samplers)", "max(1, len(every) // samplers)"),
         ]
     ),
     *(
@@ -42,20 +34,20 @@ MUTATIONS = [
             ("        self.version += 1\n", ""),
             ("self.stalled = max(self.stalled, now) + sync + again", "self.stalled = max(self.stalled, now) + again"),
             ("self.stalled = max(self.stalled, now) + sync + again", "self.stalled = now + sync + again"),
-            ("self.cached * self.decoding.prompt if recompute else 0.0", "0.0"),
+            ("again = self.cached * self.decoding.prompt", "again = 0.0"),
             ("self.last = -1  #", "pass  #"),
             ("self.cached -= self.prompt_tokens + length", "self.cached -= length"),
             ("self.cached += steps * len(self.running)", "self.cached += steps"),
             ("self.cached += self.prompt_tokens\n", "pass\n"),
             ("share = min(share, self.costs.decoding.slots)", "pass"),
             ("            if not group.left:\n", "            if True:\n"),
-            ("and events == self.samplers[which].events", ""),
+            ("if event != self.samplers[place].events:", "if False:"),
             ("len(self.running)\n        self.busy += seconds\n", "len(self.running)\n"),
             ("+ seconds\n        self.busy += seconds\n", "+ seconds\n"),
         ]
     ),
     *(
-        Mutation("planning/cluster/gpu_costs.py", old, new, _GPU)
+        Mutation("planning/cluster/gpus.py", old, new, _GPU)
         for old, new in [
             ("factor = 8 + 2 *", "factor = 6 + 2 *"),
             ("2 * shape.parameters / flops + reduced", "shape.parameters / flops + reduced"),
@@ -70,15 +62,10 @@ MUTATIONS = [
             ("min(samplers, FANOUT) * self.shape", "samplers * self.shape"),
             ("(levels - 1) * FANOUT * largest", "levels * FANOUT * largest"),
             ("reached += FANOUT**levels", "reached += FANOUT"),
-            ("beside = self.room.held() / gpus", "beside = 0.0"),
+            ("beside = self.held() / gpus", "beside = 0.0"),
             ("self.decoding(of_sampler, beside)", "self.decoding(of_sampler)"),
             ("cached=cache_bytes_per_token(shape, WEIGHT) / moved", "cached=0.0"),
             ("* self.reached.latency * math.log2(gpus)", "* self.reached.latency"),
-        ]
-    ),
-    *(
-        Mutation("planning/cluster/gpu_memory.py", old, new, _MEMORY)
-        for old, new in [
             ("self.held() / trainers", "self.held()"),
             ("2 * self.shape.active / self.shape.layers", "self.shape.active / self.shape.layers"),
             ("self.trainer(count) <= self.usable), 0)", "self.trainer(count) <= 2 * self.usable), 0)"),
@@ -94,16 +81,16 @@ MUTATIONS = [
             ("self.gpus / 3600 * 1e6", "self.trainers / 3600 * 1e6"),
             ("return self.trained / self.step", "return self.trained / self.update"),
             ("return max(train, sample)", "return train + sample"),
-            ("max(sample, decoding.seconds(max(map(max, groups)), 1, self.work.prompt_tokens))", "sample"),
+            ("max(sample, decoding.seconds(max(map(max, groups)), 1, work.prompt_tokens))", "sample"),
             ("n for n in near | {self.fewest_trainers}", "n for n in near"),
             ("if self.fewest_trainers <= n <= most", "if n <= most"),
             ("(self.gpus - trainers) // size", "self.gpus // size"),
-            ("kept = found.updates[first:]", "kept = found.updates"),
+            ("before, *kept = found.updates[first - 1 :]", "before, *kept = found.updates"),
             ("(kept[-1].synced - before.synced)", "kept[-1].synced"),
             ("sorted(found, key=lambda split: split.step)", "found"),
-            ("            waited -= found.sampling + self.work.scoring_seconds\n", "            pass\n"),
-            ("(sampled + update) / (self.gpus * found.step)", "(sampled + update) / found.step"),
-            ("self.cluster.room.cache_tokens(size, beside) >= longest", "True"),
+            ("            waited -= found.sampling + work.scoring_seconds\n", "            pass\n"),
+            ("computed / (self.gpus * found.step)", "computed / found.step"),
+            ("self.cluster.cache_tokens(size, beside) >= longest", "True"),
         ]
     ),
     *(
@@ -112,17 +99,17 @@ MUTATIONS = [
             ("math.log(self.mean_tokens) - self.spread**2 / 2", "math.log(self.mean_tokens)"),
             ("math.exp(self.spread**2)", "math.exp(self.spread**2 / 2)"),
             ("return self.prompt_tokens + biased / 2", "return self.prompt_tokens + biased"),
-            ("trained + prompt_tokens * len(groups)", "trained"),
+            ("+ prompt_tokens * len(groups)", ""),
             ("2 * prompt_tokens * n", "prompt_tokens * n"),
-            ("min(self.max_tokens, round(length))", "round(length)"),
+            ("min(self.max_tokens, length)", "length"),
         ]
     ),
     *(
         Mutation("planning/cluster/result.py", old, new, "recipes/test_plan_cluster.py")
         for old, new in [
-            ("split.gpu_hours() * (self.price or 1.0)", "split.gpu_hours()"),
+            ("split.gpu_hours() * (self.config.price_per_gpu_hour or 1.0)", "split.gpu_hours()"),
             ("[split for split in self.splits if split.mode != COLOCATED]", "list(self.splits)"),
-            ("> usable:\n            found.append", "> usable / 3:\n            found.append"),
+            ("weights > self.cluster.usable", "weights > self.cluster.usable / 3"),
             ("ratio = fastest.step / self.best.step", "ratio = self.best.step / fastest.step"),
         ]
     ),

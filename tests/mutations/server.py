@@ -86,7 +86,7 @@ MUTATIONS = [
             ("joint_requests.py", "joint_requests", "        load(run)", "        pass"),
             ("joint_requests.py", "joint_requests", "next(iter(run.queued), None)", "next(reversed(run.queued), None)"),
             ("joint_requests.py", "joint_requests", "with all_or_none(members):", "if True:"),
-            ("runs.py", "joint_requests", "entry_of(computed[1]) if computed else self", "self"),
+            ("runs.py", "joint_requests", "computed[1] if computed else self", "self"),
             ("runs.py", "joint_requests", "        if seq not in run.queued:\n", "        if False:\n"),
             ("runs.py", "joint_requests", "[(each.run, each.seq, None) for each in asked] or", ""),
         ]

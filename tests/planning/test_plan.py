@@ -99,8 +99,8 @@ def test_the_batch_of_rl(folder):
 def test_prompts_are_measured_and_passes_counted(folder):
     letters = (10, 20, 60, 300)
     found = rl(folder, letters=letters, steps=3, prompts_per_step=3, max_prompt_tokens=AROUND + 60)
-    assert found.longest.prompt_tokens == AROUND + 60  # the one of 300 is left out by the run
-    assert found.expected.prompt_tokens == AROUND + 30
+    assert found.work.longest.prompt_tokens == AROUND + 60  # the one of 300 is left out by the run
+    assert found.work.expected.prompt_tokens == AROUND + 30
     assert found.summary()["epochs"] == 3 * 3 / 3
     assert found.notes[0].startswith("1 prompts are over")
 
@@ -197,8 +197,11 @@ def test_an_adapter_needs_no_reference_of_its_own(folder):
 def test_demonstrations_are_measured(folder):
     found = fine_tuning(folder, letters=(5, 15, 300), epochs=3, examples_per_step=2, max_tokens=200)
     shortest = len(CHAT.training_ids([Message("user", "x" * 5), Message("assistant", "y")]).token_ids)
-    assert (found.longest.completion_tokens, found.expected.completion_tokens) == (shortest + 10, shortest + 5)
-    assert found.steps == 3 and found.summary()["epochs"] == 3.0
+    assert (found.work.longest.completion_tokens, found.work.expected.completion_tokens) == (
+        shortest + 10,
+        shortest + 5,
+    )
+    assert found.work.steps == 3 and found.summary()["epochs"] == 3.0
     assert [phase.name for phase in found.phases] == ["update"]
 
 
@@ -233,9 +236,9 @@ def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch
     words["max_new_tokens"] = 9  # as many states as tokens: 4 x 8 later ones, 288 continuations of 5 tokens
     assert seconds("vineppo") == pytest.approx(2 * (2 * P * 1e-3 + 9 * 0.5) + 32 * (P + 4) * 1e-3 + 3 * 5 * 0.5)
     words["max_new_tokens"] = 30
-    batch = rl(folder, algorithm="vineppo", **words, **two).batch
+    batch = rl(folder, algorithm="vineppo", **words, **two).work.batch
     assert batch.endswith("= 4 completions a step, and up to 882 continuations of them")
-    assert rl(folder, algorithm="remax", **words, **two).batch.endswith("a step, and 2 greedy ones")
+    assert rl(folder, algorithm="remax", **words, **two).work.batch.endswith("a step, and 2 greedy ones")
 
 
 def test_each_load_is_decoded_at_the_speed_of_its_own_batch(folder, monkeypatch):
@@ -257,8 +260,8 @@ def test_memory_is_that_of_continuations_of_the_longest_prompt(folder, tmp_path)
     data = write(tmp_path / "t.jsonl", [{"prompt": "x" * n, "answer": "1"} for n in (*[1] * 9, 120)])
     words = {"prompts_per_step": 1, "completions_per_prompt": 2, "max_new_tokens": 20, "algorithm": "vineppo"}
     found = rl(folder, dataset=data, **words)
-    slots, longest = 128, found.longest.prompt_tokens + 20
-    assert longest > found.expected.prompt_tokens + 20
+    slots, longest = 128, found.work.longest.prompt_tokens + 20
+    assert longest > found.work.expected.prompt_tokens + 20
     per_token = 2 * 2 * 16 * 4  # keys and values, layers, width, bytes
     assert found.summary()["memory"]["sampling"]["keys and values"] == slots * longest * per_token
 
@@ -304,9 +307,9 @@ def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatc
     words["pretraining_dataset"] = write(tmp_path / "t.jsonl", [{"text": f"{'x' * (n - 2)} y"} for n in (30, 50, 250)])
     found = rl(folder, algorithm="ppo-ptx", **words)
     assert found.time.update == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
-    assert found.batch.endswith("a step, and 4 texts of 60 tokens in an update")
+    assert found.work.batch.endswith("a step, and 4 texts of 60 tokens in an update")
     cut = rl(folder, algorithm="ppo-ptx", **words | {"microbatch_tokens": 150, "max_prompt_tokens": 300})
-    assert cut.batch.endswith("4 texts of 77 tokens in an update")  # 30, 50 and 150
+    assert cut.work.batch.endswith("4 texts of 77 tokens in an update")  # 30, 50 and 150
     write(tmp_path / "t.jsonl", [{"text": "x"}])
     with pytest.raises(UserError, match="has two words or more"):
         rl(folder, algorithm="ppo-ptx", **words)
@@ -345,7 +348,7 @@ def test_a_large_model_is_estimated_from_products(folder, monkeypatch):
     found = fine_tuning(folder, measure=True)
     shape = found.training.shape
     forward = 2 * (shape.active + shape.vocabulary * shape.hidden) / 0.5e9
-    expected = 2 * found.expected.completion_tokens * 3 * forward + shape.parameters * 30 / 1e10
+    expected = 2 * found.work.expected.completion_tokens * 3 * forward + shape.parameters * 30 / 1e10
     assert found.time.update == pytest.approx(expected)
 
 
@@ -434,9 +437,9 @@ def test_lengths_of_pairs_are_those_of_the_data(folder, kind):
     words = {"letters": (4, 10, 100), "pairs_per_step": 2, "epochs": 2}
     plan = pairs(kind, folder, max_tokens=AROUND + 60, **words)
     # the third is left out by the run; the longest response is 30 letters and its stop token
-    assert (plan.longest.prompt_tokens, plan.longest.completion_tokens) == (AROUND + 10, 30 + stop)
-    assert (plan.expected.prompt_tokens, plan.expected.completion_tokens) == (AROUND + 7, 14 + stop)
-    assert plan.steps == 2 and "pairs a step" in plan.lines()[1]
+    assert (plan.work.longest.prompt_tokens, plan.work.longest.completion_tokens) == (AROUND + 10, 30 + stop)
+    assert (plan.work.expected.prompt_tokens, plan.work.expected.completion_tokens) == (AROUND + 7, 14 + stop)
+    assert plan.work.steps == 2 and "pairs a step" in plan.lines()[1]
     assert plan.summary()["tokens_per_step"] == 2 * (AROUND + 7 + 2 * (14 + stop))
     assert (plan.summary()["batch"], plan.summary()["epochs"]) == (4, 2.0)
     with pytest.raises(UserError, match="all pairs are longer than 9 tokens"):
@@ -474,7 +477,8 @@ def test_a_ranking_is_a_prompt_with_all_its_responses(folder, tmp_path):
     rows = [{"prompt": p, "chosen": good, "rejected": bad} for p in "ae" for good, bad in three]
     rows.append({"prompt": "f", "chosen": "b", "rejected": "c"})
     plan = pairs(Scoring, folder, dataset=write(tmp_path / "ranked.jsonl", rows))
-    assert (plan.longest.group, plan.expected.group, plan.rows) == (3, 3, 3)  # eight responses to three prompts
+    found = (plan.work.longest.group, plan.work.expected.group, plan.work.rows)
+    assert found == (3, 3, 3)  # eight responses to three prompts
 
 
 def test_length_debias_scores_every_batch_once_more(folder, monkeypatch):
@@ -501,8 +505,8 @@ def test_online_preference_samples_groups_and_learns_pairs(folder, monkeypatch):
     monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(3e-3, 1e-3, 0.5, 0.0))
     plan = online(folder, measure=True, algorithm="simpo", updates_per_round=3, pairs_per_step=16, rounds=5)
     mean = P + 5
-    assert plan.batch == "2 prompts x 4 completions = 8 completions a step, 4 pairs of them an update"
-    assert (plan.steps, plan.summary()["updates"], plan.summary()["epochs"]) == (5, 15, 5.0)
+    assert plan.work.batch == "2 prompts x 4 completions = 8 completions a step, 4 pairs of them an update"
+    assert (plan.work.steps, plan.summary()["updates"], plan.summary()["epochs"]) == (5, 15, 5.0)
     assert plan.time.sampling == pytest.approx(2 * mean * 1e-3 + 15)
     assert plan.time.update == pytest.approx(3 * 4 * (mean + 60) * 3e-3)
     few = online(folder, measure=True, algorithm="simpo", pairs_per_step=1)
@@ -523,8 +527,8 @@ def test_ratings_are_planned(folder, tmp_path):
     rows = [{"prompt": "x" * n, "completion": "y" * n, "ratings": {"kind": n, "clear": -n}} for n in (4, 10, 7, 9)]
     words = {"ratings": write(tmp_path / "rated.jsonl", rows), "model": str(folder / "model"), "pairs_per_step": 2}
     plan = reward_attributes.dry_run(Attributes(**words, epochs=2, precision="float32"), measure=False)
-    assert (plan.longest.prompts, plan.longest.group, plan.longest.prompt_tokens) == (2, 1, AROUND + 10)
-    assert plan.steps == 4 and "logits of a chunk" not in plan.summary()["memory"]["update"]
+    assert (plan.work.longest.prompts, plan.work.longest.group, plan.work.longest.prompt_tokens) == (2, 1, AROUND + 10)
+    assert plan.work.steps == 4 and "logits of a chunk" not in plan.summary()["memory"]["update"]
     with pytest.raises(UserError, match="did you mean 'kind'"):
         reward_attributes.dry_run(Attributes(**words, weights="kin=1"), measure=False)
 
@@ -624,10 +628,10 @@ def test_an_environment_is_planned_with_all_turns_that_fit_a_row(folder):
     """Two turns of 4 tokens each beside what the environment says; of a micro-batch what the prompt leaves of it."""
     words = {"environment": "examples/guess_number.py:GuessNumber", "dataset": "", "reward": "", "max_new_tokens": 4}
     words["environment_args"] = "max_turns=2"
-    whole = rl(folder, **words).longest
+    whole = rl(folder, **words).work.longest
     between = len(
         CHAT.followup_ids([Message("user", ""), Message("assistant", "")], [Message("user", "")], stopped=True)
     )
     assert 2 * 4 + between + len("Lower.") <= whole.completion_tokens <= 2 * 4 + between + len("Higher.")
-    short = rl(folder, microbatch_tokens=whole.prompt_tokens + 20, **words).longest
+    short = rl(folder, microbatch_tokens=whole.prompt_tokens + 20, **words).work.longest
     assert (short.prompt_tokens, short.completion_tokens) == (whole.prompt_tokens, 20)

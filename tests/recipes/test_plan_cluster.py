@@ -30,7 +30,7 @@ def test_a_plan_has_a_table_and_a_recommendation(capsys):
         r"(.*; a step has 16 prompts x 4 completions of )(\d+) tokens on average", lines[0]
     ).groups()
     assert head.startswith("7B parameters (28 layers, widths of Qwen2.5-7B) on 16 h100; ")
-    trained = run(SMALL_PLAN).plan.best.trained
+    trained = run(SMALL_PLAN).best.trained
     assert int(mean) == round(trained / 64)
     assert lines[4].split() == [*HEAD, "tokens/s", "cost/Mtoken"]
     assert any(line.startswith("fastest of the table: asynchronous with ") and "per million" in line for line in lines)
@@ -38,7 +38,7 @@ def test_a_plan_has_a_table_and_a_recommendation(capsys):
 
 
 def test_other_modes_are_compared_with_the_fastest_one():
-    plan = run(PlanCluster(gpus=8, prompts_per_step=8, completions_per_prompt=4, mean_tokens=300, max_staleness=2)).plan
+    plan = run(PlanCluster(gpus=8, prompts_per_step=8, completions_per_prompt=4, mean_tokens=300, max_staleness=2))
     best, splits = plan.best, list(plan.splits)
     assert best == next(split for split in splits if split.mode != "colocated")
     for mode in {split.mode for split in splits} - {best.mode}:
@@ -123,20 +123,20 @@ def test_what_is_not_built_is_said(capsys):
 
 def test_completions_that_are_mostly_cut_are_said():
     cut = "completions have 300 tokens on average (`mean_tokens`) before most are cut at 299 (`max_new_tokens`)"
-    assert cut in run(replace(SMALL_PLAN, max_new_tokens=299)).plan.warnings()
-    assert cut not in run(replace(SMALL_PLAN, max_new_tokens=300)).plan.warnings()
+    assert cut in run(replace(SMALL_PLAN, max_new_tokens=299)).warnings()
+    assert cut not in run(replace(SMALL_PLAN, max_new_tokens=300)).warnings()
 
 
 def test_the_speed_of_posttrain_as_it_is_now_is_said():
     """Samplers of one GPU each, of which two get 14 GB of weights at 1.15 GB/s, and pass them on."""
-    plan = run(SMALL_PLAN).plan
+    plan = run(SMALL_PLAN)
     now = plan.now
     assert now.of_sampler == 1 and now.mode != "colocated"
-    shape, further = plan.room.shape, math.ceil(math.log2(now.samplers + 2)) - 2
+    shape, further = plan.cluster.shape, math.ceil(math.log2(now.samplers + 2)) - 2
     sent = 2 * shape.parameters + further * 2 * shape.vocabulary * shape.hidden
     assert further > 0 and now.sync == pytest.approx(2 * sent / 1.15e9, rel=0.01)
     assert now.tokens_per_second < plan.best.tokens_per_second
-    same = run(replace(SMALL_PLAN, weight_sync="channel", tensor_parallel=1)).plan
+    same = run(replace(SMALL_PLAN, weight_sync="channel", tensor_parallel=1))
     assert now == same.best
     (line,) = [line for line in plan.lines() if line.startswith("posttrain as it is now")]
     assert f"{now.tokens_per_second:,.0f} trained tokens/s" in line and plan.summary()["now"]["step"] == now.step
@@ -156,8 +156,8 @@ def test_a_model_is_read_from_its_configuration(tmp_path):
         "tie_word_embeddings": True,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    plan = run(PlanCluster(model=str(tmp_path), gpus=1, prompts_per_step=4, max_new_tokens=1000)).plan
-    shape = plan.room.shape
+    plan = run(PlanCluster(model=str(tmp_path), gpus=1, prompts_per_step=4, max_new_tokens=1000))
+    shape = plan.cluster.shape
     assert (shape.layers, shape.hidden, shape.parameters) == (2, 64, 100 * 64 + 2 * (64 * 192 + 64 * 384 + 128) + 64)
     assert [split.mode for split in plan.splits] == ["colocated"] and plan.best is plan.splits[0]
     assert plan.now.mode == "colocated"

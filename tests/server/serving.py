@@ -16,7 +16,7 @@ from posttrain.models.load import load_model
 from posttrain.server.app import create_app
 from posttrain.server.base import Base
 from posttrain.server.limits import Limits
-from posttrain.server.services import Services, open_services
+from posttrain.server.services import Services
 
 NAME = "tests/tiny"
 KEY = "tml-test"
@@ -33,7 +33,7 @@ def serving(
     base: Base, store: Path, *, limits: Limits | None = None, **settings: Any
 ) -> Iterator[tuple[str, Services]]:
     """The address of a server, and its parts."""
-    services = open_services(store, base, limits=limits, **settings)
+    services = Services(store, base, limits=limits, **settings)
     server = uvicorn.Server(
         uvicorn.Config(create_app(services), log_level="warning", loop="asyncio", timeout_graceful_shutdown=1)
     )

@@ -1,4 +1,5 @@
 import time
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -127,7 +128,7 @@ def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_
         def write(folder):
             save_tensors(folder / WEIGHTS, {"w": torch.full((2,), value)})
 
-        about = {"adapter": Adapter(4).json()}
+        about = {"adapter": asdict(Adapter(4))}
         checkpoints.save(tmp_path / "models/m/named", write, about, ttl_seconds=None, overwrite=True)
         return samplers.saved("m/named")
 

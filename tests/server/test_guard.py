@@ -179,7 +179,7 @@ def test_keys_that_are_removed_while_the_model_is_loaded_leave_the_server_closed
 
     monkeypatch.setattr(serve, "bound", lambda host, port: None)
     monkeypatch.setattr(serve, "in_temporary_thread", lambda load: None)
-    monkeypatch.setattr(serve, "open_services", opened)
+    monkeypatch.setattr(serve, "Services", opened)
     monkeypatch.setattr(serve, "create_app", lambda services, hosts: served.append((services.keys, hosts)))
     monkeypatch.setattr(serve, "http_server", lambda *words, **settings: SimpleNamespace(run=lambda: None))
     run(Server(store=str(store)))
@@ -481,9 +481,9 @@ def test_a_body_in_json_is_told_what_to_send(server):
 
 def test_with_keys_a_server_may_have_any_name(base, tmp_path):
     from posttrain.server.app import create_app
-    from posttrain.server.services import open_services
+    from posttrain.server.services import Services
 
-    services = open_services(tmp_path, base)
+    services = Services(tmp_path, base)
     transport = httpx.ASGITransport(create_app(services, hosts=None))
 
     async def ask():

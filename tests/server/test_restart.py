@@ -13,7 +13,7 @@ from posttrain.server import checkpoints
 from posttrain.server.base import Adapter
 from posttrain.server.journal import Entry, Journal
 from posttrain.server.limits import Limits
-from posttrain.server.services import open_services
+from posttrain.server.services import Services
 from posttrain.server.trainer import WEIGHTS
 from tests.server.plain_client import ADAM, Client, batch, same, uninterrupted, weights
 from tests.server.serving import serving
@@ -61,7 +61,7 @@ def test_what_a_saved_state_contains_is_not_done_again(base, tmp_path, monkeypat
 def test_what_was_accepted_and_not_done_is_done_by_the_next_server(base, tmp_path):
     """The first server accepts requests and never computes, as if it had been killed at once."""
     expected = uninterrupted(base, tmp_path / "whole", steps=2)
-    services = open_services(tmp_path / "cut", base)  # its worker is not started
+    services = Services(tmp_path / "cut", base)  # its worker is not started
     session = services.sessions.create("")
     model = f"{session}:train:0"
     services.runs.create(model, "", Adapter(4, 1), Entry("create", b"{}"))
@@ -211,4 +211,4 @@ def test_a_damaged_checkpoint_is_refused_and_the_model_goes_on(base, tmp_path):
 
 def test_two_servers_do_not_share_a_folder(base, tmp_path):
     with serving(base, tmp_path), pytest.raises(UserError, match="another server"):
-        open_services(tmp_path, base)
+        Services(tmp_path, base)

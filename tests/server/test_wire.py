@@ -12,7 +12,13 @@ from tinker.types import Datum, ForwardBackwardInput, ForwardBackwardRequest, Mo
 
 from posttrain.errors import UserError
 from posttrain.server.datum import MISSING, PromptLogprobs, Sampled
-from posttrain.server.wire import decompressed, forward_backward_output, read_forward_backward, sample_response
+from posttrain.server.wire import (
+    decompressed,
+    forward_backward_output,
+    read_data,
+    read_forward_backward,
+    sample_response,
+)
 
 
 def encoded(data, loss="cross_entropy", config=None):
@@ -29,9 +35,9 @@ def datum(tokens, **inputs):
 def test_a_batch_of_the_sdk_is_read_as_it_was():
     one = datum([1, 2, 3], target_tokens=np.array([2, 3, 4]), weights=np.array([0.0, 0.5, -1.0], dtype=np.float32))
     found = read_forward_backward(encoded([one, datum([9], target_tokens=np.array([8]))], "ppo", {"beta": 0.5}))
-    assert (found.model_id, found.seq_id, found.loss_fn, found.config) == ("m", 3, "ppo", {"beta": 0.5})
+    assert (found.model_id, found.seq_id, found.loss_fn, dict(found.loss_fn_config)) == ("m", 3, "ppo", {"beta": 0.5})
     assert not found.forward_only
-    first, second = found.data(1000)
+    first, second = read_data(found, 1000)
     assert first.tokens == (1, 2, 3) and first.targets.tolist() == [2, 3, 4] and second.tokens == (9,)
     assert first.columns["weights"].tolist() == [0.0, 0.5, -1.0] and second.columns == {}
 
@@ -45,7 +51,7 @@ def test_several_targets_of_a_token_come_dense_or_sparse():
     assert all(each.sparse_crow_indices is not None for each in rows)
     sparse = datum([1, 2], target_tokens=rows[0], weights=rows[1])
     dense = datum([1, 2], target_tokens=TensorData.from_numpy(targets), weights=TensorData.from_numpy(weights))
-    for each in read_forward_backward(encoded([sparse, dense])).data(1000):
+    for each in read_data(read_forward_backward(encoded([sparse, dense])), 1000):
         assert each.targets.tolist() == targets.tolist() and each.columns["weights"].tolist() == weights.tolist()
 
 
@@ -108,7 +114,7 @@ def csr(values, crow, col, shape):
 )
 def test_tensors_that_are_none_are_refused(message, reason):
     with pytest.raises(UserError, match=reason):
-        read_forward_backward(message.SerializeToString()).data(1000)
+        read_data(read_forward_backward(message.SerializeToString()), 1000)
 
 
 def test_sparse_tensors_are_counted_before_they_are_made_dense(monkeypatch):
@@ -117,30 +123,30 @@ def test_sparse_tensors_are_counted_before_they_are_made_dense(monkeypatch):
     for name in ("weights", "advantages", "logprobs"):
         message.data[0].loss_fn_inputs[name].CopyFrom(message.data[0].loss_fn_inputs["target_tokens"])
     body = message.SerializeToString()
-    assert read_forward_backward(body).data(640)[0].targets.shape == (10, 64)
+    assert read_data(read_forward_backward(body), 640)[0].targets.shape == (10, 64)
     monkeypatch.setattr(np, "zeros", None)
     with pytest.raises(UserError, match="may have 639 targets; its sparse tensors have 2560 numbers"):
-        read_forward_backward(body).data(639)
+        read_data(read_forward_backward(body), 639)
 
 
 def test_other_formats_and_chunks_are_refused():
     message = tensor(dense=bytes(16))
     message.data[0].loss_fn_inputs["target_tokens"].dtype = pb.DTYPE_BFLOAT16
     with pytest.raises(UserError, match="float32 or int64"):
-        read_forward_backward(message.SerializeToString()).data(1000)
+        read_data(read_forward_backward(message.SerializeToString()), 1000)
     message = tensor(dense=bytes(16))
     message.data[0].model_input.add().image.data = b"x"
     with pytest.raises(UserError, match="images"):
-        read_forward_backward(message.SerializeToString()).data(1000)
+        read_data(read_forward_backward(message.SerializeToString()), 1000)
     message = pb.ForwardBackwardRequest()
     message.data.add()
     with pytest.raises(UserError, match="no target_tokens"):
-        read_forward_backward(message.SerializeToString()).data(1000)
+        read_data(read_forward_backward(message.SerializeToString()), 1000)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_an_error_of_the_client(body):
-    for act in (lambda: read_forward_backward(body).data(1000), lambda: decompressed(body, 1000)):
+    for act in (lambda: read_data(read_forward_backward(body), 1000), lambda: decompressed(body, 1000)):
         try:
             act()
         except UserError:
@@ -153,6 +159,6 @@ def test_a_damaged_message_is_one_too(data):
     for _ in range(3):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
-        read_forward_backward(bytes(whole)).data(1000)
+        read_data(read_forward_backward(bytes(whole)), 1000)
     except UserError:
         return

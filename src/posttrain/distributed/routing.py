@@ -4,14 +4,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from posttrain.distributed.cluster import LONGER, Actors, Answer, Lost
+from posttrain.distributed.cluster import LONGER, Answer, Lost
 from posttrain.distributed.group import LOSSES
-from posttrain.distributed.sampler import Exchanged, Facts
+from posttrain.distributed.sampler import Exchanged
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.types import Completion, Request
+
+if TYPE_CHECKING:
+    from posttrain.distributed.samplers import SamplerGroup
 
 
 @dataclass
@@ -34,33 +37,11 @@ class Place:
         return {n: request for batch in self.batches[-1:] for n, request in batch.items() if n not in self.done}
 
 
-class Revivable(Protocol):
-    """What a decoding needs of its group of samplers.
-
-    Attributes:
-        actors: the processes.
-        facts: what is known of the policy.
-        timeout_s: how long a call may take.
-    """
-
-    actors: Actors
-    facts: Facts
-    timeout_s: float
-
-    def revive(self, place: Place) -> None:
-        """Replace a sampler that is lost by a process that has the weights."""
-        ...
-
-    def note(self, place: Place, seconds: float, tokens: int) -> None:
-        """Note that a sampler has sampled these tokens in the last seconds."""
-        ...
-
-
 class RoutedDecoding:
     """Requests under way on the samplers of a group. Conforms to `types.Decoding`."""
 
     def __init__(
-        self, group: Revivable, places: list[Place], on_tokens: Callable[[int], None] | None, turns: bool
+        self, group: "SamplerGroup", places: list[Place], on_tokens: Callable[[int], None] | None, turns: bool
     ) -> None:
         self._group, self._places, self._on_tokens, self._turns = group, places, on_tokens, turns
         self._waiting: dict[int, Request] = {}

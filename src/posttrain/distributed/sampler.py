@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.transformers import TransformersDecoding
 from posttrain.rollouts.weight_channel import PATIENCE, Arriving, offered, received
-from posttrain.types import Completion, Decoding, Request
+from posttrain.types import Completion, Request
 
 Loaded = Callable[[str, Tensor], None]
 """Is told of a weight that is in place."""
@@ -45,13 +46,6 @@ class Facts(NamedTuple):
 def facts_of(model: LanguageModel) -> Facts:
     """What is known of a policy's model."""
     return Facts(model.name, model.context, model.stop_ids, compute_of(model, str(model.dtype)))
-
-
-class Renewable(Decoding, Protocol):
-    """A decoding that can go on with other weights, as that of the embedded engine."""
-
-    def sampled(self) -> dict[int, int]: ...  # noqa: D102
-    def renew(self) -> None: ...  # noqa: D102
 
 
 class Exchanged(NamedTuple):
@@ -113,18 +107,15 @@ class Sampler(Process):
     def renew(self, offer: Offer) -> int:
         """As `take`, with a decoding open: sequences go on with the new weights and the keys and values of the old."""
         with self._passed_on() as add:
-            return self._renewed(offer, add)
-
-    def _renewed(self, offer: Offer, loaded: Loaded | None) -> int:
-        decoding = cast(Renewable, self._decoding)
-        for number, tokens in decoding.sampled().items():
-            versions = self._unfinished[number]
-            if versions[-1][0] == tokens:
-                versions.pop()  # no token is of that version
-            versions.append((tokens, offer.version))
-        size = self._take(offer, loaded)
-        decoding.renew()
-        return size
+            decoding = cast(TransformersDecoding, self._decoding)  # others go on with no other weights
+            for number, tokens in decoding.sampled().items():
+                versions = self._unfinished[number]
+                if versions[-1][0] == tokens:
+                    versions.pop()  # no token is of that version
+                versions.append((tokens, offer.version))
+            size = self._take(offer, add)
+            decoding.renew()
+            return size
 
     def begin(self, turns: bool) -> None:
         """Open a decoding, and close the one before."""

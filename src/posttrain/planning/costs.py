@@ -39,24 +39,30 @@ class Phase:
         return sum(self.parts.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """What a command computes with beside the model that it trains."""
+
+    references: int = 0  # frozen networks that compute logprobs
+    head: bool = True  # whether words are predicted; a reward model's head is one row
+    reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
+    critic: bool = False  # whether there is a separate critic network, of the policy's size
+    reward_models: int = 0  # parameters of all reward models
+    chat_models: int = 0  # parameters of local judges and players of seats
+    teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
+
+
+@dataclass(frozen=True)
+class Training(Networks):
     """Training setup of a model: bytes per number, full or adapter, and further networks held."""
 
     shape: Shape
     itemsize: int
     lora_rank: int = 0
-    references: int = 0  # frozen networks that compute logprobs
     on_gpu: bool = False
-    head: bool = True  # whether words are predicted; a reward model's head is one row
-    reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
-    critic: bool = False  # whether there is a separate critic network, of the policy's size
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
-    reward_models: int = 0  # parameters of all reward models
-    chat_models: int = 0  # parameters of local judges and players of seats
-    teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
     offload: bool = False  # whether the optimiser's state is in the host's memory, and the model on a GPU
 
     @property

@@ -8,7 +8,7 @@ Not included: evaluations during the run, and the load of other programs.
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.groups import TrainingOptions
 from posttrain.planning import costs
-from posttrain.planning.costs import GB, Phase, Speed, Training
+from posttrain.planning.costs import GB, Networks, Phase, Speed, Training
 from posttrain.planning.placement import placed
 from posttrain.planning.result import Plan
 from posttrain.planning.speed import computing_with, measured_speed
@@ -71,16 +71,9 @@ def plan_of(
     time = step_time(training, work, cluster, speed) if measure else None
     together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
     plan = Plan(
-        command=work.command,
+        work=work,
         training=training,
         precision=str(dtype).removeprefix("torch."),
-        longest=work.longest,
-        expected=work.expected,
-        batch=work.batch,
-        lengths=work.lengths,
-        rows=work.rows,
-        steps=work.steps,
-        updates_per_step=work.updates,
         phases=tuple(phase for phase, _ in worst),
         available=available,
         together=together,
@@ -101,18 +94,12 @@ def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: s
         shape,
         dtype.itemsize,
         lora.rank if lora else 0,
-        work.references,
         device == "cuda",
-        work.head,
-        work.reads,
-        work.critic,
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
-        adapter=_adapter(shape.name, lora),
-        reward_models=work.reward_models,
-        chat_models=work.chat_models,
-        teacher=work.teacher,
-        offload=config.offload_optimizer and device == "cuda",
+        _adapter(shape.name, lora),
+        config.offload_optimizer and device == "cuda",
+        **{each.name: getattr(work, each.name) for each in fields(Networks)},
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
         raise UserError(nothing_to_quantize(config.optim))

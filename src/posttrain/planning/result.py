@@ -6,23 +6,16 @@ from typing import Any
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.step_time import StepTime
-from posttrain.training.load import Load
+from posttrain.planning.work import Work
 
 
 @dataclass(frozen=True)
 class Plan:
     """Cost estimate of a run. Bytes, seconds and tokens; memory for the longest sequences, time for expected ones."""
 
-    command: str
+    work: Work
     training: Training
     precision: str
-    longest: Load
-    expected: Load
-    batch: str  # what is in a step, and how long it is, in words
-    lengths: str
-    rows: int  # tasks or examples of the data
-    steps: int
-    updates_per_step: int
     phases: tuple[Phase, ...]
     available: int  # bytes of memory
     together: int  # sequences decoded at the same time
@@ -36,23 +29,23 @@ class Plan:
     @property
     def epochs(self) -> float:
         """Epochs."""
-        return self.steps * self.longest.prompts / self.rows
+        return self.work.steps * self.work.longest.prompts / self.work.rows
 
     def summary(self) -> dict[str, Any]:
         """The estimate as JSON values."""
         step = None if self.time is None else self.time.step
         return {
-            "command": self.command,
+            "command": self.work.command,
             "model": self.training.shape.name,
             "parameters": self.training.shape.parameters,
             "trainable": self.training.trainable,
             "precision": self.precision,
-            "batch": self.longest.sequences,
-            "steps": self.steps,
-            "updates": self.steps * self.updates_per_step,
+            "batch": self.work.longest.sequences,
+            "steps": self.work.steps,
+            "updates": self.work.steps * self.work.updates,
             "epochs": self.epochs,
-            "tokens_per_step": self.expected.tokens,
-            "microbatches": self.expected.microbatches,
+            "tokens_per_step": self.work.expected.tokens,
+            "microbatches": self.work.expected.microbatches,
             "memory": {phase.name: dict(phase.parts) for phase in self.phases},
             "peak_bytes": max(phase.total for phase in self.phases),
             "available_bytes": self.available,
@@ -60,7 +53,7 @@ class Plan:
             "free_disk_bytes": self.free,
             "busy": self.busy,
             "seconds_per_step": step,
-            "seconds": None if step is None else step * self.steps,
+            "seconds": None if step is None else step * self.work.steps,
             "fits": not self.warnings,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
@@ -68,13 +61,14 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The estimate as text."""
-        shape, held = self.training.shape, self.training.held()
+        shape, held, expected = self.training.shape, self.training.held(), self.work.expected
         adapter = f", of which an adapter trains {self.training.trainable:,}" if self.training.lora_rank else ""
         return [
-            f"{self.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in {self.precision}",
+            f"{self.work.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in "
+            f"{self.precision}",
             "batch    " + self._batch(),
-            f"tokens   {self.expected.tokens:,} a step, in {_count(self.expected.microbatches, 'micro-batch')} of up "
-            f"to {self.expected.microbatch_tokens:,}; {self.lengths}",
+            f"tokens   {expected.tokens:,} a step, in {_count(expected.microbatches, 'micro-batch')} of up to "
+            f"{expected.microbatch_tokens:,}; {self.work.lengths}",
             f"memory   {', '.join(f'{p.name} {p.total / GB:.1f} GB' for p in self.phases)}; "
             f"{self.available / GB:.1f} GB are available",
             f"         held all the time: {_shown(held)}",
@@ -88,9 +82,9 @@ class Plan:
 
     def _batch(self) -> str:
         passes = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:,.0f}"
-        updates = _count(self.steps * self.updates_per_step, "update")
-        rows = _count(self.rows, "row")
-        return f"{self.batch}; {_count(self.steps, 'step')}, {updates}, {passes} passes over {rows}"
+        work = self.work
+        steps, updates = _count(work.steps, "step"), _count(work.steps * work.updates, "update")
+        return f"{work.batch}; {steps}, {updates}, {passes} passes over {_count(work.rows, 'row')}"
 
     def _time(self) -> str:
         if self.time is None:
@@ -107,7 +101,7 @@ class Plan:
         )
         step = self.time.step
         unscored = ", without scoring" * bool(self.training.reward_models or self.training.chat_models)
-        return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.steps)} in all{unscored}{busy}"
+        return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.work.steps)} in all{unscored}{busy}"
 
 
 def _count(number: int, name: str) -> str:

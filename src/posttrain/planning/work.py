@@ -9,6 +9,7 @@ from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
 from posttrain.options.online import OnlineOptions
+from posttrain.planning.costs import Networks
 from posttrain.setup.episode_length import EpisodeLength
 from posttrain.setup.feedback import Feedback, Units
 from posttrain.training.inputs import sampled_besides
@@ -16,7 +17,7 @@ from posttrain.training.load import Load
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Networks):
     """The workload of a command."""
 
     command: str
@@ -30,18 +31,11 @@ class Work:
     updates: int = 1
     updated: tuple[Load, Load] | None = None  # longest and expected of an update, where it is not all of a step
     cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
-    references: int = 0  # number of further frozen models
-    reads: int = 0  # passes over a batch that only read it
-    critic: bool = False  # whether there is a separate critic network
     text: Load | None = None  # trained on in an update, but not sampled
     beside: tuple[Load, ...] = ()  # auxiliary samples of a step, of average length
     longest_beside: tuple[Load, ...] = ()  # the same with the longest
-    head: bool = True  # whether words are predicted
-    reward_models: int = 0  # parameters of reward models
     functions: bool = False  # whether there are reward functions that scorers would run
-    chat_models: int = 0  # parameters of local judges and players of seats
     notes: tuple[str, ...] = ()  # what the run would tell its user
-    teacher: Shape | None = None  # the model that is distilled, where there is one
 
 
 def sampled_work(

@@ -10,7 +10,7 @@ loads it and computes the logprobs of some texts, which must be those of what wa
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,12 @@ class ExportResult:
     output: Path
     form: str  # merged, adapter, model or reward model
     dtype: str
-    files: tuple[str, ...]
-    tokens: int  # that were compared
+    tokens: int = 0  # that were compared
     moved: Difference | None = None  # by the adapter, from its base
     exact: Difference | None = None  # before rounding, in float32
     written: Difference | None = None  # of the folder as transformers loads it
-    notes: tuple[str, ...] = field(default=())
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def rounded(self) -> bool:
@@ -66,58 +66,67 @@ class ExportResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        return [
-            f"{self.output}: {self.form}, {self.dtype}; {', '.join(self.files)}",
-            *_sentences(self.tokens, self.moved, self.exact, self.written, rounded=self.rounded),
-            *self.notes,
-        ]
+        return [f"{self.output}: {self.form}, {self.dtype}; {', '.join(self.files)}", *self.checks(), *self.notes]
+
+    def checks(self) -> list[str]:
+        """How far logprobs are apart, and how far they may be."""
+        found: list[str] = []
+        if self.moved:
+            moved = f"{self.moved.mean:.2g} nats on average"
+            found.append(f"The adapter moves the logprobs of {self.tokens} tokens by {moved}.")
+        if self.exact:
+            found.append(
+                f"Merged in float32, they differ by {self.exact.largest:.2g} nats at most (allowed: {EXACT:g})."
+            )
+        if self.written:
+            limits = f"allowed: {ROUNDED:g} on average" if self.rounded else f"allowed: {EXACT:g} at most"
+            found.append(
+                f"The folder as transformers loads it: {self.written.mean:.2g} nats on average, "
+                f"{self.written.largest:.2g} at most ({limits})."
+            )
+        return found
 
 
 def run(config: ExportMerge | ExportHF) -> ExportResult:
     """Write the folder; nothing is left of it where anything fails."""
     saved, where, target = _prepare(config)
+    adapter = is_adapter(where)
+    base = base_of(where) if adapter else _trained_from(saved, where)
     with new_folder(target) as new:
-        form = _merge if isinstance(config, ExportMerge) else _copy
-        made = form(config, where, new, _Card(config.title or target.name, saved))
+        if isinstance(config, ExportMerge):
+            made = _merge(config, where, base, new, target)
+        else:
+            made = _copy(where, base, new, target)
+        facts = Facts(
+            config.title or target.name,
+            made.form,
+            base,
+            made.dtype,
+            adapter=json.loads((Path(where) / "adapter_config.json").read_text(encoding="utf-8")) if adapter else {},
+            checked=made.checks() if made.written else ["The weights are copied byte for byte."],
+            **_of_run(saved),
+        )
+        (new / "README.md").write_text(model_card(facts), encoding="utf-8")
         files = tuple(sorted(path.name for path in new.iterdir()))
-    return ExportResult(target, made.form, made.dtype, files, made.tokens, *made.apart, notes=saved.notes())
+    return replace(made, files=files, notes=saved.notes())
 
 
-@dataclass(frozen=True)
-class _Card:
-    """What a model card says of a run, whatever is exported."""
-
-    title: str
-    saved: SavedModel
-
-    def write(self, folder: Path, form: str, base: str, dtype: str, checked: list[str], adapter: Any = None) -> None:
-        """Add README.md to a folder."""
-        facts = Facts(self.title, form, base, dtype, adapter=adapter or {}, checked=checked, **self._run())
-        (folder / "README.md").write_text(model_card(facts), encoding="utf-8")
-
-    def _run(self) -> dict[str, Any]:
-        if self.saved.run is None:
-            return {}
-        found = read_run(self.saved.run)
-        state = json.loads((Path(self.saved.where) / "state.json").read_text(encoding="utf-8"))
-        recorded: Mapping[str, str] | None = found.environment.get("data")
-        return {
-            "command": found.command,
-            "config": found.config,
-            "data": digests(found.config) if recorded is None else recorded,
-            "recorded": recorded is not None,
-            "metrics": [row for row in found.metrics if row.get("step", 0) <= state["step"]],
-            "step": state["step"],
-            "environment": found.environment,
-        }
-
-
-@dataclass(frozen=True)
-class _Made:
-    form: str
-    dtype: str
-    tokens: int
-    apart: tuple[Difference | None, Difference | None, Difference | None]
+def _of_run(saved: SavedModel) -> dict[str, Any]:
+    """What a model card says of a run."""
+    if saved.run is None:
+        return {}
+    found = read_run(saved.run)
+    state = json.loads((Path(saved.where) / "state.json").read_text(encoding="utf-8"))
+    recorded: Mapping[str, str] | None = found.environment.get("data")
+    return {
+        "command": found.command,
+        "config": found.config,
+        "data": digests(found.config) if recorded is None else recorded,
+        "recorded": recorded is not None,
+        "metrics": [row for row in found.metrics if row.get("step", 0) <= state["step"]],
+        "step": state["step"],
+        "environment": found.environment,
+    }
 
 
 def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
@@ -137,9 +146,7 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     return saved, str(Path(where).resolve()), target
 
 
-def _merge(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -> _Made:
-    assert isinstance(config, ExportMerge)
-    base = base_of(where)
+def _merge(config: ExportMerge, where: str, base: str, new: Path, output: Path) -> ExportResult:
     dtype = stored_dtype(base) if config.dtype == "auto" else DTYPES[config.dtype]
     model = load_model(where, dtype=torch.float32)
     tokenizer = load_tokenizer(tokenizer_of(where))
@@ -154,24 +161,17 @@ def _merge(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -
     network.save_pretrained(str(new))
     save_generation(model, tokenizer, new)
     tokenizer.save_pretrained(str(new))
-    rounded = dtype != torch.float32
     written = checking.difference(checking.reloaded_logprobs(new, texts), trained)
-    checking.refuse_far(f"the merged model in {_name(dtype)}", written, rounded=rounded)
-    adapter = json.loads((Path(where) / "adapter_config.json").read_text(encoding="utf-8"))
-    checked = _sentences(len(trained), moved, exact, written, rounded=rounded)
-    card.write(new, "merged", base, _name(dtype), checked, adapter)
-    return _Made("merged", _name(dtype), len(trained), (moved, exact, written))
+    checking.refuse_far(f"the merged model in {_name(dtype)}", written, rounded=dtype != torch.float32)
+    return ExportResult(output, "merged", _name(dtype), len(trained), moved, exact, written)
 
 
-def _copy(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -> _Made:
-    base = base_of(where) if is_adapter(where) else _trained_from(card.saved, where)
-    dtype = _name(stored_dtype(base if is_adapter(where) else where))
+def _copy(where: str, base: str, new: Path, output: Path) -> ExportResult:
+    adapter = is_adapter(where)
+    dtype = _name(stored_dtype(base if adapter else where))
     copy_model(Path(where), new)
-    (new / "README.md").unlink(missing_ok=True)  # of what was exported before, or peft's empty one
-    adapter = json.loads((new / "adapter_config.json").read_text(encoding="utf-8")) if is_adapter(where) else None
     if not adapter and scores_sequences(where):
-        card.write(new, "reward model", base, dtype, ["The weights are copied byte for byte."])
-        return _Made("reward model", dtype, 0, (None, None, None))
+        return ExportResult(output, "reward model", dtype)
     model = load_model(where, dtype=torch.float32)
     tokenizer = load_tokenizer(tokenizer_of(where))
     texts = checking.texts_of(tokenizer, model.context)
@@ -182,32 +182,12 @@ def _copy(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) ->
     reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter else "")
     written = checking.difference(reloaded, trained)
     checking.refuse_far("the copied model", written, rounded=False)
-    form = "adapter" if adapter else "model"
-    card.write(new, form, base, dtype, _sentences(len(trained), None, None, written, rounded=False), adapter)
-    return _Made(form, dtype, len(trained), (None, None, written))
+    return ExportResult(output, "adapter" if adapter else "model", dtype, len(trained), written=written)
 
 
 def _trained_from(saved: SavedModel, where: str) -> str:
     """The model that a run began with; of a folder without a run, itself."""
     return str(read_run(saved.run).config.get("model", where)) if saved.run else where
-
-
-def _sentences(
-    tokens: int, moved: Difference | None, exact: Difference | None, written: Difference | None, *, rounded: bool
-) -> list[str]:
-    """How far logprobs are apart, and how far they may be."""
-    found: list[str] = []
-    if moved:
-        found.append(f"The adapter moves the logprobs of {tokens} tokens by {moved.mean:.2g} nats on average.")
-    if exact:
-        found.append(f"Merged in float32, they differ by {exact.largest:.2g} nats at most (allowed: {EXACT:g}).")
-    if written:
-        limits = f"allowed: {ROUNDED:g} on average" if rounded else f"allowed: {EXACT:g} at most"
-        found.append(
-            f"The folder as transformers loads it: {written.mean:.2g} nats on average, {written.largest:.2g} at most "
-            f"({limits})."
-        )
-    return found
 
 
 def _name(dtype: torch.dtype) -> str:

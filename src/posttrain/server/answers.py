@@ -1,21 +1,61 @@
-"""Errors of a server's routes as JSON: {"error": what was given, what was expected}."""
+"""What the applications of both servers have in common: guards, their start and end, and errors as JSON.
 
-from typing import Any
+An error is {"error": what was given, what was expected}.
+"""
 
-from fastapi import FastAPI
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
+from posttrain.server.guard import Guard
+
+if TYPE_CHECKING:
+    from posttrain.server.jobs.services import JobServices
+    from posttrain.server.services import Services
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Answer a client's mistakes with 400, fields that are wrong with 422, and what is refused with its status."""
+def application(
+    title: str,
+    services: "Services | JobServices",
+    routers: Sequence[APIRouter],
+    hosts: Collection[str] | None,
+    **settings: Any,
+) -> FastAPI:
+    """An application over a server's parts, which it starts and closes.
+
+    A client's mistakes are answered with 400, fields that are wrong with 422, and what is refused with its status.
+
+    Args:
+        title: what it is.
+        services: the parts, an attribute of its state.
+        routers: its routes.
+        hosts: names of this machine, besides localhost and addresses; None for any.
+        settings: of FastAPI.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        services.start()
+        yield
+        await run_in_threadpool(services.close)
+
+    app = FastAPI(lifespan=lifespan, title=title, docs_url=None, redoc_url=None, openapi_url=None, **settings)
+    app.state.services = services
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(UserError, answer(400))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
+    return app
 
 
 def answer(status: int, text: str = "") -> Any:
@@ -46,5 +86,5 @@ def first_mistake(error: Any) -> str:
 
 
 def _http(request: Request, error: Any) -> Response:
-    text = "this server has no such route" if error.status_code == 404 else str(error.detail)
+    text = "this server has no such route" if error.detail == "Not Found" else str(error.detail)
     return JSONResponse({"error": text}, error.status_code)

@@ -3,9 +3,8 @@
 All routes are those of the Tinker SDK, under /api/v1.
 """
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 
 from fastapi import APIRouter, FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -13,14 +12,12 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
 from posttrain.server import sampling_routes, training_routes
-from posttrain.server.access import Served
-from posttrain.server.answers import answer, answer_errors
+from posttrain.server.answers import answer, application
 from posttrain.server.bodies import Heartbeat, Json, RetrieveFuture
 from posttrain.server.futures import NotKept
-from posttrain.server.guard import Guard, TooMuchWaits
-from posttrain.server.owner import Owner
+from posttrain.server.guard import Owner, TooMuchWaits
 from posttrain.server.runs import ERROR
-from posttrain.server.services import Services
+from posttrain.server.services import Served, Services
 
 HOLD_SECONDS = 20.0  # for which a request for a result is held; the SDK waits for 45
 
@@ -34,22 +31,11 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
         services: the parts.
         hosts: names of this machine, besides localhost and addresses; None for any.
     """
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services.start()
-        yield
-        await run_in_threadpool(services.close)
-
-    app = FastAPI(lifespan=lifespan, title="posttrain server", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.services = services
-    for part in (router, training_routes.router, sampling_routes.router):
-        app.include_router(part)
-    answer_errors(app)
+    routers = (router, training_routes.router, sampling_routes.router)
+    app = application("posttrain server", services, routers, hosts)
     app.add_exception_handler(CheckpointError, answer(400))
     app.add_exception_handler(TooMuchWaits, answer(429, "too many requests of this key are waiting; try again later"))
     app.add_exception_handler(NotKept, answer(410, "this result is not kept any more"))
-    app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
     return app
 
 

@@ -1,7 +1,7 @@
 """The base model that all clients share, and the adapters that are put on it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.data.tokenizer import ChatTokenizer
@@ -46,10 +46,6 @@ class Adapter:
     def scale(self) -> float:
         """By which B A x is multiplied."""
         return ALPHA / self.rank
-
-    def json(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
     @classmethod
     def of(cls, json: Mapping[str, Any]) -> "Adapter":

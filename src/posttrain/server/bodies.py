@@ -46,29 +46,29 @@ class OfModel(Body):
     model_id: Name
 
 
-class OptimStep(Body):
+class Asked(OfModel):
+    """A request that is done in its turn."""
+
+    seq_id: Number
+
+
+class OptimStep(Asked):
     """POST optim_step."""
 
-    model_id: Name
-    seq_id: Number
     adam_params: dict[str, float]
 
 
-class SaveWeights(Body):
+class SaveWeights(Asked):
     """POST save_weights."""
 
-    model_id: Name
-    seq_id: Number
     path: Name | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
 
 
-class SaveForSampler(Body):
+class SaveForSampler(Asked):
     """POST save_weights_for_sampler."""
 
-    model_id: Name
-    seq_id: Number
     path: Name | None = None
     sampling_session_seq_id: Number | None = None
     ttl_seconds: int | None = None

@@ -69,7 +69,7 @@ class _Running:
 
 
 class Decoder:
-    """Conforms to `worker.Steps`; `add` may be called from any thread."""
+    """Samples in steps, in the thread of the worker; `add` may be called from any thread."""
 
     def __init__(self, base: Base, load: Callable[[str], Weights], *, max_sequences: int, cache_gb: float) -> None:
         self._base, self._load, self._model = base, load, base.mixed()
@@ -94,7 +94,7 @@ class Decoder:
         self._queue.append(job)
 
     def step(self) -> None:
-        """Begin what can begin, and sample a token of each sequence."""
+        """Begin what can begin, and sample a token of each sequence. Never raises."""
         waiting = self._apart or self._queue
         while waiting and self._may_join(waiting[0]):
             self._admit(waiting.popleft())

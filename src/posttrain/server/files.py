@@ -7,6 +7,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from posttrain.errors import UserError
 
 PRIVATE = 0o600
@@ -25,11 +27,7 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def tidy(folder: Path) -> None:
@@ -49,6 +47,25 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def locked(folder: Path, option: str) -> FileLock:
+    """The lock of a folder that one server at a time has; raises `UserError` if another process has it."""
+    lock = FileLock(folder / "lock", thread_local=False)  # it is released in another thread
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"another server uses '{folder}'; end that one, or give another `{option}`") from None
+    return lock
+
+
+def sync(folder: Path) -> None:
+    """Have a folder's list of names on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def checked_name(name: str, what: str) -> str:

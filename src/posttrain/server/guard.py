@@ -11,11 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from ipaddress import ip_address
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from fastapi import Depends
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from posttrain.server.keys import PREFIX, Keys
@@ -32,6 +33,14 @@ DROPPED_BYTES, DROP_SECONDS = 2**16, 2.0  # of the body of a refused request
 
 class _Refused(HTTPException):
     """A request that is refused before it is read, or while it is: the status, and why."""
+
+
+def _owner(request: Request) -> str:
+    return request.state.owner  # set by `Guard`, which has refused requests without a key
+
+
+Owner = Annotated[str, Depends(_owner)]
+"""Whose key a request has: an argument of routes."""
 
 
 class Guard:

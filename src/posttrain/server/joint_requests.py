@@ -3,39 +3,22 @@
 Of each model the next request alone, so that the order of its requests stays as it is.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from posttrain.models.language_model import LanguageModel
-from posttrain.server.journal import Entry, Journal
-from posttrain.server.operations import Answer, Batch, Context, Model, answer_of, operation_of, read_batch
+from posttrain.server.journal import Entry
+from posttrain.server.operations import Batch, Context, answer_of, operation_of, read_batch
+from posttrain.server.run import Run
 from posttrain.server.together import Member, all_or_none, forward_backward_together
 from posttrain.server.trainer import Trainer
 
 
-class Queue(Model, Protocol):
-    """A model and its requests, such as `runs.Run`."""
-
-    trainer: Trainer | None
-    queued: dict[int, int]
-    apart: bool
-    lock: threading.Lock
-
-    @property
-    def journal(self) -> Journal:
-        """Its requests and results."""
-        ...
-
-
-Q = TypeVar("Q", bound=Queue)
-
-
-class Asked(NamedTuple, Generic[Q]):
+class Asked(NamedTuple):
     """A request for a gradient or a loss, read."""
 
-    run: Q
+    run: Run
     seq: int
     request: Entry
     batch: Batch
@@ -51,7 +34,7 @@ class JointPass:
     def _model(self) -> LanguageModel:
         return self._context.base.mixed()
 
-    def compatible(self, run: Q, others: Sequence[Q], *, load: Callable[[Q], Trainer]) -> list[Asked[Q]]:
+    def compatible(self, run: Run, others: Sequence[Run], *, load: Callable[[Run], Trainer]) -> list[Asked]:
         """A model's next request and those of others that may be computed with it; empty if there are none.
 
         The others are models in memory, so that none is loaded for it, and none of them makes room for another.
@@ -69,7 +52,7 @@ class JointPass:
                 room -= asked.batch.tokens
         return found if len(found) > 1 else []
 
-    def _next(self, run: Q) -> Asked[Q] | None:
+    def _next(self, run: Run) -> Asked | None:
         """The request that comes next for a model, if it is one that may be computed with others."""
         with run.lock:
             seq = next(iter(run.queued), None)
@@ -83,7 +66,7 @@ class JointPass:
         except Exception:  # such as a mistake of the client's, which is told in its own turn
             return None
 
-    def answers(self, asked: Sequence[tuple[Trainer, Asked[Q]]]) -> list[Answer]:
+    def answers(self, asked: Sequence[tuple[Trainer, Asked]]) -> list[Entry]:
         """The answer to each. If it raises, every gradient is what it was."""
         members = [
             Member(trainer, each.run.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)

@@ -36,3 +36,18 @@ class Limits:
     backlog_per_key: int = 256 * 2**20
     max_rank: int = 256
     body_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class JobLimits(Limits):
+    """Limits of the server of jobs.
+
+    Attributes:
+        queued_per_key: jobs of one key that wait or run.
+        kept_per_key: jobs of one key, those that have ended included.
+        bytes_per_key: on disk, of all jobs of one key; looked at when a job is submitted.
+    """
+
+    queued_per_key: int = 16
+    kept_per_key: int = 1000
+    bytes_per_key: int = 20 * 2**30

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.server import checkpoints
@@ -12,11 +12,13 @@ from posttrain.server.base import Adapter, Base
 from posttrain.server.checkpoints import Address
 from posttrain.server.datum import Datum, check_data
 from posttrain.server.files import checked_name, read_json
+from posttrain.server.journal import Entry
 from posttrain.server.limits import Limits
 from posttrain.server.losses import Loss, loss_of
+from posttrain.server.run import Run
 from posttrain.server.samplers import UNNAMED, Sampler, Samplers
 from posttrain.server.trainer import WEIGHTS, AdamParams, Output, Trainer
-from posttrain.server.wire import PROTOBUF, forward_backward_output, read_forward_backward
+from posttrain.server.wire import PROTOBUF, forward_backward_output, read_data, read_forward_backward
 from posttrain.training.checkpoint import save_tensors
 
 JSON = "application/json"
@@ -33,45 +35,21 @@ class Context:
     microbatch_tokens: int
 
 
-class Model(Protocol):
-    """A client's model."""
-
-    folder: Path
-
-    @property
-    def record(self) -> Any:
-        """What it is: `runs.Record`."""
-        ...
-
-    @property
-    def adapter(self) -> Adapter:
-        """Its LoRA configuration."""
-        ...
+def _json(**content: Any) -> Entry:
+    return Entry(JSON, json.dumps(content).encode())
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A result: its media type, and its bytes."""
-
-    media: str
-    body: bytes
-
-
-def _json(**content: Any) -> Answer:
-    return Answer(JSON, json.dumps(content).encode())
-
-
-def create(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def create(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """The model is there as soon as it is loaded."""
     return _json(type="create_model", model_id=model.record.model_id)
 
 
-def unload(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def unload(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """The model ends after this."""
     return unloaded(model.record.model_id)
 
 
-def unloaded(model_id: str) -> Answer:
+def unloaded(model_id: str) -> Entry:
     """What is told of a model that has ended."""
     return _json(type="unload_model", model_id=model_id)
 
@@ -93,35 +71,33 @@ class Batch:
 def read_batch(body: bytes, context: Context) -> Batch:
     """The batch of a request; raises `UserError` if the model cannot train on it."""
     request, limits = read_forward_backward(body), context.limits
-    if len(request.message.data) > limits.data_per_request:
-        raise UserError(
-            f"a request may have {limits.data_per_request} datums; this one has {len(request.message.data)}"
-        )
-    data = request.data(limits.tokens_per_request)
+    if len(request.data) > limits.data_per_request:
+        raise UserError(f"a request may have {limits.data_per_request} datums; this one has {len(request.data)}")
+    data = read_data(request, limits.tokens_per_request)
     base = context.base
     check_data(data, vocabulary=base.vocabulary, context=base.context, most_tokens=limits.tokens_per_request)
-    loss = loss_of(request.loss_fn, request.config, set(data[0].columns), data[0].targets.ndim)
+    loss = loss_of(request.loss_fn, dict(request.loss_fn_config), set(data[0].columns), data[0].targets.ndim)
     return Batch(data, loss, not request.forward_only)
 
 
-def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def forward_backward(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """Add the gradient of a batch; with `forward_only` only the loss is computed."""
     batch = read_batch(body, context)
     return answer_of(trainer.forward_backward(batch.data, batch.loss, backward=batch.backward))
 
 
-def answer_of(output: Output) -> Answer:
+def answer_of(output: Output) -> Entry:
     """What a client is told of a forward pass."""
-    return Answer(PROTOBUF, forward_backward_output(output.loss, output.logprobs))
+    return Entry(PROTOBUF, forward_backward_output(output.loss, output.logprobs))
 
 
-def optim_step(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def optim_step(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """One step of AdamW."""
     asked = json.loads(body)
     return _json(metrics=trainer.optim_step(AdamParams(**asked)))
 
 
-def save(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def save(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """Save weights and moments under a name, with a peft folder of the adapter."""
     asked = json.loads(body)
     address = Address(model.record.model_id, "weights", checked_name(asked["name"], "a checkpoint"))
@@ -134,7 +110,7 @@ def save(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answe
     return _json(type="save_weights", path=str(address))
 
 
-def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def save_for_sampler(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """Save the weights to sample from: under a name, or for one sampling session."""
     asked = json.loads(body)
 
@@ -152,7 +128,7 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Conte
         return _json(type="save_weights_for_sampler", path=str(address))
     number = str(int(asked["sampling_session_seq_id"]))
     root = model.folder / UNNAMED / number
-    checkpoints.save(root, write, {"adapter": model.adapter.json()}, ttl_seconds=None, overwrite=True)
+    checkpoints.save(root, write, {"adapter": asdict(model.adapter)}, ttl_seconds=None, overwrite=True)
     context.samplers.prune(model.folder, context.limits.unnamed_per_model)
     sampler_id = f"{model.record.model_id.split(':')[0]}:sample:{number}"
     folder = root.relative_to(context.models).as_posix()
@@ -161,20 +137,20 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Conte
 
 
 def _save(
-    address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Model, context: Context
+    address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Run, context: Context
 ) -> None:
     checkpoints.tidy(model.folder, address.kind)
     named = {(kind, name) for kind in checkpoints.KINDS for name in checkpoints.names(model.folder, kind)}
     if len(named - {(address.kind, address.name)}) >= context.limits.checkpoints_per_model:
         raise UserError(f"a model may have {context.limits.checkpoints_per_model} checkpoints; delete one")
-    about = {"adapter": model.adapter.json(), "base_model": context.base.name}
+    about = {"adapter": asdict(model.adapter), "base_model": context.base.name}
     if "seq_id" in asked:  # not in requests that an older version has accepted
         about["request"] = asked["seq_id"]
     folder, lasting = address.folder(context.models), asked.get("ttl_seconds")
     checkpoints.save(folder, write, about, ttl_seconds=lasting, overwrite=bool(asked.get("overwrite")))
 
 
-def load(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
+def load(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     """Take the weights of a checkpoint, and its moments if asked; the gradient is forgotten."""
     asked = json.loads(body)
     found = readable(asked["path"], model.record.owner, context)
@@ -182,7 +158,7 @@ def load(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answe
         raise UserError("sampler_weights have no state of an optimiser; load a checkpoint of save_state")
     if Adapter.of(found.about["adapter"]).shape != model.adapter.shape:
         raise UserError(
-            f"the checkpoint's adapter is {found.about['adapter']}, the model's {model.adapter.json()}; make a model "
+            f"the checkpoint's adapter is {found.about['adapter']}, the model's {asdict(model.adapter)}; make a model "
             "of the checkpoint's rank"
         )
     trainer.restore(found.folder, optimizer=asked["optimizer"])
@@ -217,7 +193,7 @@ class Operation:
         joint: whether it may be computed in one pass with those of other models.
     """
 
-    run: Callable[[Trainer, bytes, Any, Context], Answer]
+    run: Callable[[Trainer, bytes, Run, Context], Entry]
     state: bool = False
     gradient: bool = False
     ends: bool = False

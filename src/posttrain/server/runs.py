@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from posttrain.server.guard import Pending
 from posttrain.server.joint_requests import Asked, JointPass
 from posttrain.server.journal import Entry, Journal
 from posttrain.server.limits import OVERHEAD
-from posttrain.server.operations import Answer, Context, Operation, operation_of, unloaded
+from posttrain.server.operations import Context, Operation, operation_of, unloaded
+from posttrain.server.run import Record, Run
 from posttrain.server.samplers import UNNAMED
 from posttrain.server.trainer import Trainer
 from posttrain.server.worker import Worker
@@ -37,63 +38,8 @@ from posttrain.training import checkpoint
 
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
-Computed = tuple[Entry, Answer]  # a request that was computed with others
+Computed = tuple[Entry, Entry]  # a request that was computed with others, and its result
 IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a model is, as its folder says."""
-
-    model_id: str
-    owner: str
-    base_model: str
-    adapter: dict[str, Any]
-    ended: bool = False  # its checkpoints are left
-    unloaded: int | None = None  # the seq_id of the request that ended it
-
-
-@dataclass
-class Run:
-    """A client's model.
-
-    Attributes:
-        record: what it is.
-        folder: everything of it.
-        next: the seq_id that is scheduled next; all before it are.
-        executed: the last seq_id that has a result; -1: none.
-        saved: the last seq_id that the saved state contains; -1: none.
-        trainer: its weights, where they are in memory.
-        waiting: the seq_ids that are accepted and not scheduled, and what each counts of its key's backlog.
-        queued: those that are scheduled and not begun, likewise, in order.
-        apart: whether it is kept out of passes with other models.
-    """
-
-    record: Record
-    folder: Path
-    next: int = 0
-    executed: int = -1
-    saved: int = -1
-    steps: int = 0  # optimiser steps since the state was saved
-    trainer: Trainer | None = None
-    waiting: dict[int, int] = field(default_factory=dict[int, int])
-    queued: dict[int, int] = field(default_factory=dict[int, int])
-    apart: bool = False  # its last pass with others failed, and nothing has shown since that it was not at fault
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def journal(self) -> Journal:
-        """Its requests and results."""
-        return Journal(self.folder)
-
-    @property
-    def adapter(self) -> Adapter:
-        """Its LoRA configuration."""
-        return Adapter.of(self.record.adapter)
-
-    def request_id(self, seq: int) -> str:
-        """The id of its request `seq`."""
-        return f"{self.record.model_id}:{seq}"
 
 
 class Runs:
@@ -139,7 +85,7 @@ class Runs:
             if not (folder / "model.json").exists():
                 self._make_room(owner)
                 Journal(folder).create()
-                write_json(folder / "model.json", asdict(Record(model_id, owner, self.base.name, adapter.json())))
+                write_json(folder / "model.json", asdict(Record(model_id, owner, self.base.name, asdict(adapter))))
         return self.accept(self.get(owner, model_id), 0, first)
 
     def _make_room(self, owner: str) -> None:
@@ -249,7 +195,7 @@ class Runs:
             ended = self._ended(owner, model_id)
             if ended is None:
                 raise
-            kept = entry_of(unloaded(model_id)) if seq == ended.unloaded else None
+            kept = unloaded(model_id) if seq == ended.unloaded else None
         else:
             kept = None if self._futures.known(request_id) else self._kept(run, seq)
         if kept is not None:
@@ -326,7 +272,7 @@ class Runs:
 
     def _batch(self, joint: JointPass, run: Run, seq: int) -> list[tuple[Run, int, Computed | None]]:
         """A request, with those of other models that could be computed in one pass; without answers if that failed."""
-        asked: list[Asked[Run]] = []
+        asked: list[Asked] = []
         try:
             with self._lock:
                 others = [each for each in self._runs.values() if each is not run]
@@ -351,7 +297,7 @@ class Runs:
                 run.journal.fail(seq)
             return SERVER_FAILED
         operation = operation_of(request.kind)
-        result = entry_of(computed[1]) if computed else self._attempt(run, operation, seq, request)
+        result = computed[1] if computed else self._attempt(run, operation, seq, request)
         try:
             if operation.state and result.kind != ERROR:
                 run.steps += 1
@@ -388,14 +334,13 @@ class Runs:
     def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
         try:
             trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
-            answer: Answer = operation.run(trainer, request.body, run, self._context)
+            return operation.run(trainer, request.body, run, self._context)
         except Exception as error:
             if not isinstance(error, PosttrainError):
                 self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
                 if operation.state or operation.gradient:
                     run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
-        return entry_of(answer)
 
     def _loaded(self, run: Run) -> Trainer:
         """The model's weights and gradient, as after the last request that was done."""
@@ -436,11 +381,6 @@ class Runs:
 
 def _gone(record: Record) -> UserError:
     return UserError(f"there is no model '{record.model_id}' any more; it was ended")
-
-
-def entry_of(answer: Answer) -> Entry:
-    """A result as it is kept."""
-    return Entry(answer.media, answer.body)
 
 
 def failure(error: Exception) -> Entry:

@@ -8,18 +8,17 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
-from posttrain.server.access import Served
 from posttrain.server.bodies import CreateSamplingSession, Json, Sample
 from posttrain.server.checkpoints import Address
 from posttrain.server.datum import check_tokens
 from posttrain.server.decoder import Done, Job, Samples
+from posttrain.server.guard import Owner
 from posttrain.server.journal import Entry
 from posttrain.server.losses import UNPUBLISHED
 from posttrain.server.operations import readable
-from posttrain.server.owner import Owner
 from posttrain.server.runs import failure
 from posttrain.server.samplers import Sampler
-from posttrain.server.services import Services
+from posttrain.server.services import Served, Services
 from posttrain.server.wire import PROTOBUF, sample_response
 from posttrain.types import Request, Sampling
 

@@ -1,14 +1,15 @@
 """What the routes use, put together over a folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from filelock import FileLock, Timeout
+from fastapi import Depends
+from starlette.requests import Request
 
-from posttrain.errors import UserError
 from posttrain.server.base import Base
 from posttrain.server.decoder import Decoder
+from posttrain.server.files import locked
 from posttrain.server.futures import Futures
 from posttrain.server.guard import Pending
 from posttrain.server.keys import Keys
@@ -20,55 +21,8 @@ from posttrain.server.sessions import Sessions
 from posttrain.server.worker import Worker
 
 
-@dataclass(frozen=True)
 class Services:
-    """The parts of a server."""
-
-    base: Base
-    limits: Limits
-    keys: Keys
-    sessions: Sessions
-    samplers: Samplers
-    futures: Futures
-    decoder: Decoder
-    worker: Worker
-    runs: Runs
-    context: Context
-    pending: Pending
-    lock: FileLock
-    report: Callable[[str], None]
-
-    def start(self) -> None:
-        """Begin to compute."""
-        self.worker.start()
-
-    def close(self) -> None:
-        """End after what is computed now."""
-        self.worker.close()
-        self.lock.release()
-
-
-def keys_of(store: Path) -> Keys:
-    """The keys of the server in a folder."""
-    store.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Keys(store / "keys.json")
-
-
-def open_services(
-    store: Path,
-    base: Base,
-    *,
-    keys: Keys | None = None,
-    limits: Limits | None = None,
-    microbatch_tokens: int = 4096,
-    max_sequences: int = 128,
-    cache_gb: float = 1.0,
-    models_in_memory: int = 8,
-    save_every: int = 1,
-    batch_gradients: bool = False,
-    report: Callable[[str], None] = lambda text: None,
-) -> Services:
-    """The server's parts over a folder, which belongs to one process at a time.
+    """A server's parts over a folder, which belongs to one process at a time.
 
     Args:
         store: the folder.
@@ -86,20 +40,61 @@ def open_services(
     Raises:
         UserError: another process has the folder.
     """
-    limits, keys = limits or Limits(), keys or keys_of(store)
-    lock = FileLock(store / "lock", thread_local=False)  # it is released in another thread
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"another server uses '{store}'; end that one, or give another `store`") from None
-    models = store / "models"
-    samplers = Samplers(store / "samplers", models)
-    decoder = Decoder(base, samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
-    worker, futures = Worker(decoder, report), Futures()
-    context = Context(base, models, samplers, limits, microbatch_tokens)
-    sessions, pending = Sessions(store / "sessions"), Pending(limits.pending_per_key)
-    settings = {"in_memory": models_in_memory, "save_every": save_every, "batch_gradients": batch_gradients}
-    runs = Runs(context, worker, futures, **settings, heard=sessions.heard, report=report)
-    return Services(
-        base, limits, keys, sessions, samplers, futures, decoder, worker, runs, context, pending, lock, report
-    )
+
+    def __init__(
+        self,
+        store: Path,
+        base: Base,
+        *,
+        keys: Keys | None = None,
+        limits: Limits | None = None,
+        microbatch_tokens: int = 4096,
+        max_sequences: int = 128,
+        cache_gb: float = 1.0,
+        models_in_memory: int = 8,
+        save_every: int = 1,
+        batch_gradients: bool = False,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.base, self.report = base, report
+        self.limits, self.keys = limits or Limits(), keys or keys_of(store)
+        self.lock = locked(store, "store")
+        models = store / "models"
+        self.samplers = Samplers(store / "samplers", models)
+        self.decoder = Decoder(base, self.samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
+        self.worker, self.futures = Worker(self.decoder, report), Futures()
+        self.context = Context(base, models, self.samplers, self.limits, microbatch_tokens)
+        self.sessions, self.pending = Sessions(store / "sessions"), Pending(self.limits.pending_per_key)
+        self.runs = Runs(
+            self.context,
+            self.worker,
+            self.futures,
+            in_memory=models_in_memory,
+            save_every=save_every,
+            batch_gradients=batch_gradients,
+            heard=self.sessions.heard,
+            report=report,
+        )
+
+    def start(self) -> None:
+        """Begin to compute."""
+        self.worker.start()
+
+    def close(self) -> None:
+        """End after what is computed now."""
+        self.worker.close()
+        self.lock.release()
+
+
+def _services(request: Request) -> Services:
+    return request.app.state.services
+
+
+Served = Annotated[Services, Depends(_services)]
+"""The parts of the server: an argument of routes."""
+
+
+def keys_of(store: Path) -> Keys:
+    """The keys of the server in a folder."""
+    store.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Keys(store / "keys.json")

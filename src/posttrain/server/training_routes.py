@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
 from posttrain.server import checkpoints
-from posttrain.server.access import Served
 from posttrain.server.base import Adapter
 from posttrain.server.bodies import (
     CreateModel,
@@ -27,10 +26,10 @@ from posttrain.server.bodies import (
     WeightsInfo,
 )
 from posttrain.server.checkpoints import Address
+from posttrain.server.guard import Owner
 from posttrain.server.journal import Entry
 from posttrain.server.operations import readable
-from posttrain.server.owner import Owner
-from posttrain.server.services import Services
+from posttrain.server.services import Served, Services
 from posttrain.server.trainer import AdamParams
 from posttrain.server.wire import PROTOBUF, decompressed, read_forward_backward
 

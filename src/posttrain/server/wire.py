@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -19,34 +18,23 @@ PROTOBUF = "application/x-protobuf"
 COLUMNS = 4  # of a loss: targets, weights, advantages, logprobs
 
 
-@dataclass(frozen=True)
-class ForwardBackward:
-    """A request for a gradient, its data still encoded."""
+def read_data(message: Any, most_tokens: int) -> list[Datum]:
+    """The data of a request for a gradient.
 
-    model_id: str
-    seq_id: int
-    loss_fn: str
-    config: dict[str, float]
-    forward_only: bool
-    message: Any
-
-    def data(self, most_tokens: int) -> list[Datum]:
-        """Decode the data.
-
-        Raises:
-            UserError: a chunk or a tensor is not what this server reads, or sparse tensors have too many numbers for
-                `COLUMNS` of `most_tokens`.
-        """
-        sparse = (
-            math.prod(tensor.shape)
-            for datum in self.message.data
-            for tensor in datum.loss_fn_inputs.values()
-            if tensor.WhichOneof("encoding") == "sparse_csr"
-        )
-        # before any is made dense, which may need 64 times its memory
-        if (total := sum(max(0, size) for size in sparse)) > COLUMNS * most_tokens:
-            raise UserError(f"a request may have {most_tokens} targets; its sparse tensors have {total} numbers")
-        return [_datum(number, datum) for number, datum in enumerate(self.message.data)]
+    Raises:
+        UserError: a chunk or a tensor is not what this server reads, or sparse tensors have too many numbers for
+            `COLUMNS` of `most_tokens`.
+    """
+    sparse = (
+        math.prod(tensor.shape)
+        for datum in message.data
+        for tensor in datum.loss_fn_inputs.values()
+        if tensor.WhichOneof("encoding") == "sparse_csr"
+    )
+    # before any is made dense, which may need 64 times its memory
+    if (total := sum(max(0, size) for size in sparse)) > COLUMNS * most_tokens:
+        raise UserError(f"a request may have {most_tokens} targets; its sparse tensors have {total} numbers")
+    return [_datum(number, datum) for number, datum in enumerate(message.data)]
 
 
 def decompressed(body: bytes, most_bytes: int) -> bytes:
@@ -61,15 +49,14 @@ def decompressed(body: bytes, most_bytes: int) -> bytes:
     return found
 
 
-def read_forward_backward(body: bytes) -> ForwardBackward:
-    """A request's fields; raises `UserError` for what is no such message."""
+def read_forward_backward(body: bytes) -> Any:
+    """The message of a request for a gradient, its data still encoded; raises `UserError` for what is none."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except DecodeError as error:
         raise UserError("the body is no ForwardBackwardRequest") from error
-    config = {str(name): float(value) for name, value in message.loss_fn_config.items()}
-    return ForwardBackward(message.model_id, message.seq_id, message.loss_fn, config, message.forward_only, message)
+    return message
 
 
 def _datum(number: int, message: Any) -> Datum:

@@ -8,30 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from posttrain.errors import described, place_of
+from posttrain.server.decoder import Decoder
 
 PAUSE_SECONDS = 0.1  # after an error, so that one that comes again and again leaves time to others
-
-
-class Steps(Protocol):
-    """Work in steps."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is any."""
-        ...
-
-    def step(self) -> None:
-        """Do some of it. Never raises."""
-        ...
 
 
 class Worker:
     """Runs tasks in the order in which they come. An error is reported, and the next task runs."""
 
-    def __init__(self, sampling: Steps, report: Callable[[str], None]) -> None:
+    def __init__(self, sampling: Decoder, report: Callable[[str], None]) -> None:
         self._sampling, self._report = sampling, report
         self._tasks: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()

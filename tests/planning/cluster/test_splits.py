@@ -6,21 +6,19 @@ from itertools import islice
 
 import pytest
 
-from posttrain.planning.cluster.gpu_costs import GPUCluster
-from posttrain.planning.cluster.gpu_memory import Room
-from posttrain.planning.cluster.hardware import GPUS, Efficiency
-from posttrain.planning.cluster.shapes import dense_shape
+from posttrain.planning.cluster.gpus import GPUCluster
+from posttrain.planning.cluster.published import GPUS, REACHED, dense_shape
 from posttrain.planning.cluster.simulation import simulate
-from posttrain.planning.cluster.splits import COLOCATED, MEASURED, SIMULATED, Search, means, simulated
+from posttrain.planning.cluster.splits import COLOCATED, MEASURED, SIMULATED, Search, simulated
 from posttrain.planning.cluster.workload import Workload
+from tests.planning.cluster.closed_form import synchronous
 
 WORK = Workload(32, 4, prompt_tokens=200, mean_tokens=500.0, spread=0.8, max_tokens=4000, microbatch_tokens=8192)
 
 
 def search(gpus, staleness=1, parameters=7e9, fewest=3, sizes=(1,), **more):
-    room = Room(dense_shape(parameters), WORK, 72e9)
-    cluster = GPUCluster(GPUS["h100"], Efficiency(), room, **more)
-    return Search(cluster, WORK, gpus, fewest, sizes, staleness)
+    cluster = GPUCluster(GPUS["h100"], REACHED, dense_shape(parameters), WORK, **more)
+    return Search(cluster, gpus, fewest, sizes, staleness)
 
 
 @cache
@@ -36,7 +34,7 @@ def test_below_two_nodes_every_number_of_trainers_is_looked_at():
 
 def test_colocated_samplers_have_room_beside_the_shards():
     """30B: shards of 540 / 16 GB and weights of 60 GB exceed the 72 GB of one GPU, and not those of two."""
-    assert [layout.of_sampler for layout in search(16, parameters=30e9, fewest=1, sizes=(1, 2)).colocated()] == [2]
+    assert [size for size, _ in search(16, parameters=30e9, fewest=1, sizes=(1, 2)).colocated()] == [2]
 
 
 def test_from_two_nodes_on_trainers_are_whole_nodes_or_the_fewest():
@@ -48,9 +46,9 @@ def test_from_two_nodes_on_trainers_are_whole_nodes_or_the_fewest():
 
 def test_samplers_of_every_size_are_compared():
     found = search(16, sizes=(1, 2, 8)).apart()
-    assert {layout.of_sampler for layout in found} == {1, 2, 8}
-    assert all(layout.costs.samplers == (16 - layout.trainers) // layout.of_sampler > 0 for layout in found)
-    assert [layout.of_sampler for layout in search(8, sizes=(1, 2, 8)).colocated()] == [1, 2, 8]
+    assert {size for size, _ in found} == {1, 2, 8}
+    assert all(costs.samplers == (16 - costs.updating.trainers) // size > 0 for size, costs in found)
+    assert [size for size, _ in search(8, sizes=(1, 2, 8)).colocated()] == [1, 2, 8]
     large = search(64, parameters=70e9, fewest=40, sizes=(2, 4, 8), staleness=1).splits()
     assert {split.of_sampler for split in large if split.mode == "asynchronous"} - {2}  # two hold few sequences
 
@@ -117,14 +115,14 @@ def test_one_gpu_colocates_what_fits_on_it():
 
 def test_means_leave_out_the_first_updates():
     costs = search(8).cluster.apart(4, 4, 1)
-    found = simulate(costs, WORK, steps=2 + MEASURED)
-    kept = means(found, 2)
-    assert kept.step == pytest.approx((found.updates[-1].synced - found.updates[1].synced) / MEASURED)
-    assert kept.trained == sum(u.trained for u in found.updates[2:]) / MEASURED
-    assert kept.sampling == pytest.approx((found.sampling[-1] - found.sampling[1]) / MEASURED)
+    found = simulate(costs, WORK, steps=1 + MEASURED)
+    kept = simulated(costs, WORK, 0)
+    assert kept.step == pytest.approx((found.updates[-1].synced - found.updates[0].synced) / MEASURED)
+    assert kept.trained == sum(u.trained for u in found.updates[1:]) / MEASURED
+    assert kept.sampling == pytest.approx((found.sampling[-1] - found.sampling[0]) / MEASURED)
 
 
 def test_lengths_may_be_given():
     costs = replace(search(8).cluster.apart(4, 4, 1), sync=0.0)
     same = [(100,) * 4] * 32 * (1 + MEASURED)
-    assert simulated(costs, WORK, 0, same).step == pytest.approx(costs.synchronous(WORK, same[:32]))
+    assert simulated(costs, WORK, 0, same).step == pytest.approx(synchronous(costs, WORK, same[:32]))

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from posttrain.planning.cluster.workload import Batch, Workload, batch_of
+from posttrain.planning.cluster.workload import Workload, computed
 
 WORK = Workload(64, 8, prompt_tokens=100, mean_tokens=500.0, spread=0.8, max_tokens=10**6, microbatch_tokens=4096)
 
@@ -37,6 +37,5 @@ def test_a_sequence_under_way_is_met_at_its_middle_and_in_proportion_to_its_leng
 
 
 def test_a_prompt_is_trained_once_for_its_group_and_read_by_every_completion():
-    assert batch_of([(2, 3), (4, 1)], 10) == Batch(
-        tokens=2 * 10 + 10, squares=(12**2 + 13**2 - 10**2) + (14**2 + 11**2 - 10**2), trained=10
-    )
+    squares = (12**2 + 13**2 - 10**2) + (14**2 + 11**2 - 10**2)
+    assert computed([(2, 3), (4, 1)], 10) == (2 * 10 + 10, squares)

@@ -13,11 +13,11 @@ import httpx
 import uvicorn
 
 from posttrain.recipes.jobs.serve import LINES
-from posttrain.server.jobs.app import create_jobs_app
-from posttrain.server.jobs.limits import JobLimits
-from posttrain.server.jobs.services import JobServices, open_jobs
+from posttrain.server.jobs.routes import create_jobs_app
+from posttrain.server.jobs.services import JobServices
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.keys import Keys
+from posttrain.server.limits import JobLimits
 
 PAIRS = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "no"} for n in range(8)]
 SUMS = [{"prompt": f"{n}+1?", "answer": f"{n + 1}"} for n in range(8)]
@@ -102,7 +102,7 @@ def opened(root: Path, model: Path, *, owners: tuple[str, ...] = ("alice", "bob"
     }
     offered = Offered({"tiny": str(model)}, **{key: settings.pop(key, value) for key, value in about.items()})
     limits = settings.pop("limits", JobLimits())
-    services = open_jobs(root, keys, offered, lines=LINES, cache=root / "cache", limits=limits, **settings)
+    services = JobServices(root, keys, offered, lines=LINES, cache=root / "cache", limits=limits, **settings)
     return services, secrets
 
 

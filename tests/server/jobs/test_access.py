@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from posttrain.server.jobs.app import create_jobs_app
 from posttrain.server.jobs.record import SUCCEEDED
+from posttrain.server.jobs.routes import create_jobs_app
 from posttrain.server.keys import Keys
 from tests.server.jobs.serving import Client
 

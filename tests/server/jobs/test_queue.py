@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from posttrain.recipes.jobs.serve import LINES
 from posttrain.server.jobs import store as module
 from posttrain.server.jobs import supervisor
-from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.processes import GONE, ORPHANED, RUNS, Processes
 from posttrain.server.jobs.queue import MOST_ATTEMPTS, Queue, ended_as, next_job
 from posttrain.server.jobs.record import Job
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.jobs.store import Store
+from posttrain.server.limits import JobLimits
 
 STUB = Path(__file__).with_name("stub.py")
 

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.server.jobs.limits import JobLimits
+from posttrain.server.limits import JobLimits
 from tests.server.jobs.serving import PAIRS, SUMS, config_of, folder_of, opened, refused, rl, sft
 
 SOURCE = "def reward(completion):\n    return 1.0\n"

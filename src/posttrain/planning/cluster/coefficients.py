@@ -1,13 +1,13 @@
 """The cost model: seconds of decoding, of an update and of a weight transfer, in a few coefficients.
 
 A step is sampling, scoring, update, weight sync and wait. The coefficients are measured on a machine
-(benchmarks/cluster.py) or follow from a GPU's figures (gpu_costs.py); the equations are the same. Seconds throughout.
+(benchmarks/cluster.py) or follow from a GPU's figures (gpus.py); the equations are the same. Seconds throughout.
 """
 
 import math
 from dataclasses import dataclass
 
-from posttrain.planning.cluster.workload import Batch, Lengths, Workload, batch_of
+from posttrain.planning.cluster.workload import Lengths, Workload, computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,17 @@ class Updating:
 
     An update on a batch of N tokens in R packed rows takes
 
-        ceil(R / trainers) (N / R token + Q / R square + row) + begin + optimizer,   R = ceil(N / microbatch_tokens)
+        ceil(R / trainers) (N / R token + Q / R square + row) + begin,   R = ceil(N / microbatch_tokens)
 
-    where Q is `Batch.squares`: the slowest rank has ceil(R / trainers) rows.
+    where Q are the squares of `workload.computed`: the slowest rank has ceil(R / trainers) rows.
 
     Attributes:
         trainers: ranks; each computes every n-th row.
         token: forward and backward of a token.
-        square: attention, for each of `Batch.squares`.
+        square: attention, for each of the squares.
         row: communication of a row that is not hidden behind its computation, if that takes no time.
         hidden: whether communication of a row is hidden behind computation: max instead of sum.
-        begin: of an update, whatever it trains.
-        optimizer: the optimiser and the sum of the gradients.
+        begin: of an update, whatever it trains: the optimiser and the sum of the gradients.
     """
 
     trainers: int
@@ -81,14 +80,13 @@ class Updating:
     row: float = 0.0
     hidden: bool = False
     begin: float = 0.0
-    optimizer: float = 0.0
 
-    def seconds(self, batch: Batch, microbatch_tokens: int) -> float:
+    def seconds(self, tokens: int, squares: float, microbatch_tokens: int) -> float:
         """Seconds of an update."""
-        rows = math.ceil(batch.tokens / microbatch_tokens)
-        compute = (batch.tokens * self.token + batch.squares * self.square) / rows
+        rows = math.ceil(tokens / microbatch_tokens)
+        compute = (tokens * self.token + squares * self.square) / rows
         one = max(compute, self.row) if self.hidden else compute + self.row
-        return math.ceil(rows / self.trainers) * one + self.begin + self.optimizer
+        return math.ceil(rows / self.trainers) * one + self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,53 +97,15 @@ class Costs:
         samplers: number of samplers, each of one or more GPUs.
         decoding: of one sampler.
         updating: of all trainers.
-        sync: until all samplers have new weights; trainers and samplers wait for that.
-        recompute: whether samplers compute the cache of unfinished sequences again after a sync, with the new weights.
+        sync: until all samplers have new weights; trainers and samplers wait for that. Samplers then compute the cache
+            of unfinished sequences again.
     """
 
     samplers: int
     decoding: Decoding
     updating: Updating
     sync: float = 0.0
-    recompute: bool = True
-
-    def synchronous(self, work: Workload, groups: list[Lengths]) -> float:
-        """Seconds of a synchronous step in closed form, if every sampler has a slot for each of its sequences.
-
-        Sequences begin together, in equal shares, and nothing joins them. With n(m) sequences left after m steps, a
-        sampler takes the integral of t(n(m), c(m)), which is
-
-            begin + prompts + step max T + sequence sum T + cached sum (p T + T^2 / 2)
-
-        over its own lengths T with prompts of p tokens. The batch waits for the slowest sampler; then come scoring,
-        update and sync.
-        """
-        slowest = 0.0
-        for share in shares(groups, self.samplers):
-            lengths = [length for _, length in share]
-            if not lengths:
-                continue
-            if len(lengths) > self.decoding.slots:
-                raise ValueError(f"{len(lengths)} sequences of a sampler do not begin together in its slots")
-            prompts = len({group for group, _ in share})
-            read = prompts * work.prompt_tokens * self.decoding.prompt
-            cached = sum(work.prompt_tokens * length + length * length / 2 for length in lengths)
-            steps = self.decoding.step * max(lengths) + self.decoding.sequence * sum(lengths)
-            slowest = max(slowest, self.decoding.begin + read + steps + self.decoding.cached * cached)
-        return slowest + work.scoring_seconds + self.update(work, groups) + self.sync
 
     def update(self, work: Workload, groups: list[Lengths]) -> float:
         """Seconds of the update on these groups."""
-        return self.updating.seconds(batch_of(groups, work.prompt_tokens), work.microbatch_tokens)
-
-
-def shares(groups: list[Lengths], samplers: int) -> list[list[tuple[int, int]]]:
-    """The sequences of each sampler, as (group, length): equal shares, those of a group together where that is equal.
-
-    Example:
-        >>> shares([(5, 6), (7, 8)], 2), shares([(5, 6, 7)], 2)
-        ([[(0, 5), (0, 6)], [(1, 7), (1, 8)]], [[(0, 5), (0, 6)], [(0, 7)]])
-    """
-    every = [(group, length) for group, lengths in enumerate(groups) for length in lengths]
-    size = math.ceil(len(every) / samplers)
-    return [every[begin : begin + size] for begin in range(0, samplers * size, size)]
+        return self.updating.seconds(*computed(groups, work.prompt_tokens), work.microbatch_tokens)

@@ -19,16 +19,16 @@ unfinished completions under the new ones, as AReaL (Fu et al. 2025, arXiv 2505.
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from posttrain.planning.cluster.coefficients import Costs, Decoding
-from posttrain.planning.cluster.workload import Lengths, Workload, batch_of
+from posttrain.planning.cluster.workload import Lengths, Workload
 
 ROUNDING = 1e-9  # of decoding steps
-COMPLETION, SCORED, UPDATED = range(3)
 
 
 @dataclass(slots=True)
@@ -65,21 +65,6 @@ class Update:
     began: float
     updated: float
     synced: float
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """What a simulation returns.
-
-    Attributes:
-        updates: in order.
-        groups: all that may have started, by number.
-        sampling: seconds that a sampler computed until the end of each update, the mean of all samplers.
-    """
-
-    updates: tuple[Update, ...]
-    groups: dict[int, Group]
-    sampling: tuple[float, ...]
 
 
 @dataclass(slots=True)
@@ -142,17 +127,23 @@ class _Sampler:
         self.stalled = max(self.stalled, now) + seconds
         self.busy += seconds
 
-    def take_weights(self, now: float, sync: float, recompute: bool) -> None:
+    def take_weights(self, now: float, sync: float) -> None:
         """Wait until the weights are there, and read the cache of unfinished sequences again."""
         self.advance(now)
-        again = self.cached * self.decoding.prompt if recompute else 0.0
+        again = self.cached * self.decoding.prompt
         self.stalled = max(self.stalled, now) + sync + again
         self.busy += again
         self.last = -1  # keys and values of prompts belong to weights
 
 
-class _Cluster:
-    """The state of a simulation."""
+class Simulation:
+    """A simulation: its state, and what has come of it.
+
+    Attributes:
+        updates: in order.
+        groups: all that may have started, by number.
+        sampling: seconds that a sampler computed until the end of each update, the mean of all samplers.
+    """
 
     def __init__(self, costs: Costs, work: Workload, lengths: Iterator[Lengths], max_staleness: int) -> None:
         self.costs, self.work, self.lengths, self.staleness = costs, work, lengths, max_staleness
@@ -163,41 +154,34 @@ class _Cluster:
         self.sampling: list[float] = []
         self.version = 0
         self.free = 0.0  # when the trainers are
-        self.left: dict[int, int] = {}  # groups of a batch that are not done
+        self.done: Counter[int] = Counter()  # groups of a batch that are
         self.ready: dict[int, float] = {}  # when all groups of a batch are scored
-        self._events: list[tuple[float, int, int, int, int]] = []
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
 
-    def push(self, time: float, kind: int, which: int = 0, events: int = 0) -> None:
-        """Something that will happen."""
-        heapq.heappush(self._events, (time, next(self._order), kind, which, events))
+    def at(self, time: float, event: Callable[[float], None]) -> None:
+        """Have something happen, which is told the time."""
+        heapq.heappush(self._events, (time, next(self._order), event))
 
     def run(self, steps: int) -> None:
         """Simulate until this many updates are synced."""
-        self.admit(0.0)
-        while len(self.sampling) < steps:
-            now, _, kind, which, events = heapq.heappop(self._events)
-            if kind == COMPLETION and events == self.samplers[which].events:
-                self.complete(which, now)
-            elif kind == SCORED:
-                self.train(now)
-            elif kind == UPDATED:
-                self.publish(now)
-                if len(self.sampling) < steps:
-                    self.admit(now)
+        now = 0.0
+        for done in range(steps):
+            self.admit(now)
+            while len(self.sampling) == done:
+                now, _, event = heapq.heappop(self._events)
+                event(now)
 
     def admit(self, now: float) -> None:
-        """Let groups start that will not be too old, and give their sequences to samplers."""
+        """Let groups start that will not be too old, and give their sequences to samplers.
+
+        All samplers have equally many, as `SamplerGroup` gives them.
+        """
         size = self.work.prompts
         for number in range(len(self.groups), (self.version + self.staleness + 1) * size):
             lengths = next(self.lengths)
             self.groups[number] = Group(lengths, left=len(lengths))
-            self.left[number // size] = self.left.get(number // size, 0) + 1
             self.waiting.extend((number, length) for length in lengths)
-        self.assign(now)
-
-    def assign(self, now: float) -> None:
-        """Give waiting sequences to samplers, so that all have equally many: as `SamplerGroup` does."""
         loads = [len(sampler.running) for sampler in self.samplers]
         share = math.ceil((len(self.waiting) + sum(loads)) / len(loads))
         share = min(share, self.costs.decoding.slots)
@@ -220,20 +204,22 @@ class _Cluster:
         sampler = self.samplers[place]
         sampler.events += 1
         if sampler.running:
-            self.push(sampler.next(), COMPLETION, place, sampler.events)
+            self.at(sampler.next(), partial(self.complete, place, sampler.events))
 
-    def complete(self, place: int, now: float) -> None:
-        """Completions of a sampler are done; others take their slots."""
-        size = self.work.prompts
+    def complete(self, place: int, event: int, now: float) -> None:
+        """Completions of a sampler are done, unless a newer event replaces this one; others take their slots."""
+        if event != self.samplers[place].events:
+            return
         for number in self.samplers[place].finished(now):
             group = self.groups[number]
             group.left -= 1
             if not group.left:
                 group.finished = now
-                self.left[number // size] -= 1
-                if not self.left[number // size]:
-                    self.ready[number // size] = now + self.work.scoring_seconds
-                    self.push(self.ready[number // size], SCORED)
+                batch = number // self.work.prompts
+                self.done[batch] += 1
+                if self.done[batch] == self.work.prompts:
+                    self.ready[batch] = now + self.work.scoring_seconds
+                    self.at(self.ready[batch], self.train)
         if self.waiting:
             self.start(place, self.costs.decoding.slots - len(self.samplers[place].running), now)
         self.expect(place)
@@ -247,24 +233,24 @@ class _Cluster:
         lengths = [self.groups[number].lengths for number in numbers]
         updated = now + self.costs.update(self.work, lengths)
         ages = tuple(batch - self.groups[number].version for number in numbers)
-        trained = batch_of(lengths, self.work.prompt_tokens).trained
+        trained = sum(map(sum, lengths))
         self.free = synced = updated + self.costs.sync
         self.updates.append(Update(batch, numbers, ages, trained, self.ready[batch], now, updated, synced))
-        self.push(updated, UPDATED)
+        self.at(updated, self.publish)
 
     def publish(self, now: float) -> None:
         """Samplers take the weights; the groups that start from now on are sampled by these."""
         self.version += 1
         for place, sampler in enumerate(self.samplers):
-            sampler.take_weights(now, self.costs.sync, self.costs.recompute)
+            sampler.take_weights(now, self.costs.sync)
             self.expect(place)
         self.sampling.append(sum(sampler.busy for sampler in self.samplers) / len(self.samplers))
-        self.push(self.free, SCORED)
+        self.at(self.free, self.train)
 
 
 def simulate(
     costs: Costs, work: Workload, *, steps: int, max_staleness: int = 0, lengths: Iterable[Lengths] | None = None
-) -> Simulated:
+) -> Simulation:
     """Simulate this many updates.
 
     Args:
@@ -274,7 +260,6 @@ def simulate(
         max_staleness: K, the greatest age of a group; 0: synchronous.
         lengths: of group after group, (K + `steps`) x prompts of them; drawn from `work` unless given.
     """
-    given = iter(lengths) if lengths is not None else work.groups()
-    cluster = _Cluster(costs, work, given, max_staleness)
-    cluster.run(steps)
-    return Simulated(tuple(cluster.updates), cluster.groups, tuple(cluster.sampling))
+    found = Simulation(costs, work, work.groups() if lengths is None else iter(lengths), max_staleness)
+    found.run(steps)
+    return found

@@ -54,10 +54,8 @@ class Workload:
         draw = random.Random(seed)
         middle = math.log(self.mean_tokens) - self.spread**2 / 2
         while True:
-            yield tuple(self._cut(draw.lognormvariate(middle, self.spread)) for _ in range(self.completions))
-
-    def _cut(self, length: float) -> int:
-        return max(1, min(self.max_tokens, round(length)))
+            drawn = [round(draw.lognormvariate(middle, self.spread)) for _ in range(self.completions)]
+            yield tuple(max(1, min(self.max_tokens, length)) for length in drawn)
 
     def resident(self) -> float:
         """Mean tokens in the cache of a sequence that is decoded at a random moment: prompt + E[T^2] / (2 E[T]).
@@ -69,29 +67,16 @@ class Workload:
         return self.prompt_tokens + biased / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What is trained in a step.
+def computed(groups: list[Lengths], prompt_tokens: int) -> tuple[int, float]:
+    """What an update on these groups computes.
 
-    Attributes:
-        tokens: that are computed; a prompt is computed once for its group.
-        squares: for attention, twice the pairs of tokens of which one attends to the other: p^2 + sum(l^2 + 2 p l) for
-            a group with a prompt of p tokens and completions of l.
-        trained: tokens of completions.
-    """
-
-    tokens: int
-    squares: float
-    trained: int
-
-
-def batch_of(groups: list[Lengths], prompt_tokens: int) -> Batch:
-    """The batch of these groups.
+    Returns:
+        Tokens; a prompt is computed once for its group. And squares, for attention: twice the pairs of tokens of which
+        one attends to the other, p^2 + sum(l^2 + 2 p l) for a group with a prompt of p tokens and completions of l.
 
     Example:
-        >>> batch_of([(2, 3)], prompt_tokens=10)
-        Batch(tokens=15, squares=213, trained=5)
+        >>> computed([(2, 3)], prompt_tokens=10)
+        (15, 213)
     """
-    trained = sum(map(sum, groups))
-    squares = sum(prompt_tokens**2 + sum(n * n + 2 * prompt_tokens * n for n in lengths) for lengths in groups)
-    return Batch(trained + prompt_tokens * len(groups), squares, trained)
+    tokens = sum(map(sum, groups)) + prompt_tokens * len(groups)
+    return tokens, sum(prompt_tokens**2 + sum(n * n + 2 * prompt_tokens * n for n in lengths) for lengths in groups)

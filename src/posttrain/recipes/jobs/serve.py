@@ -17,13 +17,13 @@ from pathlib import Path
 from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.recipes.jobs.forms import Jobs
-from posttrain.server.jobs.app import create_jobs_app
-from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.processes import CommandLines
 from posttrain.server.jobs.record import EXPORT, RUN, TOML
-from posttrain.server.jobs.services import open_jobs
+from posttrain.server.jobs.routes import create_jobs_app
+from posttrain.server.jobs.services import JobServices
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.keys import Keys
+from posttrain.server.limits import JobLimits
 from posttrain.setup.http_server import address_of, bound, http_server
 
 LINES = CommandLines(
@@ -118,7 +118,7 @@ def run(config: Jobs) -> Ended:
         bytes_per_key=int(config.gb_per_key * 1e9),
         body_bytes=int(config.max_request_mb * 1e6),
     )
-    services = open_jobs(
+    services = JobServices(
         root,
         keys,
         offered,

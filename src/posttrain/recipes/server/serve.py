@@ -28,7 +28,7 @@ from posttrain.server.app import create_app
 from posttrain.server.base import Base
 from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
-from posttrain.server.services import keys_of, open_services
+from posttrain.server.services import Services, keys_of
 from posttrain.setup.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 
@@ -101,7 +101,7 @@ def run(config: Server) -> Ended:
     refuse_open_door(config, keys)
     say = partial(print, file=sys.stderr, flush=True)
     limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
-    services = open_services(
+    services = Services(
         store,
         in_temporary_thread(partial(load_base, config)),
         keys=keys,  # the same ones: they know from now on whether clients need a key

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from posttrain.errors import UserError
 from posttrain.server.answers import first_mistake
@@ -74,12 +74,9 @@ class Submitted(Body):
         return self.reward if isinstance(self.reward, list) else [self.reward]
 
 
-_SUBMITTED = TypeAdapter(Submitted)
-
-
 def submitted(body: bytes) -> Submitted:
     """What a client asks for; raises `UserError`, which names the field."""
     try:
-        return _SUBMITTED.validate_json(body)
+        return Submitted.model_validate_json(body)
     except ValidationError as error:
         raise UserError(first_mistake(error)[:500]) from error

@@ -81,14 +81,19 @@ def _torn(raw: bytes) -> int:
     return 0
 
 
+def _tail(folder: Path, names: tuple[str, ...], most: int) -> bytes:
+    """The end of a file; empty where there is none."""
+    try:
+        with opened(folder, *names) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
 def last_words(folder: Path, name: str) -> str:
     """The last line of a log in which posttrain says why it ended; "" if there is none."""
-    try:
-        with opened(folder, name) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
+    lines = _tail(folder, (name,), TAIL_BYTES).decode(errors="replace").splitlines()
     found = [line.removeprefix("posttrain: ") for line in lines if line.startswith("posttrain: ")]
     return clean(found[-1])[:1000] if found else ""
 
@@ -119,12 +124,7 @@ def _row(line: bytes) -> Any:
 
 def last_step(folder: Path, names: tuple[str, ...]) -> int:
     """The step of the last whole row of metrics; 0 if there is none."""
-    try:
-        with opened(folder, *names) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - CHUNK))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return 0
+    lines = _tail(folder, names, CHUNK).split(b"\n")[:-1]
     row = _row(lines[-1]) if lines else None
     step = row.get("step") if isinstance(row, dict) else None
     return step if isinstance(step, int) else 0

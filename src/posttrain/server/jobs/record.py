@@ -16,7 +16,7 @@ ROOT/jobs/ID/          mode 0700
 """
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,10 +63,6 @@ class Job:
     attempts: int = 0
     why: str = ""
     cancelled: bool = False
-
-    def json(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> "Job":

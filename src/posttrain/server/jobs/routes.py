@@ -1,19 +1,21 @@
 """Routes of jobs. A job is found by its id among those of the key's owner alone."""
 
+from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, FastAPI, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from posttrain.server.answers import application
+from posttrain.server.guard import Owner
 from posttrain.server.jobs import reading, specification
 from posttrain.server.jobs.bodies import submitted
 from posttrain.server.jobs.record import EXPORT, LOG, OPEN, RUN, Job
 from posttrain.server.jobs.services import JobServices
-from posttrain.server.owner import Owner
 
 METRICS, SAMPLES, ENVIRONMENT = (RUN, "metrics.jsonl"), (RUN, "samples.jsonl"), (RUN, "environment.json")
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # what a model wrote is never taken for a page
@@ -38,10 +40,9 @@ def _job(job_id: str, owner: Owner, served: Served) -> Job:
 Mine = Annotated[Job, Depends(_job)]
 
 
-async def not_found(request: Request, error: Any) -> Response:
-    """The answer for what is not there, in the words of who looked for it."""
-    text = "this server has no such route" if error.detail == "Not Found" else str(error.detail)
-    return JSONResponse({"error": text}, 404)
+def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> FastAPI:
+    """The application over a server's parts; `hosts` are names of this machine, besides localhost and addresses."""
+    return application("posttrain jobs", services, (router,), hosts, redirect_slashes=False)
 
 
 @router.post("", status_code=201)

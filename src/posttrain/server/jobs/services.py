@@ -2,55 +2,19 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from posttrain.errors import UserError
-from posttrain.server.jobs.limits import JobLimits
+from posttrain.server.files import locked
 from posttrain.server.jobs.processes import CommandLines, Processes
 from posttrain.server.jobs.queue import Queue
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.jobs.store import Store
 from posttrain.server.keys import Keys
+from posttrain.server.limits import JobLimits
 
 
-@dataclass(frozen=True)
 class JobServices:
-    """The parts of a server."""
-
-    keys: Keys
-    limits: JobLimits
-    offered: Offered
-    store: Store
-    queue: Queue
-    lock: FileLock
-
-    def start(self) -> None:
-        """Begin to run jobs."""
-        self.queue.start()
-
-    def close(self) -> None:
-        """Start no more jobs; those that run go on."""
-        self.queue.close()
-        self.lock.release()
-
-
-def open_jobs(
-    root: Path,
-    keys: Keys,
-    offered: Offered,
-    *,
-    lines: CommandLines,
-    cache: Path,
-    limits: JobLimits | None = None,
-    at_once: int = 1,
-    hours: float = 24.0,
-    grace: float = 120.0,
-    report: Callable[[str], None] = lambda text: None,
-) -> JobServices:
-    """The server's parts over a folder, which belongs to one process at a time.
+    """A server's parts over a folder, which belongs to one process at a time.
 
     Args:
         root: the folder.
@@ -67,13 +31,33 @@ def open_jobs(
     Raises:
         UserError: another process has the folder.
     """
-    limits, root = limits or JobLimits(), root.absolute()
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = FileLock(root / "lock", thread_local=False)  # it is released in another thread
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"another server uses '{root}'; end that one, or give another `root`") from None
-    store = Store(root / "jobs", limits, time.time)
-    queue = Queue(store, Processes(cache, hours * 3600, grace, lines), offered, at_once, hours, report)
-    return JobServices(keys, limits, offered, store, queue, lock)
+
+    def __init__(
+        self,
+        root: Path,
+        keys: Keys,
+        offered: Offered,
+        *,
+        lines: CommandLines,
+        cache: Path,
+        limits: JobLimits | None = None,
+        at_once: int = 1,
+        hours: float = 24.0,
+        grace: float = 120.0,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.keys, self.limits, self.offered, root = keys, limits or JobLimits(), offered, root.absolute()
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.lock = locked(root, "root")
+        self.store = Store(root / "jobs", self.limits, time.time)
+        processes = Processes(cache, hours * 3600, grace, lines)
+        self.queue = Queue(self.store, processes, offered, at_once, hours, report)
+
+    def start(self) -> None:
+        """Begin to run jobs."""
+        self.queue.start()
+
+    def close(self) -> None:
+        """Start no more jobs; those that run go on."""
+        self.queue.close()
+        self.lock.release()

@@ -5,7 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,9 +13,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
-from posttrain.server.files import read_json, write_json
-from posttrain.server.jobs.limits import JobLimits
+from posttrain.server.files import read_json, sync, write_json
 from posttrain.server.jobs.record import CANCELLED, ID, JOB, OPEN, QUEUED, RUNNING, Job
+from posttrain.server.limits import JobLimits
 
 _NEW, _OLD = ".new-", ".old-"  # folders that are being filled or emptied
 
@@ -83,9 +83,9 @@ class Store:
                 self._check_counts(owner)
                 number = max((job.number for job in self._jobs.values()), default=0) + 1
                 job = Job(job_id, number, owner, created=self._now(), **about)
-                write_json(new / JOB, job.json())
+                write_json(new / JOB, asdict(job))
                 new.rename(self._folder / job_id)
-                _sync(self._folder)
+                sync(self._folder)
                 self._jobs[job_id] = job
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -94,10 +94,7 @@ class Store:
     def change(self, job: Job, **changes: Any) -> Job:
         """Change a job's record; what is not named stays as it is now."""
         with self._lock:
-            changed = replace(self._jobs[job.id], **changes)
-            write_json(self.folder(job) / JOB, changed.json())
-            self._jobs[job.id] = changed
-        return changed
+            return self._changed(self._jobs[job.id], changes)
 
     def cancel_queued(self, job: Job) -> bool:
         """End a job that waits; False if it does not wait any more."""
@@ -113,17 +110,21 @@ class Store:
         with self._lock:
             self._jobs[job.id] = job
             with contextlib.suppress(OSError):
-                write_json(self.folder(job) / JOB, job.json())
+                write_json(self.folder(job) / JOB, asdict(job))
 
     def _if_in(self, job: Job, states: tuple[str, ...], **changes: Any) -> bool:
         with self._lock:
             now = self._jobs.get(job.id)
             if now is None or now.state not in states:
                 return False
-            changed = replace(now, **changes)
-            write_json(self.folder(job) / JOB, changed.json())
-            self._jobs[job.id] = changed
+            self._changed(now, changes)
             return True
+
+    def _changed(self, job: Job, changes: dict[str, Any]) -> Job:
+        changed = replace(job, **changes)
+        write_json(self.folder(job) / JOB, asdict(changed))
+        self._jobs[job.id] = changed
+        return changed
 
     def delete(self, job: Job) -> None:
         """Remove a job that has ended, with all its files; raises `UserError` for another one."""
@@ -160,11 +161,3 @@ def _bytes_in(folder: Path) -> int:
             except FileNotFoundError:  # a checkpoint that was replaced meanwhile
                 continue
     return total
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,15 +1,20 @@
-"""Coefficients of the cost model on GPUs, from their published figures.
+"""Memory and seconds of trainers and samplers on GPUs, from published figures. Bytes and seconds throughout.
 
 P parameters, b = 2 bytes, L layers, D hidden units, A query widths, K key widths; t GPUs of a sampler, d trainers;
-F FLOP/s times the MFU, M bytes/s of memory and N of the link, times the shares that are reached (hardware.Efficiency).
+F FLOP/s times the MFU, M bytes/s of memory and N of the link, times the shares that are reached (published.Efficiency).
 
+    trainer     held      (2 + 4 + 4 + 8) P / d                    weights, float32 masters and gradients, moments
     decoding    step      b P / (t M) + 2 L latency log2 t         all weights once, two all-reduces a layer
                 sequence  2 P / (t F) + 4 L b D (t - 1) / (t N)    2 FLOP per weight; a ring moves 2 (t - 1) / t of D
                 cached    2 L K b / (t M)
     update      token     (8 + 2 passes) P / F                     forward 2, backward 4, forward again 2
                 square    (8 + 2 passes) L A / F                   causal attention: scores A T, values A T
                 row       (2 b + 4) P (d - 1) / (d N) + 3 L latency log2 d
-                optimizer 30 P / (d M)
+                begin     30 P / (d M)                             the optimiser
+
+A trainer, by FSDP over all of them, also has, while it computes a row, embedding and head, two gathered layers, and the
+activations of a row with gradient checkpointing (models/footprint.py). A sampler, by tensor parallelism, holds b P, and
+in the rest its cache of keys and values.
 
 2 FLOP per weight and token forward and twice that backward: Kaplan et al. 2020, arXiv 2001.08361, section 2.1.
 Attention: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B, halved for the causal mask. Gradient
@@ -23,22 +28,26 @@ from dataclasses import dataclass
 
 from posttrain.models.footprint import Shape, cache_bytes_per_token
 from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
-from posttrain.planning.cluster.gpu_memory import WEIGHT, Room
-from posttrain.planning.cluster.hardware import GPU, NODE, Efficiency
+from posttrain.planning.cluster.published import GPU, NODE, Efficiency
+from posttrain.planning.cluster.workload import Workload
+from posttrain.planning.costs import Training, update_phase
 from posttrain.rollouts.weight_channel import FANOUT
+from posttrain.training.load import Load
 
+WEIGHT = 2  # bytes of a number in bfloat16
 GRADIENT = 4  # bytes of a number of a gradient
 OPTIMIZER = 30  # bytes that the optimiser moves for a parameter
 
 
 @dataclass(frozen=True, slots=True)
 class GPUCluster:
-    """GPUs of one kind, and the model that is trained on them.
+    """GPUs of one kind, and what they train.
 
     Attributes:
         gpu: the kind.
         reached: what of its figures is reached.
-        room: what they hold.
+        shape: the model.
+        work: of a step.
         max_sequences: that a sampler decodes together.
         channel: bytes per second that a process sends to samplers together, each of which passes them on; 0: weights
             are broadcast over the network.
@@ -46,14 +55,59 @@ class GPUCluster:
 
     gpu: GPU
     reached: Efficiency
-    room: Room
+    shape: Shape
+    work: Workload
     max_sequences: int = 256
     channel: float = 0.0
 
     @property
-    def shape(self) -> Shape:
-        """The model."""
-        return self.room.shape
+    def usable(self) -> float:
+        """Bytes of a GPU that may be planned."""
+        return self.reached.memory * self.gpu.memory
+
+    def trainer(self, trainers: int) -> float:
+        """Bytes of one trainer of this many."""
+        return self.held() / trainers + (self.row() if trainers == 1 else self.row() + self.gathered())
+
+    def held(self) -> float:
+        """Bytes of all trainers together, from the first update to the last: 18 P."""
+        return float(sum(self._training().held().values()))
+
+    def _training(self) -> Training:
+        return Training(self.shape, WEIGHT, on_gpu=True, checkpointing=True)
+
+    def gathered(self) -> float:
+        """Bytes of a trainer with shards: embedding and head, and two layers, the one that computes and the next."""
+        ends = 2 * self.shape.vocabulary * self.shape.hidden
+        return WEIGHT * (ends + 2 * self.shape.active / self.shape.layers)
+
+    def row(self) -> float:
+        """Bytes of a row: the inputs of all layers, the activations of one, logits and the head's gradient."""
+        tokens = self.work.microbatch_tokens
+        return update_phase(self._training(), Load(1, 1, 0, tokens, tokens)).total - self.held()
+
+    def fewest_trainers(self, most: int) -> int:
+        """The fewest GPUs that hold trainers, in whole nodes above one node; 0 if `most` do not."""
+        counts = [*range(1, min(most, NODE) + 1), *range(2 * NODE, most + 1, NODE)]
+        return next((count for count in counts if self.trainer(count) <= self.usable), 0)
+
+    def cache_tokens(self, gpus: int, beside: float = 0.0) -> float:
+        """Tokens whose keys and values a sampler of this many GPUs holds; `beside` bytes of each hold other things."""
+        left = gpus * (self.usable - beside) - WEIGHT * self.shape.parameters
+        return left / cache_bytes_per_token(self.shape, WEIGHT)
+
+    def fewest_of_sampler(self, most: int) -> int:
+        """The fewest GPUs of a sampler, a power of two, that leave room for a longest sequence; 0 if `most` do not."""
+        counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+        return next((count for count in counts if self.cache_tokens(count) >= self.work.longest), 0)
+
+    def slots(self, gpus: int, beside: float = 0.0) -> int:
+        """Sequences that a sampler decodes together: as many as its cache holds at their mean size.
+
+        Engines take sequences in before they know their length, and stop some where the cache is full; the mean is what
+        remains of that in the long run.
+        """
+        return min(self.max_sequences, int(self.cache_tokens(gpus, beside) / self.work.resident()))
 
     def link(self, gpus: int) -> float:
         """Bytes per second of a GPU in a collective call among `gpus`: NVLink, or its node's links beyond a node.
@@ -76,13 +130,13 @@ class GPUCluster:
             sequence=token,
             cached=cache_bytes_per_token(shape, WEIGHT) / moved,
             prompt=token,
-            slots=self.room.slots(gpus, self.max_sequences, beside),
+            slots=self.slots(gpus, beside),
         )
 
     def updating(self, trainers: int) -> Updating:
         """This many trainers."""
         shape, flops = self.shape, self.reached.mfu * self.gpu.flops
-        factor = 8 + 2 * self.room.work.passes
+        factor = 8 + 2 * self.work.passes
         sent = (2 * WEIGHT + GRADIENT) * shape.parameters * (trainers - 1) / trainers / self.link(trainers)
         calls = 3 * shape.layers * self.reached.latency * math.log2(trainers)
         moved = self.reached.bandwidth * self.gpu.bandwidth
@@ -92,7 +146,7 @@ class GPUCluster:
             square=factor * shape.layers * shape.query_width / flops,
             row=sent + calls,
             hidden=True,
-            optimizer=OPTIMIZER * shape.parameters / trainers / moved,
+            begin=OPTIMIZER * shape.parameters / trainers / moved,
         )
 
     def gather(self, trainers: int) -> float:
@@ -121,5 +175,5 @@ class GPUCluster:
 
     def colocated(self, gpus: int, of_sampler: int) -> Costs:
         """All GPUs sample, and then all train; trainers keep their shards. The weights are gathered within the GPUs."""
-        beside = self.room.held() / gpus
+        beside = self.held() / gpus
         return Costs(gpus // of_sampler, self.decoding(of_sampler, beside), self.updating(gpus), self.gather(gpus))
