@@ -89,7 +89,8 @@ def reached(changed: Iterable[str], root: Path = ROOT) -> list[str]:
         path = root / name
         if name in OF_ALL_TESTS:
             return [path.relative_to(root).as_posix() for path in tests]
-        if path not in graph:
+        removed = name.startswith(("src/", "tests/")) and path.suffix == ".py"  # who imported it was changed as well
+        if path not in graph and not removed:
             waiting += [other for other in graph if other.parent == path.parent]
             waiting += [
                 test for test in tests if path.name in sources[test] or f'"{path.parent.name}"' in sources[test]

@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis examples, no network, and what happens to `gpu` tests without one."""
 
 import os
+import re
 import shutil
 import signal
 
@@ -57,10 +58,29 @@ SLOW = (
 )
 
 
+# The same fault once more, in a cluster, process, browser or model of its own: `make test-all` has them, `make test`
+# one of each kind. A name is of a file, a test or a case, or how it begins; `*` is anything.
+THOROUGH = (
+    # three ranks and four, beside two; a process that is stopped (19) or asked to end (15), beside a killed one (9)
+    "distributed/test_learner_group.py::*[3",
+    "distributed/test_sharding.py::*[3",
+    "distributed/test_replicas.py",
+    *(f"distributed/test_{name}.py::*[{sign}]" for name in ("recipes", "samplers", "scorers") for sign in (15, 19)),
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.relative_to(config.rootpath / "tests").as_posix().startswith(SLOW):
+    names = {item: item.nodeid.partition("tests/")[2] for item in items}
+    thorough = {name: re.compile(re.escape(name).replace(r"\*", ".*")) for name in THOROUGH}
+    for item, name in names.items():
+        if name.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        if any(pattern.match(name) for pattern in thorough.values()):
+            item.add_marker(pytest.mark.thorough)
+    whole = {name.partition("::")[0] for name in names.values()} if "::" not in "".join(config.args) else set[str]()
+    for name, pattern in thorough.items():  # of a file that was collected whole
+        if name.partition("::")[0] in whole and not any(map(pattern.match, names.values())):
+            raise pytest.UsageError(f"tests/conftest.py: no test of THOROUGH is called {name}")
     if torch.cuda.is_available():
         return
     for item in items:
