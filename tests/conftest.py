@@ -59,13 +59,47 @@ SLOW = (
 
 
 # The same fault once more, in a cluster, process, browser or model of its own: `make test-all` has them, `make test`
-# one of each kind. A name is of a file, a test or a case, or how it begins; `*` is anything.
+# one of each kind. Each is the name of a test or of a file, or how it begins; `*` is anything.
 THOROUGH = (
-    # three ranks and four, beside two; a process that is stopped (19) or asked to end (15), beside a killed one (9)
+    # verify on the packaged model, whole; on the tiny one it is whole, and with all fast paths off item by item
+    "contract/test_contract.py::test_the_packaged_model_keeps_the_contract",
+    "contract/test_contract.py::test_verify_whole[all",
+    # kills of whole runs: left are all weights in bfloat16, online DPO and what PPO has, with a renewed reference
+    "contract/test_kill.py::*[adapter in float32]",
+    "contract/test_kill.py::*[adaptive KL]",
+    "contract/test_kill.py::*[iterated dpo]",
+    "recipes/test_environments.py::test_a_run_that_was_killed_in_an_episode",
+    # a process that is stopped (19) or told to end (15), beside one that is killed (9)
+    *(f"distributed/test_{name}.py::*[19" for name in ("recipes", "samplers", "scorers", "reward_functions")),
+    "distributed/test_samplers.py::*[15",
+    # numbers of ranks beside two
     "distributed/test_learner_group.py::*[3",
     "distributed/test_sharding.py::*[3",
     "distributed/test_replicas.py",
-    *(f"distributed/test_{name}.py::*[{sign}]" for name in ("recipes", "samplers", "scorers") for sign in (15, 19)),
+    # a cluster of its own: a whole node is lost, another GPU is named, sockets are listed; left is a signal to a run
+    "distributed/test_nodes.py",
+    "distributed/test_cluster.py::test_a_process_sees_the_gpus",
+    "distributed/test_recipes.py::test_nothing_is_left",
+    "distributed/test_recipes.py::test_no_socket",
+    # samplers and scorers of its own: left are one loss of each, new weights, and one run that equals one process
+    "distributed/test_passing_on.py",
+    "distributed/test_scorers.py::test_a_judge_and_a_player",
+    "distributed/test_reward_functions.py::test_after_losses_in_a_row",
+    "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
+    "distributed/test_reward_functions.py::test_who_waits",
+    "distributed/test_verify.py::test_trainers_that_leave_out_rows",
+    # whole runs that sample ahead: left are their ages, groups as they finish, a reward that fails, and a signal
+    "distributed/test_staleness.py::test_no_token_is_older*[True",
+    "distributed/test_staleness.py::test_a_staleness_of_one",
+    "distributed/test_staleness.py::test_a_run_that_samples_in_turn",
+    "distributed/test_staleness.py::test_evaluations_are_of_the_weights",
+    "distributed/test_staleness.py::test_dynamic_sampling",
+    # a browser: left are the whole path, an answer that had not arrived, a draft, a finger, and the light pages
+    "annotation/app/test_browser.py::test_a_person_talks",
+    "annotation/app/test_browser.py::test_every_page*[dark",
+    "annotation/app/test_browser.py::*[the same page",
+    # curves of sixty steps, beside the fifteen of every algorithm
+    "recipes/test_distillation.py::test_a_student_comes_near",
 )
 
 

@@ -29,7 +29,7 @@ TEXTS = ["It is **12**: 17 - 9 is 8, and 8 + 4 is 12.", "12", "4", "I do not kno
 ATTACK = (
     "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> [x](javascript:alert(1))"
 )
-ITEMS = 20
+ITEMS = 8
 
 
 def free_port():
@@ -101,14 +101,21 @@ class Office:
         self.server.wait()
 
 
-@pytest.fixture
-def office(tmp_path, request):
+@pytest.fixture(scope="module")
+def browser():
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = Office(tmp_path, browser, serve=getattr(request, "param", ()))
+        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()
-        browser.close()
+
+
+@pytest.fixture
+def office(browser, tmp_path, request):
+    found = Office(tmp_path, browser, serve=getattr(request, "param", ()))
+    yield found
+    found.close()
+    for context in browser.contexts:
+        context.close()
 
 
 def numbers(page):
