@@ -81,25 +81,27 @@ THOROUGH = (
     "distributed/test_cluster.py::test_a_process_sees_the_gpus",
     "distributed/test_recipes.py::test_nothing_is_left",
     "distributed/test_recipes.py::test_no_socket",
-    # samplers and scorers of its own: left are one loss of each, new weights, and one run that equals one process
+    # samplers and scorers of its own: left are one loss of each, new weights, and runs that equal one process
     "distributed/test_passing_on.py",
     "distributed/test_scorers.py::test_a_judge_and_a_player",
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
     "distributed/test_verify.py::test_trainers_that_leave_out_rows",
-    # whole runs that sample ahead: left are their ages, groups as they finish, a reward that fails, and a signal
-    "distributed/test_staleness.py::test_no_token_is_older*[True",
-    "distributed/test_staleness.py::test_a_staleness_of_one",
-    "distributed/test_staleness.py::test_a_run_that_samples_in_turn",
-    "distributed/test_staleness.py::test_evaluations_are_of_the_weights",
-    "distributed/test_staleness.py::test_dynamic_sampling",
     # a browser: left are the whole path, an answer that had not arrived, a draft, a finger, and the light pages
     "annotation/app/test_browser.py::test_a_person_talks",
     "annotation/app/test_browser.py::test_every_page*[dark",
     "annotation/app/test_browser.py::*[the same page",
     # curves of sixty steps, beside the fifteen of every algorithm
     "recipes/test_distillation.py::test_a_student_comes_near",
+    # resumed runs, beside sft and rl with an adapter, and what an algorithm keeps: averages, a critic, a reference
+    "recipes/test_adapters.py::test_a_run_with_dropout*[preference",
+    "recipes/test_adapters.py::test_a_run_with_dropout*[online-preference",
+    "recipes/test_adapters.py::test_a_run_with_dropout*[reward-model",
+    *(f"recipes/test_rl.py::test_a_run_that_is_resumed*[{name}-" for name in ("rloo", "ppo-ptx", "vapo", "vineppo")),
+    "recipes/test_rl.py::test_a_run_that_is_resumed*[ppo-penalty-changes2",
+    # a night of generated mutants, which `make check` looks at as well
+    "test_generated_mutants.py::test_a_test_that_looks",
 )
 
 

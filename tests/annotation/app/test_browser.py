@@ -1,4 +1,4 @@
-"""The whole path in a real browser: a manager invites, three people rank twenty items, one loses the network midway.
+"""The whole path in a real browser: a manager invites, three people rank eight items, one loses the network midway.
 
 Needs Chromium (Debian: apt-get install chromium) and playwright; skipped with the reason where one of them is missing.
 `pictures.py` draws the pages for docs/ in the same way.
