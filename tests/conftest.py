@@ -83,11 +83,9 @@ THOROUGH = (
     "distributed/test_recipes.py::test_no_socket",
     # samplers and scorers of its own: left are one loss of each, new weights, and runs that equal one process
     "distributed/test_passing_on.py",
-    "distributed/test_scorers.py::test_a_judge_and_a_player",
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
-    "distributed/test_verify.py::test_trainers_that_leave_out_rows",
     # a browser: left are the whole path, an answer that had not arrived, a draft, a finger, and the light pages
     "annotation/app/test_browser.py::test_a_person_talks",
     "annotation/app/test_browser.py::test_every_page*[dark",

@@ -31,7 +31,7 @@ def test_processes_compute_what_one_does(count, subject, shared_processes):
     assert f"{count} trainers and {count} samplers" in item.detail and "of 6 samples 6 are the same" in item.detail
 
 
-def test_weights_that_do_not_arrive_are_found(subject, shared_processes, monkeypatch):
+def test_weights_that_do_not_arrive_are_found(subject, cluster, monkeypatch):  # shared ones have had weights
     monkeypatch.setattr(samplers.SamplerGroup, "update", lambda self, places=None: None)
     monkeypatch.setattr(module, "RATE", 1e-2)
     item = processes(subject, ClusterOptions(trainers=1, samplers=1))
