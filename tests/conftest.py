@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis examples, no network, and what happens to `gpu` tests without one."""
 
 import os
+import re
 import shutil
 import signal
 
@@ -57,10 +58,63 @@ SLOW = (
 )
 
 
+# The same fault once more, in a cluster, process, browser or model of its own: `make test-all` has them, `make test`
+# one of each kind. Each is the name of a test or of a file, or how it begins; `*` is anything.
+THOROUGH = (
+    # verify on the packaged model, whole; on the tiny one it is whole, and with all fast paths off item by item
+    "contract/test_contract.py::test_the_packaged_model_keeps_the_contract",
+    "contract/test_contract.py::test_verify_whole[all",
+    # kills of whole runs: left are all weights in bfloat16, online DPO and what PPO has, with a renewed reference
+    "contract/test_kill.py::*[adapter in float32]",
+    "contract/test_kill.py::*[adaptive KL]",
+    "contract/test_kill.py::*[iterated dpo]",
+    "recipes/test_environments.py::test_a_run_that_was_killed_in_an_episode",
+    # a process that is stopped (19) or told to end (15), beside one that is killed (9)
+    *(f"distributed/test_{name}.py::*[19" for name in ("recipes", "samplers", "scorers", "reward_functions")),
+    "distributed/test_samplers.py::*[15",
+    # numbers of ranks beside two
+    "distributed/test_learner_group.py::*[3",
+    "distributed/test_sharding.py::*[3",
+    "distributed/test_replicas.py",
+    # a cluster of its own: a whole node is lost, another GPU is named, sockets are listed; left is a signal to a run
+    "distributed/test_nodes.py",
+    "distributed/test_cluster.py::test_a_process_sees_the_gpus",
+    "distributed/test_recipes.py::test_nothing_is_left",
+    "distributed/test_recipes.py::test_no_socket",
+    # samplers and scorers of its own: left are one loss of each, new weights, and runs that equal one process
+    "distributed/test_passing_on.py",
+    "distributed/test_reward_functions.py::test_after_losses_in_a_row",
+    "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
+    "distributed/test_reward_functions.py::test_who_waits",
+    # a browser: left are the whole path, an answer that had not arrived, a draft, a finger, and the light pages
+    "annotation/app/test_browser.py::test_a_person_talks",
+    "annotation/app/test_browser.py::test_every_page*[dark",
+    "annotation/app/test_browser.py::*[the same page",
+    # curves of sixty steps, beside the fifteen of every algorithm
+    "recipes/test_distillation.py::test_a_student_comes_near",
+    # resumed runs, beside sft and rl with an adapter, and what an algorithm keeps: averages, a critic, a reference
+    "recipes/test_adapters.py::test_a_run_with_dropout*[preference",
+    "recipes/test_adapters.py::test_a_run_with_dropout*[online-preference",
+    "recipes/test_adapters.py::test_a_run_with_dropout*[reward-model",
+    *(f"recipes/test_rl.py::test_a_run_that_is_resumed*[{name}-" for name in ("rloo", "ppo-ptx", "vapo", "vineppo")),
+    "recipes/test_rl.py::test_a_run_that_is_resumed*[ppo-penalty-changes2",
+    # a night of generated mutants, which `make check` looks at as well
+    "test_generated_mutants.py::test_a_test_that_looks",
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.relative_to(config.rootpath / "tests").as_posix().startswith(SLOW):
+    names = {item: item.nodeid.partition("tests/")[2] for item in items}
+    thorough = {name: re.compile(re.escape(name).replace(r"\*", ".*")) for name in THOROUGH}
+    for item, name in names.items():
+        if name.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        if any(pattern.match(name) for pattern in thorough.values()):
+            item.add_marker(pytest.mark.thorough)
+    whole = {name.partition("::")[0] for name in names.values()} if "::" not in "".join(config.args) else set[str]()
+    for name, pattern in thorough.items():  # of a file that was collected whole
+        if name.partition("::")[0] in whole and not any(map(pattern.match, names.values())):
+            raise pytest.UsageError(f"tests/conftest.py: no test of THOROUGH is called {name}")
     if torch.cuda.is_available():
         return
     for item in items:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from posttrain import algorithms, catalogue
+from posttrain import catalogue
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
@@ -100,16 +100,6 @@ def test_what_a_step_costs():
     assert costs["dpo"] == (1, 2) and costs["simpo"] == (1, 1)  # what a reference says of pairs is remembered
     assert costs["tdpo"] == (2, 2)
     assert costs["kto"] == (2, 4)  # responses and others that do not answer their prompts, by policy and reference
-
-
-def test_every_name_of_the_field_is_there():
-    online = (
-        "reinforce ppo ppo-penalty ppo-ptx grpo dr-grpo dapo gspo rloo reinforce++ remax vapo vineppo grpo-bucketed "
-        "rae opd"
-    )
-    preference = "dpo ipo kto orpo simpo dpop tdpo step-dpo irpo sppo"
-    assert set(algorithms.ONLINE) == set(online.split())
-    assert set(algorithms.PREFERENCE) == set(preference.split())
 
 
 def test_an_algorithm_is_a_short_file():

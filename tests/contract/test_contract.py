@@ -112,7 +112,7 @@ def test_the_cosine_of_gradients_by_hand():
     assert cosine(one, two) == pytest.approx(9 / (5 * 13**0.5))
 
 
-@pytest.mark.parametrize("path", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in FAST_PATHS)])
+@pytest.mark.parametrize("path", ["all", *(pytest.param(name, marks=pytest.mark.thorough) for name in FAST_PATHS)])
 @pytest.mark.parametrize("name", QUICK)
 def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
     if name == "weight update":

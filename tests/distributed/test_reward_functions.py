@@ -278,7 +278,7 @@ def rewarded(folder, **more):  # noqa: F811
     return partial(rl.run, RL(**options(folder, **(common | more))), algorithms.get("grpo")())
 
 
-def test_a_run_with_a_scorer_is_that_of_one_process(folder, tmp_path, cluster):  # noqa: F811
+def test_a_run_with_a_scorer_is_that_of_one_process(folder, tmp_path, shared_processes):  # noqa: F811
     job = rewarded(folder)
     ours = job(output=tmp_path / "here", quiet=True).run
     theirs = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run
@@ -291,7 +291,7 @@ def test_a_run_with_a_scorer_is_that_of_one_process(folder, tmp_path, cluster): 
     assert {span.work for span in timeline.read(theirs) if span.process == "scorer 0"} == {"scoring"}
 
 
-def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tmp_path, cluster, monkeypatch):  # noqa: F811
+def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tmp_path, shared_processes, monkeypatch):  # noqa: F811
     monkeypatch.setattr(scorers, "LOSSES", 0)
     more = {"eval_dataset": "", "eval_every": 0, "gold": ""}
     ours = rewarded(folder, **more)(output=tmp_path / "here", quiet=True).run
@@ -301,7 +301,7 @@ def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tm
     assert same(theirs, ours) and len((folder / "calls").read_text()) == 16 + 4 + 16
 
 
-def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, cluster, monkeypatch):  # noqa: F811
+def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, shared_processes, monkeypatch):  # noqa: F811
     monkeypatch.setattr("posttrain.distributed.group.GAP_S", 0.0)  # each share is a span
     more = {"eval_dataset": "", "eval_every": 0, "gold": ""}
     job = rewarded(folder, schedule="pipelined", reward=f"{folder / 'rewards.py'}:most", **more)

@@ -132,7 +132,7 @@ def preferred(folder, models):  # noqa: F811
     return partial(rl.run, RL(**options(folder, **more)), algorithms.get("grpo")())
 
 
-def test_a_run_with_scorers_is_that_of_one_process(folder, models, tmp_path, cluster):  # noqa: F811
+def test_a_run_with_scorers_is_that_of_one_process(folder, models, tmp_path, shared_processes):  # noqa: F811
     job = preferred(folder, models)
     here = job(output=tmp_path / "here", quiet=True).run
     there = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run
@@ -177,7 +177,7 @@ def played(folder, here, **more):  # noqa: F811
     return partial(rl.run, RL(**options(folder, **named, **more)), algorithms.get("grpo")())
 
 
-def test_a_judge_and_a_player_in_a_scorer_say_what_they_say_in_one_process(folder, tmp_path, cluster):  # noqa: F811
+def test_a_judge_and_a_player_in_a_scorer_say_what_they_say_in_one_process(folder, tmp_path, shared_processes):  # noqa: F811
     job = played(folder, tmp_path)
     here = job(output=tmp_path / "here", quiet=True).run
     there = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run

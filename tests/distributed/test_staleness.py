@@ -43,7 +43,12 @@ def prompts_of(run):
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_no_token_is_older_than_allowed_and_no_prompt_is_trained_on_twice(in_flight, folder, tmp_path, cluster):  # noqa: F811
+def test_no_token_is_older_than_allowed_and_no_prompt_is_trained_on_twice(
+    in_flight,
+    folder,  # noqa: F811
+    tmp_path,
+    shared_processes,
+):
     """The run is stopped and goes on; what was sampled ahead of the stop is sampled again."""
     ahead = replace(AHEAD, in_flight_updates=in_flight)
     dataset = write_tasks(folder, 4 * 8)
@@ -62,7 +67,7 @@ def test_no_token_is_older_than_allowed_and_no_prompt_is_trained_on_twice(in_fli
     assert works >= {("trainers", "training"), ("sampler", "sampling"), ("sampler", "weights")}
 
 
-def test_groups_are_trained_as_they_finish_and_the_old_are_dropped(folder, tmp_path, cluster):  # noqa: F811
+def test_groups_are_trained_as_they_finish_and_the_old_are_dropped(folder, tmp_path, shared_processes):  # noqa: F811
     """One prompt's reward takes longer than all steps; the run is stopped and goes on."""
     ahead = replace(AHEAD, in_flight_updates=True, evict_stale=True)
     rows = [{"prompt": f"{i}?", "answer": "slow" if i == 3 else ""} for i in range(60)]
@@ -87,12 +92,12 @@ def test_groups_are_trained_as_they_finish_and_the_old_are_dropped(folder, tmp_p
     assert state["draws"] + len(state["used_ahead"]) == told > len(trained)
 
 
-def test_a_staleness_of_one_is_one_in_every_step_but_the_first(folder, tmp_path, cluster):  # noqa: F811
+def test_a_staleness_of_one_is_one_in_every_step_but_the_first(folder, tmp_path, shared_processes):  # noqa: F811
     run = grpo(folder, steps=5)(replace(AHEAD, max_staleness=1), output=tmp_path / "run", quiet=True).run
     assert [row["staleness/mean"] for row in read_run(run).metrics] == [0, 1, 1, 1, 1]
 
 
-def test_a_run_that_samples_in_turn_goes_on_on_a_cluster(folder, tmp_path, cluster):  # noqa: F811
+def test_a_run_that_samples_in_turn_goes_on_on_a_cluster(folder, tmp_path, shared_processes):  # noqa: F811
     """Versions of weights count the updates of a learner there, not the steps of a run."""
     one = AsyncOptions(trainers=1, samplers=1)
     whole = grpo(folder, steps=4, updates_per_step=2)(one, output=tmp_path / "whole", quiet=True).run
@@ -101,7 +106,7 @@ def test_a_run_that_samples_in_turn_goes_on_on_a_cluster(folder, tmp_path, clust
     assert curve(whole) == curve(part) and same(whole, part) and "staleness/mean" not in read_run(part).metrics[0]
 
 
-def test_evaluations_are_of_the_weights_of_their_step(folder, tmp_path, cluster):  # noqa: F811
+def test_evaluations_are_of_the_weights_of_their_step(folder, tmp_path, shared_processes):  # noqa: F811
     """Greedy rewards of a policy that is not trained (learning rate 0) equal those of the run in one process."""
     (folder / "heldout.jsonl").write_text(json.dumps({"prompt": "20?", "answer": ""}) + "\n")
     held = {"eval_dataset": str(folder / "heldout.jsonl"), "eval_every": 1, "eval_samples": 2, "lr": 1e-9}
@@ -111,7 +116,7 @@ def test_evaluations_are_of_the_weights_of_their_step(folder, tmp_path, cluster)
     assert len(found[0]) == 4 and found[0] == pytest.approx(found[1], abs=1e-6)
 
 
-def test_dynamic_sampling_draws_each_batch_of_prompts_once(folder, tmp_path, cluster):  # noqa: F811
+def test_dynamic_sampling_draws_each_batch_of_prompts_once(folder, tmp_path, shared_processes):  # noqa: F811
     """Refills of one step take other draws than the step that is sampled beside it."""
     (folder / "even.py").write_text("def score(completion: str) -> float:\n    return len(completion) % 3 == 0\n")
     config = RL(**options(folder, dataset=write_tasks(folder, 160), reward=f"{folder / 'even.py'}:score", steps=4))
@@ -123,7 +128,7 @@ def test_dynamic_sampling_draws_each_batch_of_prompts_once(folder, tmp_path, clu
     assert 4 * (state["draws"] + len(state["used_ahead"])) == len(trained)
 
 
-def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path, cluster):  # noqa: F811
+def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path, shared_processes):  # noqa: F811
     counted = folder / "count"
     (folder / "breaks.py").write_text(
         f"import pathlib\nfile = pathlib.Path({str(counted)!r})\n\n"

@@ -24,21 +24,21 @@ def subject(tmp_path_factory):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_processes_compute_what_one_does(count, subject, cluster):
+def test_processes_compute_what_one_does(count, subject, shared_processes):
     item = processes(subject, ClusterOptions(trainers=count, samplers=count))
     assert item.passed, item.line()
     assert item.bound == (0.0 if count == 1 else 1e-4)
     assert f"{count} trainers and {count} samplers" in item.detail and "of 6 samples 6 are the same" in item.detail
 
 
-def test_weights_that_do_not_arrive_are_found(subject, cluster, monkeypatch):
+def test_weights_that_do_not_arrive_are_found(subject, cluster, monkeypatch):  # shared ones have had weights
     monkeypatch.setattr(samplers.SamplerGroup, "update", lambda self, places=None: None)
     monkeypatch.setattr(module, "RATE", 1e-2)
     item = processes(subject, ClusterOptions(trainers=1, samplers=1))
     assert not item.passed and item.measured == 0
 
 
-def test_trainers_that_leave_out_rows_are_found(subject, cluster, monkeypatch):
+def test_trainers_that_leave_out_rows_are_found(subject, shared_processes, monkeypatch):
     forward_backward = trainers.LearnerGroup.forward_backward
 
     def half(self, batch, loss):

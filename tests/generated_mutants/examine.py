@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tests.generated_mutants.mutants_of import Mutant, diff, sampled
 from tests.mutants import Copy, outcome
 
-MARKS = "not model and not gpu and not nightly"
+MARKS = "not model and not gpu and not thorough and not nightly"
 LONGEST = 300.0  # seconds that a file's tests may take
 PATIENCE = 20.0  # seconds that a mutant has in any case, so that a busy machine is not taken for an endless loop
 

@@ -8,10 +8,7 @@ import importlib
 import pkgutil
 from typing import NamedTuple
 
-ROOMS = (
-    *("objectives", "algorithms", "training", "rewards", "rollouts", "setup", "server", "planning/cluster"),
-    "distributed",
-)
+ROOMS = ("objectives", "algorithms", "training")
 
 
 class Mutation(NamedTuple):

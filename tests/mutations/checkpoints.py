@@ -64,4 +64,23 @@ MUTATIONS = [
             ("for name, values in state.items():", "for name, values in ():"),
         ]
     ),
+    *(
+        Mutation(f"training/{file}.py", old, new, f"distributed/test_sharding.py::test_{test}")
+        for file, old, new, test in [
+            ("sharded_files", "rows.get(name) != math.prod(shape)", "False", "rows_that_are_missing_are_not_made_up"),
+            ("sharded_files", "1 + end // FILE_BYTES", "1", "rows_that_are_missing_are_not_made_up"),
+            (
+                "sharded_files",
+                "(error, OSError)",
+                "(error, ())",
+                "a_full_disk_of_one_rank_is_an_error_of_no_later_call",
+            ),
+            (
+                "local_learner",
+                "together(lambda: self._trained.save(folder, writes=writes), self._ranks)",
+                "self._trained.save(folder, writes=writes)",
+                "a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
+            ),
+        ]
+    ),
 ]

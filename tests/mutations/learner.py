@@ -78,6 +78,8 @@ _FAULTS = {
         ("return batch.chosen(list(chain.from_iterable(taken)))", "return batch"),
     ],
     ("training/policy.py", POLICY): [
+        ("(weight_N > self.tis_cap)", "(weight_N < self.tis_cap)"),
+        ('per_token["sampler_kl"] = -gap_N', 'per_token["sampler_kl"] = gap_N'),
         ('parts.keep("old", row, found.logprobs.detach)', "found.logprobs.detach()"),
         ('parts.keep("undropped", row, lambda: self._undropped(model, row)) if model.drops else old_N', "old_N"),
         ('advantages_N = present("advantages")', 'advantages_N = present("advantages").flip(0)'),
@@ -149,9 +151,6 @@ _FAULTS = {
             'batch.units["graded"][number] for number in row.examples',
             'one for one in batch.units["graded"][: len(row.examples)]',
         ),
-    ],
-    ("setup/feedback.py", "recipes/test_pairs.py"): [
-        ('{"pair": PAIRS, "response": JUDGEMENTS}', '{"pair": PAIRS, "response": PAIRS}'),
     ],
     ("training/preference.py", "recipes/test_pairs.py"): [
         ("if not needs_column(self.algorithm):", "if True:"),

@@ -40,13 +40,6 @@ MUTATIONS = [
             ("[blocks_of(parameter.numel())] if key", "list(tensor.shape) if key"),
         ]
     ),
-    Mutation("setup/backend.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
     Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
     Mutation("training/critic.py", "        embedding=made.embedding,\n", "", COMMANDS),
-    Mutation(
-        "setup/training_options.py",
-        "if settings.optim not in OPTIMIZERS:",
-        "if False:",
-        "setup/test_training_options.py",
-    ),
 ]

@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 ROLLOUT, ONLINE = "algorithms/test_rollout.py", "algorithms/test_online.py"
-BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
+BRANCHES = "training/test_branches.py"
 
 _FAULTS = {
     ("algorithms/rollout.py", ROLLOUT): [
@@ -60,31 +60,6 @@ _FAULTS = {
     ],
     ("objectives/values.py", BRANCHES): [
         ("if rows[n] == rows[n + 1]:", "if False:"),
-    ],
-    ("rollouts/sampler.py", "rollouts/test_sampler.py"): [
-        ("refuse_losses(lost, self.completions * begun, self.players.max_lost)", "pass"),
-        ("self.completions * begun", "begun"),
-        ("min(*drawn, *evicted) == 0", "max(*drawn, *evicted) == 0"),
-        ("min(*drawn, *evicted) == 0", "min(drawn) == 0"),
-        ("shaped(group) if group and not group.lost else None", "shaped(group) if group else None"),
-        ("mine if mine and _is_accepted(mine, accepts) else None", "mine"),
-        ("group, mine if", "mine, mine if"),
-        ("tuple(sorted([*drawn, *evicted]))", "tuple(drawn)"),
-        ("len(sampled) - len(kept) - unscored", "len(sampled) - len(kept)"),
-    ],
-    ("rollouts/sampler.py", DYNAMIC): [
-        (
-            "return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",
-            "return accepts(group.rewards)",
-        ),
-        ("return any(accepts(", "return all(accepts("),
-        (
-            "zip(group.seat_names, group.rewards, strict=True)",
-            "zip(group.seat_names, group.rewards[::-1], strict=True)",
-        ),
-    ],
-    ("rollouts/hacking_signals.py", "rollouts/test_hacking_signals.py"): [
-        ("for rows in each.rows_by_seat]", "for rows in [range(len(each.rewards))]]"),
     ],
 }
 

@@ -1,4 +1,4 @@
-"""The whole path in a real browser: a manager invites, three people rank twenty items, one loses the network midway.
+"""The whole path in a real browser: a manager invites, three people rank eight items, one loses the network midway.
 
 Needs Chromium (Debian: apt-get install chromium) and playwright; skipped with the reason where one of them is missing.
 `pictures.py` draws the pages for docs/ in the same way.
@@ -30,7 +30,7 @@ TEXTS = ["It is **12**: 17 - 9 is 8, and 8 + 4 is 12.", "12", "4", "I do not kno
 ATTACK = (
     "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> [x](javascript:alert(1))"
 )
-ITEMS = 20
+ITEMS = 8
 
 
 def free_port():
@@ -102,14 +102,21 @@ class Office:
         self.server.wait()
 
 
-@pytest.fixture
-def office(tmp_path, request):
+@pytest.fixture(scope="module")
+def browser():
     with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = Office(tmp_path, browser, serve=getattr(request, "param", ()))
+        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()
-        browser.close()
+
+
+@pytest.fixture
+def office(browser, tmp_path, request):
+    found = Office(tmp_path, browser, serve=getattr(request, "param", ()))
+    yield found
+    found.close()
+    for context in browser.contexts:
+        context.close()
 
 
 def numbers(page):
