@@ -53,7 +53,7 @@ def test_a_report_has_verdict_numbers_curves_samples_and_configuration(tmp_path:
     text = Page(body(path)).text
     order = [
         "Verdict",
-        "The policy earns more reward",
+        "The reward rises",
         "Held-out",
         "What is learned",
         "What the model said",
@@ -142,7 +142,7 @@ def test_findings_can_be_given(tmp_path: Path) -> None:
     text = Page(
         body(write_report(make(tmp_path / "run"), findings=[Finding(Severity.NOTE, "Mine", "because", "do")]))
     ).text
-    assert "Mine" in text and "earns more reward" not in text
+    assert "Mine" in text and "The reward rises" not in text
 
 
 def test_a_table_whose_rows_do_not_fit_is_refused(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_comparison_shows_what_differs_and_the_final_numbers(tmp_path: Path) -
     assert final[final.index("reward/mean") :][:3] == ["reward/mean", "0.933", "0.9"]
     assert final[final.index("step") :][:3] == ["step", "30", "20"]
     text = Page(html).text
-    assert text.index("two: The policy is far from its reference") < text.index("one: The policy earns more reward")
+    assert text.index("two: The policy is far from its reference") < text.index("one: The reward rises")
     assert html.count("<b>0.9</b>") >= 1
 
 
