@@ -155,8 +155,8 @@ def test_gold_is_read_on_held_out_tasks_beside_the_distance_and_never_learned_fr
     without = [row["reward/mean"] for row in read_run(plain.run).metrics if "reward/mean" in row]
     assert without == [row["reward/mean"] for row in read_run(found.run).metrics if "reward/mean" in row]
     assert "evaluation/kl" not in read_run(plain.run).metrics[0] and found.before.reward == plain.before.reward
-    assert "Is the reward being gamed?" in (found.run / "report.html").read_text(encoding="utf-8")
-    assert "Is the reward being gamed?" not in (plain.run / "report.html").read_text(encoding="utf-8")
+    assert "Reward overoptimisation" in (found.run / "report.html").read_text(encoding="utf-8")
+    assert "Reward overoptimisation" not in (plain.run / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_gold_reward_is_the_weighted_sum_of_its_parts(config, folder, tmp_path):

@@ -10,7 +10,7 @@ from posttrain.report.curves import Curves
 from posttrain.report.finding import Finding, Severity, Thresholds
 
 LIMITS = Thresholds()
-SIGNAL = "solved no_signal little_signal"
+SIGNAL = "solved no_signal little_signal signal_used_up"
 TRUNCATED = "length_explosion truncated"
 KL = "far_from_reference kl_spike"
 PROGRESS = "reward_rises reward_falls reward_flat heldout_loss_falls heldout_loss_flat loss_falls loss_dips loss_flat"
@@ -57,6 +57,11 @@ def test_zero_advantage_without_an_accuracy_gives_both_pieces_of_advice() -> Non
     assert (
         found is not None and "easier" in found.advice and "harder" in found.advice and "accuracy" not in found.evidence
     )
+
+
+def test_equal_rewards_after_the_reward_rose_are_no_reason_for_doubt() -> None:
+    found = told(SIGNAL, groups__zero_advantage=(0.2, 0.7), accuracy=(0.1, 0.5), reward__mean=(0.1, 0.5))
+    assert found is not None and found.severity == Severity.NOTE and "70%" in found.evidence
 
 
 def test_zero_advantage_looks_at_the_end() -> None:

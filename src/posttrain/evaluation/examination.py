@@ -101,7 +101,7 @@ def percent(share: float, interval: tuple[float, float] | None = None) -> str:
 
     Example:
         >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
-        ('47.6 % (43.0 to 50.0)', '1.2 %')
+        ('47.6% (43.0 to 50.0)', '1.2%')
     """
-    shown = f"{100 * share:.1f} %"
+    shown = f"{100 * share:.1f}%"
     return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

@@ -114,10 +114,10 @@ def number(value: float, percent: bool = False) -> str:
 
     Example:
         >>> number(0.4756, percent=True), number(12345.6), number(1e-05), number(3.14159)
-        ('47.6 %', '12.3k', '1e-05', '3.14')
+        ('47.6%', '12.3k', '1e-05', '3.14')
     """
     if percent:
-        return f"{100 * value:.3g} %"
+        return f"{100 * value:.3g}%"
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if suffix == 'k' else size):.3g}{suffix}"

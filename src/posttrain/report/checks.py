@@ -51,6 +51,11 @@ def _difficulty(run: Curves) -> str | bool:
     return f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
 
 
+def _little_signal(run: Curves, at: Thresholds) -> str | bool:
+    most = at.zero_advantage <= run["groups/zero_advantage"].end < at.zero_advantage_dead
+    return most and not run.solved and _difficulty(run)
+
+
 def _length_bias(run: Curves, at: Thresholds) -> str | bool:
     length, outcome = run["length/mean"], run["accuracy"] if run["accuracy"].measured else run["reward/mean"]
     useless = outcome.measured and not outcome.rose
@@ -136,11 +141,8 @@ CHECKS: Mapping[str, Condition] = MappingProxyType(
         "no_signal": lambda run, at: (
             not run.solved and run["groups/zero_advantage"].end >= at.zero_advantage_dead and _difficulty(run)
         ),
-        "little_signal": lambda run, at: (
-            not run.solved
-            and at.zero_advantage <= run["groups/zero_advantage"].end < at.zero_advantage_dead
-            and _difficulty(run)
-        ),
+        "little_signal": lambda run, at: not run["reward/mean"].rose and _little_signal(run, at),
+        "signal_used_up": lambda run, at: run["reward/mean"].rose and _little_signal(run, at),
         "entropy_collapse": lambda run, at: (
             not run.solved and run["entropy"].end < min(at.entropy, at.entropy_fall * run["entropy"].start)
         ),

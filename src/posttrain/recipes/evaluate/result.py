@@ -112,7 +112,7 @@ def _table(result: EvaluateResult) -> Table:
     columns = ("model", "answers", first, "pass@k", "no answer found", "cut off", "tokens")
     of = "no reward says what is solved" if rewarded else f"k is {max(headline.pass_at)}"
     note = (
-        f"{headline.n} tasks. Ranges are 95 % intervals over tasks; {of}; samples are "
+        f"{headline.n} tasks. Ranges are 95% intervals over tasks; {of}; samples are "
         f"drawn at temperature {result.config.temperature:g}."
     )
     return Table(f"Held-out tasks: {result.config.dataset or result.config.environment}", columns, rows, note)

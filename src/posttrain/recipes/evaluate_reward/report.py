@@ -48,7 +48,7 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
         *("chosen is longer", "chosen is shorter", "disagreement tells errors"),
     )
     note = (
-        f"{len(result.model.pairs)} pairs; ranges are 95 % intervals over pairs; equal scores are half right. The "
+        f"{len(result.model.pairs)} pairs; ranges are 95% intervals over pairs; equal scores are half right. The "
         "correlation is of how much more a response scores with how many more tokens it has. The last is the chance "
         "that an ensemble's members disagree more over a pair that is judged wrongly."
     )
