@@ -44,7 +44,7 @@ def report(config: Report) -> Path:
         )
     parts = [read_run(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
     if not any(part.metrics for part in (run, *parts)):
-        raise UserError(f"{run.path} has logged nothing yet; wait until its first step is done")
+        raise UserError(f"{run.path} has no metrics yet; wait until its first step is finished")
     return write_report(run, parts=parts, path=config.output)
 
 
@@ -144,9 +144,9 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     return [
         *columns([("name", "family", "paper", "models", "passes", "needs"), *shown]),
         "",
-        "models: networks in memory where all weights are trained; with --lora-rank it is one, as --critic trunk is.",
-        "passes: over the batch in a step, beside sampling; the one that is learned from goes back as well.",
-        "posttrain explain NAME says all about one; posttrain advise says which fits what you have.",
+        "models: networks in memory in full fine-tuning; one with --lora-rank, unless --critic own adds a second.",
+        "passes: forward passes per step without sampling; the trained model also has a backward pass.",
+        "posttrain explain NAME describes one; posttrain advise recommends one for your feedback and compute.",
     ]
 
 
@@ -188,7 +188,7 @@ def advise(config: Advise) -> list[Any]:
     if not have or not compute:
         if not sys.stdin.isatty():
             raise UserError(
-                f'say what you have: --have "{" ".join(rules.FEEDBACK)}" (those that apply), and --compute '
+                f'--have and --compute are required: --have "{" ".join(rules.FEEDBACK)}" (those that apply), --compute '
                 f"{' or '.join(rules.COMPUTE)}"
             )
         have = have or tuple(name for name, text in rules.FEEDBACK.items() if _yes(f"Do you have {text}?"))
@@ -210,7 +210,9 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
         yield from (f"   because {reason}" for reason in advice.because)
         yield from (f"   instead: {other}" for other in advice.instead)
         yield ""
-    yield "posttrain explain NAME says all about a method, COMMAND --dry-run what a run will take here."
+    if len(found) > 1:
+        yield "Run them in this order, each from the model of the one before (--model)."
+    yield "posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
