@@ -210,7 +210,7 @@ def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
         if not typed.startswith("--"):
             if not words:
                 raise UserError(
-                    f"'{token}' stands where an option was expected; options begin with --, see {program} --help"
+                    f"'{token}' was found where an option was expected; options begin with --, see {program} --help"
                 )
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:

@@ -54,7 +54,7 @@ def page(
     for section, said in zip(sections, values, strict=True):
         if section.compact:
             lines += _knobs(section, said, width)
-    more = f"{hidden} more option{'s' * (hidden > 1)}, and all texts in full" if hidden else "all texts in full"
+    more = f"{hidden} more option{'s' * (hidden > 1)}, with full texts" if hidden else "full texts"
     return "\n".join([*lines, *textwrap.wrap(f"{program} --help-all shows {more}.", width)])
 
 

@@ -257,7 +257,7 @@ def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, sc
     train(learned, output=tmp_path / "run")
     assert train(replace(learned, steps=2), resume=tmp_path / "run").steps == 2
     reward_model.run(replace(scoring, steps=3, decay="constant"), resume=judge.run, quiet=True)
-    with pytest.raises(UserError, match="what `reward_model` reads has changed since the run began"):
+    with pytest.raises(UserError, match="what `reward_model` reads changed since the run started"):
         train(replace(learned, steps=3), resume=tmp_path / "run")
 
 

@@ -130,7 +130,7 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
     assert f"{len(ROWS) + 1} held-out rows are also in the training data, or twice, and were left out" in said
     assert "of 9 held-out rows the first 8 are used" in said
     assert "1 of 8 held-out examples are over 120 tokens and were left out" in said
-    assert "the learning rate is never past its warmup" in said
+    assert "the learning rate never leaves its warmup" in said
 
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
@@ -300,8 +300,8 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
         ({"train_on": "lst"}, "did you mean 'last'"),
         ({"eval_share": 1.0}, "0 to below 1"),
         ({"eval_share": -0.1}, "0 to below 1"),
-        ({"eval_share": 1e-9}, "leaves nothing to hold out"),
-        ({"eval_share": 1 - 1e-9}, "leaves nothing to train on"),
+        ({"eval_share": 1e-9}, "leaves no rows to hold out"),
+        ({"eval_share": 1 - 1e-9}, "leaves no rows to train on"),
         ({"eval_share": 0.1, "eval_dataset": "x"}, "exclude each other"),
         ({"eval_every": 5}, "--eval-every needs held-out rows"),
         ({"precision": "float16"}, "precision must be"),

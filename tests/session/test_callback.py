@@ -68,7 +68,7 @@ def test_a_callback_needs_to_give_no_reason(tmp_path, capsys):
             session.stop("")
 
     session, _ = train(output=tmp_path / "run", callbacks=[Stops()])
-    assert session.step == 1 and "stopped after step 1: a callback said so" in capsys.readouterr().err
+    assert session.step == 1 and "stopped after step 1: requested by a callback" in capsys.readouterr().err
 
 
 def test_a_callback_can_end_the_run(tmp_path, capsys):

@@ -39,7 +39,7 @@ def load_environment(name: str, arguments: str = "") -> Environment:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the environment '{name}' cannot be made: {described(error)}") from error
+        raise UserError(f"the environment '{name}' cannot be created: {described(error)}") from error
     if other := [seat for seat in trained_seats(made) if seat not in made.seats]:
         raise unknown(f"trained seat of the environment '{name}':", other[0], made.seats)
     return made

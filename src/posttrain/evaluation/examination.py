@@ -91,8 +91,8 @@ def _sentence(found: Accuracy) -> str:
     if most > 1:
         passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
     return (
-        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; no answer found in "
-        f"{percent(found.unparsed)}, cut off {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
+        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; unparsed "
+        f"{percent(found.unparsed)}, truncated {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
     )
 
 
