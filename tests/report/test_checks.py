@@ -81,6 +81,11 @@ def test_entropy_collapse(entropy: tuple[float, float], accuracy: float, found: 
     assert (told("entropy_collapse", entropy=entropy, accuracy=accuracy) is not None) is found
 
 
+def test_low_entropy_after_the_reward_rose_is_no_reason_for_doubt() -> None:
+    found = told("entropy_collapse low_entropy", entropy=(0.5, 0.04), accuracy=(0.1, 0.5), reward__mean=(0.1, 0.5))
+    assert found is not None and found.severity == Severity.NOTE
+
+
 @pytest.mark.parametrize("values, found", [((0.05, 0.31), True), ((0.05, 0.29), False), ((0.25, 0.31), False)])
 def test_repetition(values: tuple[float, float], found: bool) -> None:
     assert (told("repetition", repetition=values) is not None) is found

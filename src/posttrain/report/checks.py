@@ -51,9 +51,12 @@ def _difficulty(run: Curves) -> str | bool:
     return f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
 
 
-def _little_signal(run: Curves, at: Thresholds) -> str | bool:
-    most = at.zero_advantage <= run["groups/zero_advantage"].end < at.zero_advantage_dead
-    return most and not run.solved and _difficulty(run)
+def _little_signal(run: Curves, at: Thresholds) -> bool:
+    return not run.solved and at.zero_advantage <= run["groups/zero_advantage"].end < at.zero_advantage_dead
+
+
+def _low_entropy(run: Curves, at: Thresholds) -> bool:
+    return not run.solved and run["entropy"].end < min(at.entropy, at.entropy_fall * run["entropy"].start)
 
 
 def _length_bias(run: Curves, at: Thresholds) -> str | bool:
@@ -141,11 +144,10 @@ CHECKS: Mapping[str, Condition] = MappingProxyType(
         "no_signal": lambda run, at: (
             not run.solved and run["groups/zero_advantage"].end >= at.zero_advantage_dead and _difficulty(run)
         ),
-        "little_signal": lambda run, at: not run["reward/mean"].rose and _little_signal(run, at),
+        "little_signal": lambda run, at: not run["reward/mean"].rose and _little_signal(run, at) and _difficulty(run),
         "signal_used_up": lambda run, at: run["reward/mean"].rose and _little_signal(run, at),
-        "entropy_collapse": lambda run, at: (
-            not run.solved and run["entropy"].end < min(at.entropy, at.entropy_fall * run["entropy"].start)
-        ),
+        "entropy_collapse": lambda run, at: not run["reward/mean"].rose and _low_entropy(run, at),
+        "low_entropy": lambda run, at: run["reward/mean"].rose and _low_entropy(run, at),
         "repetition": lambda run, at: (
             run["repetition"].end >= max(at.repetition, run["repetition"].start + at.repetition_rise)
         ),
