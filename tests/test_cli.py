@@ -387,7 +387,7 @@ def test_algorithms_and_explain_for_people(run):
 
 
 def test_models(run, monkeypatch):
-    assert "not here yet; type: posttrain models pull smollm2-135m-instruct" in run("models", "list")[1]
+    assert "not downloaded; type: posttrain models pull smollm2-135m-instruct" in run("models", "list")[1]
     (row,) = json.loads(run("models", "list", "--json")[1])
     assert (row["name"], row["path"]) == ("smollm2-135m-instruct", None)
 

@@ -141,7 +141,7 @@ def test_topics_come_in_order_with_those_of_the_form_itself_first():
         "  --seed INT   Seed (default: 1)",
         "some (posttrain explain some):",
         "  --clip 0.2  --clip-high 0.3",
-        "prog do --help-all shows 1 more option, with full texts.",
+        "prog do --help-all shows 1 more option, and all texts in full.",
     ]
 
 

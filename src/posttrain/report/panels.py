@@ -59,7 +59,7 @@ def comparison(runs: Mapping[str, Rows]) -> list[tuple[str, list[Chart]]]:
 def _laid_out(
     present: Sequence[str], drawn: Callable[[Panel, Sequence[str]], list[Chart]]
 ) -> list[tuple[str, list[Chart]]]:
-    """What `drawn` makes of each panel and those of its metrics that there are, by section."""
+    """The charts that `drawn` returns for each panel and those of its metrics that were logged, by section."""
     named = {key for _, panels in sections() for panel in panels for key in panel.metrics if not key.endswith("/")}
 
     def matching(key: str) -> list[str]:

@@ -104,12 +104,12 @@ class RunDirectory:
         may_differ: Collection[str] = (),
         environment: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Go on with a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
+        """Continue a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
 
         Args:
             path: the run's directory.
             config: all of the command's options, resolved, as they are now.
-            command: which one goes on, where it may have another name now than when the run began.
+            command: the one that continues it, where it may have another name now than when the run began.
             may_differ: options that change nothing of the steps already done, such as how many there shall be.
             environment: as in `create`.
 
