@@ -487,7 +487,7 @@ def test_truncated_checkpoint(here, capsys, command):
     assert main([command, "--resume", "run", "--json"]) == 0
     out, err = capsys.readouterr()
     told = next(line for line in err.splitlines() if "step-000002" in line)
-    assert "masters.safetensors has" in told and "going on from step 1" in told
+    assert "masters.safetensors has" in told and "resuming from step 1" in told
     assert json.loads(out.splitlines()[-1])["steps"] == 2
     assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2]
 
@@ -504,7 +504,7 @@ def test_a_run_whose_checkpoints_are_gone_cannot_be_resumed(fails, here, command
     main(words(command, "--steps 1 --output run --quiet"))
     shutil.rmtree(here / "run" / "checkpoints")
     assert fails([command, "--resume", "run"]).startswith(
-        "run/checkpoints has no checkpoint, and the run has had one; put it back"
+        "run/checkpoints has no checkpoint, although the run had saved one; restore it"
     )
 
 

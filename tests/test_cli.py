@@ -503,7 +503,7 @@ def test_a_run_goes_on_from_the_model_that_it_began_with(run, sft, here):
     code, _, err = run("sft", "--resume", "second", "--steps", "3")
     assert code == 2 and err.startswith(
         f"posttrain: second was started from {here}/first/checkpoints/step-000001, which was not found, and first is "
-        "first/checkpoints/step-000004 now; put the first back, or start a new run from the second"
+        "first/checkpoints/step-000004 now; restore the first, or start a new run from the second"
     )
 
 

@@ -31,7 +31,7 @@ def test_a_row_that_nobody_rated_is_left_out_and_named(tmp_path):
     found = load_ratings(write(tmp_path, OWN, *(OWN | change for change in changes[:3])))
     why = "it has no rating, or no text"
     assert len(found.items) == 1 and found.left_out == tuple(f"ratings.jsonl line {n}: {why}" for n in (2, 3, 4))
-    with pytest.raises(DataError, match="says nothing, and nothing can be learned"):
+    with pytest.raises(DataError, match="or no text, and no other row"):
         load_ratings(write(tmp_path, OWN | {"ratings": {}}))
 
 

@@ -132,7 +132,7 @@ def test_weights_that_are_not_there_are_named_and_not_made_up(tmp_path):
 
 def test_a_reward_model_is_no_policy(tmp_path):
     load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32).save(tmp_path / "scorer", padding=0)
-    with pytest.raises(ModelError, match="scores sequences and writes none"):
+    with pytest.raises(ModelError, match="is a sequence classifier"):
         load_model(str(tmp_path / "scorer"), dtype=torch.float32)
 
 

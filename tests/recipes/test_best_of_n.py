@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, 
 
 def test_a_file_that_is_there_is_not_lost(config, tmp_path):
     (tmp_path / "best.jsonl").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         run(config, quiet=True)
     assert (tmp_path / "best.jsonl").read_text() == "mine"
 

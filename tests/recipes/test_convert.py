@@ -78,7 +78,7 @@ def test_options_of_reading_hold(tmp_path):
         ({"dataset": ""}, "--dataset is required"),
         ({"to": "pair"}, "did you mean 'pairs'"),
         ({"output": ""}, "an output file is required: `output=NAME.jsonl`"),
-        ({"output": "there.jsonl"}, "is there already"),
+        ({"output": "there.jsonl"}, "exists already"),
         ({"output": "nowhere/out.jsonl"}, "there is no folder nowhere"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_callback_comes_from_a_file(tmp_path):
     assert type(load_callback(f"{tmp_path}/watch.py:Watch")).__name__ == "Watch"
     for name, message in {
         "Empty": "has none of the methods on_run_start, ",
-        "Needy": "cannot be made without arguments",
+        "Needy": "cannot be created without arguments",
         "function": "is a function; expected a class",
         "Wach": "did you mean 'Watch'",
     }.items():

@@ -342,7 +342,7 @@ def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypat
     assert "unknown option in --accept-changes: 'rewad'; did you mean 'reward'" in capsys.readouterr().err
     weights = ["--reward", str(first / "r.py:f=2")]
     assert main(["rl", "--resume", "moved", *weights, "--accept-changes", "model", "--quiet"]) == 2
-    assert "what --reward reads has changed" in capsys.readouterr().err
+    assert "what --reward reads changed" in capsys.readouterr().err
     assert main(["rl", "--resume", "moved", "--accept-changes=--reward,dataset", "--quiet"]) == 0
     run = read_run(Path("moved"))
     assert [row["step"] for row in run.metrics] == [1, 2, 3, 4]

@@ -114,7 +114,7 @@ def test_a_tracker_that_cannot_be_reached_costs_no_step(tmp_path, monkeypatch, c
     session, _ = train(output=tmp_path / "run", tracking=Tracking(("mlflow",)))
     assert session.step == 6 and len(read_run(tmp_path / "run").metrics) == 7
     said = capsys.readouterr().err
-    assert said.count("tracker mlflow failed") == 1 and "the run goes on without it" in said
+    assert said.count("tracker mlflow failed") == 1 and "the run continues without it" in said
     for thread in threading.enumerate():  # one that still tries would write into the next test's store
         if thread.name == "tracker mlflow":
             thread.join(60)

@@ -82,7 +82,7 @@ def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
         raise UserError(f"in_memory takes a list of rows; got {kind}; {hint or 'a file or hub id is a source itself'}")
     if not hasattr(rows, "__len__"):
         raise UserError(
-            f"in_memory takes rows that have a length; got {kind}, which may be infinite; take the rows "
+            f"in_memory takes rows that have a length; got {kind}, which is read once and may be endless; take rows "
             "you want first, such as list(data.take(10_000))"
         )
     kept: list[dict[str, Any]] = []

@@ -67,7 +67,7 @@ def new_file(output: str, *, option: str = "output") -> Path:
         raise UserError(f"an output file is required: `{option}=NAME.jsonl`; got {output!r}")
     path = Path(output).expanduser()
     if path.exists():
-        raise UserError(f"{path} exists; remove it, or pass another name as `{option}`")
+        raise UserError(f"{path} exists already; remove it, or pass another name as `{option}`")
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent}; create it first")
     return path
