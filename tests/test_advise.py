@@ -62,7 +62,7 @@ def test_a_laptop_is_given_an_adapter():
 @pytest.mark.parametrize(
     ("have", "compute", "what"),
     [
-        ([], "gpu", "nothing to learn from yet"),
+        ([], "gpu", "every method needs feedback"),
         (["pears"], "gpu", "unknown kind of feedback 'pears'.*pairs"),
         (["pairs"], "gpus", "unknown compute 'gpus'.*gpu"),
     ],

@@ -247,8 +247,7 @@ def test_run_directory_that_is_not_empty(fails, here):
     main(words("sft", "--output run --quiet"))
     found = fails(words("sft", "--output run"))
     assert found == (
-        "run directory run is not empty; give one that is new or empty, "
-        "or type --resume run to go on with the run in it"
+        "run directory run is not empty; pass a new or empty one, or type --resume run to continue the run in it"
     )
 
 
@@ -271,8 +270,8 @@ def test_no_disk_space_at_a_checkpoint(fails, here, monkeypatch, command):
     monkeypatch.setattr(checkpoint, "save_file", full)
     found = fails(words(command, "--steps 3 --save-every 1 --output run"), code=1)
     assert found.startswith("checkpoint of step 2 not saved in run/checkpoints: no space left; it needs more than ")
-    assert "make room there, then resume (earlier checkpoints are as they were)" in found
-    assert found.endswith("step 1 is saved in run, --resume goes on from there")
+    assert "free some space there, then resume (earlier checkpoints are unchanged)" in found
+    assert found.endswith("step 1 is saved in run, --resume continues from there")
     assert checkpoints(here / "run") == ["step-000001"]
     assert main([command, "--resume", "run", "--quiet"]) == 0
     assert checkpoints(here / "run") == ["step-000002", "step-000003"]
@@ -363,7 +362,7 @@ def test_no_disk_space_while_a_step_is_logged(fails, here, monkeypatch, command,
     monkeypatch.undo()
     monkeypatch.chdir(here)
     step = int(checkpoints(here / "run")[-1][5:])
-    assert found.endswith(f"make room there; step {step} is saved in run, --resume goes on from there")
+    assert found.endswith(f"free some space there; step {step} is saved in run, --resume continues from there")
     assert main([command, "--resume", "run", "--quiet"]) == 0
     rows = [json.loads(line) for line in (here / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == list(range(1, 7))
@@ -379,7 +378,7 @@ def test_no_disk_space_for_a_new_run_leaves_the_directory_as_it_was(fails, here,
 
     monkeypatch.setattr(Path, "write_text", full)
     found = fails(words("sft", "--output run"), code=1)
-    assert found == "no space left on the disk while run/environment.json was written; make room there"
+    assert found == "no space left on the disk while run/environment.json was written; free some space there"
     monkeypatch.setattr(Path, "write_text", written)
     assert main(words("sft", "--output run --quiet")) == 0
 
@@ -413,7 +412,7 @@ def test_a_run_that_cannot_be_written_is_not_gone_on_with(fails, here, disk, com
     disk(number, "run/")
     assert fails([command, "--resume", "run", "--steps", "3"]) == (
         f"run cannot be written: {os.strerror(number)}; make it writable, or copy it to another disk and --resume the "
-        "copy; the last good checkpoint is run/checkpoints/step-000002"
+        "copy; the last checkpoint is run/checkpoints/step-000002"
     )
     assert kept(here / "run") == before
 
@@ -424,14 +423,14 @@ def test_no_disk_space_when_a_run_is_gone_on_with(fails, here, disk, monkeypatch
     disk(errno.ENOSPC, file)
     found = fails(["sft", "--resume", "run", "--steps", "3"], code=1)
     assert found.startswith("no space left on the disk while run/") and file in found
-    assert found.endswith("make room there; the last good checkpoint is run/checkpoints/step-000002")
+    assert found.endswith("free some space there; the last checkpoint is run/checkpoints/step-000002")
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert main(["sft", "--resume", "run", "--steps", "3", "--quiet"]) == 0
     assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2, 3]
 
 
-GOES_ON = "step 2 is saved in run, --resume goes on from there"
+GOES_ON = "step 2 is saved in run, --resume continues from there"
 
 
 @pytest.mark.parametrize(
@@ -464,8 +463,9 @@ def test_a_disk_that_is_full_before_the_first_checkpoint(fails, here, monkeypatc
 
     monkeypatch.setattr(RunDirectory, "_open", full)
     assert fails(words("sft", "--steps 2 --output run"), code=1) == (
-        "no space left on the disk while run/metrics.jsonl was written; make room there; run has no checkpoint yet, "
-        "--resume run starts it again"
+        "no space left on the disk while run/metrics.jsonl was written; free some space there; run has no checkpoint "
+        "yet, "
+        "--resume run starts it from the first step"
     )
 
 
@@ -487,7 +487,7 @@ def test_truncated_checkpoint(here, capsys, command):
     assert main([command, "--resume", "run", "--json"]) == 0
     out, err = capsys.readouterr()
     told = next(line for line in err.splitlines() if "step-000002" in line)
-    assert "masters.safetensors has" in told and "going on from step 1" in told
+    assert "masters.safetensors has" in told and "resuming from step 1" in told
     assert json.loads(out.splitlines()[-1])["steps"] == 2
     assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2]
 
@@ -504,7 +504,7 @@ def test_a_run_whose_checkpoints_are_gone_cannot_be_resumed(fails, here, command
     main(words(command, "--steps 1 --output run --quiet"))
     shutil.rmtree(here / "run" / "checkpoints")
     assert fails([command, "--resume", "run"]).startswith(
-        "run/checkpoints has no checkpoint, and the run has had one; put it back"
+        "run/checkpoints has no checkpoint, although the run had saved one; restore it"
     )
 
 
@@ -546,7 +546,7 @@ def test_a_configuration_that_was_edited_is_another_one(fails, here, command, mo
     before = kept(here / "run")
     for words_of_it in ([], ["--steps", "2"]):
         assert fails([command, "--resume", "run", *words_of_it]) == (
-            f"run/config.toml has been edited: {difference}; to go on as before put that back, or type {typed}"
+            f"run/config.toml has been edited: {difference}; to continue as before, undo that, or type {typed}"
         )
     assert kept(here / "run") == before
     assert main([command, "--resume", "run", "--quiet", *typed.split()]) == 0
@@ -558,7 +558,7 @@ def test_what_may_differ_may_be_edited_and_is_said(here, capsys):
     assert main(words("sft", "--steps 1 --output run --quiet")) == 0
     edit(here / "run", "steps = 1\n", "steps = 2\n")
     assert main(["sft", "--resume", "run"]) == 0
-    assert "other options than before: steps was 1, now 2" in " ".join(capsys.readouterr().err.split())
+    assert "changed options: steps was 1, now 2" in " ".join(capsys.readouterr().err.split())
     assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2]
     edit(here / "run", "steps = 2\n", "steps = 1\n")  # what it went on with counts
     assert main(["sft", "--resume", "run"]) == 2

@@ -277,23 +277,23 @@ def test_version(run):
         ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
         (
             "preference --iterate 5",
-            "preference --iterate is a command of its own now; type: posttrain online-preference",
+            "preference --iterate is now a command of its own; type: posttrain online-preference",
         ),
         (
             "preference --iterate=5",
-            "preference --iterate is a command of its own now; type: posttrain online-preference",
+            "preference --iterate is now a command of its own; type: posttrain online-preference",
         ),
         (
             "preference --iterate 5 --help",
-            "preference --iterate is a command of its own now; type: posttrain online-pre",
+            "preference --iterate is now a command of its own; type: posttrain online-pre",
         ),
         (
             "reward-model --ratings r.jsonl",
-            "reward-model --ratings is a command of its own now; type: posttrain reward-m",
+            "reward-model --ratings is now a command of its own; type: posttrain reward-m",
         ),
         (
             "evaluate --suite reward --model m",
-            "evaluate --suite is a command of its own now; type: posttrain evaluate-re",
+            "evaluate --suite is now a command of its own; type: posttrain evaluate-re",
         ),
         ("rl --importance-cap 2", "--importance-cap was renamed; type --tis-cap"),
         ("rl --renew_reference=2", "--renew_reference was renamed; type --ref-sync-every"),
@@ -387,7 +387,7 @@ def test_algorithms_and_explain_for_people(run):
 
 
 def test_models(run, monkeypatch):
-    assert "not here yet; type: posttrain models pull smollm2-135m-instruct" in run("models", "list")[1]
+    assert "not downloaded; type: posttrain models pull smollm2-135m-instruct" in run("models", "list")[1]
     (row,) = json.loads(run("models", "list", "--json")[1])
     assert (row["name"], row["path"]) == ("smollm2-135m-instruct", None)
 
@@ -502,8 +502,8 @@ def test_a_run_goes_on_from_the_model_that_it_began_with(run, sft, here):
     (here / "first" / "checkpoints" / "step-000001").rename(here / "elsewhere")
     code, _, err = run("sft", "--resume", "second", "--steps", "3")
     assert code == 2 and err.startswith(
-        f"posttrain: second began from {here}/first/checkpoints/step-000001, which is gone, and first is "
-        "first/checkpoints/step-000004 now; put the first back, or start a new run from the second"
+        f"posttrain: second was started from {here}/first/checkpoints/step-000001, which was not found, and first is "
+        "first/checkpoints/step-000004 now; restore the first, or start a new run from the second"
     )
 
 
@@ -586,7 +586,7 @@ def test_a_stopped_run_says_how_to_go_on(sft, here, sent, expected):
     process.send_signal(sent)
     rest = process.communicate(timeout=300)[1]
     assert process.returncode == expected, seen + rest
-    assert rest.endswith("saved; go on with: posttrain sft --resume 'a run'\n")
+    assert rest.endswith("saved; resume with: posttrain sft --resume 'a run'\n")
     assert f"stopped by {sent.name} after step" in rest
     assert list((here / "a run" / "checkpoints").glob("step-*"))
 
@@ -669,7 +669,7 @@ def test_report_of_a_run_of_several_parts(run, here):
         RunDirectory.create(here / "a/rl", "rl", {}) as part,
     ):
         code, _, err = run("report", "a")
-        assert (code, err) == (2, "posttrain: a has logged nothing yet; wait until its first step is done\n")
+        assert (code, err) == (2, "posttrain: a has no metrics yet; wait until its first step is finished\n")
         part.log_metrics(1, {"loss": 0.5})
         assert run("report", "a") == (0, "a/report.html\n", "")
     code, _, err = run("report", "a")

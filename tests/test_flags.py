@@ -150,8 +150,8 @@ ROWS = {
             "--algorithm kto, or of convert --to judgements or --to demo",
         ),
         ("convert --dataset gym:chain_sum --output o.jsonl", "it can be a --dataset of rl and evaluate"),
-        ("convert --dataset said.jsonl --output o.csv", "say where to write with --output NAME.jsonl"),  # runs
-        ("sft --output used --dry-run", "or type --resume used to go on with the run in it"),
+        ("convert --dataset said.jsonl --output o.csv", "an output file is required: --output NAME.jsonl"),  # runs
+        ("sft --output used --dry-run", "or type --resume used to continue the run in it"),
         ("score --dataset said.jsonl --judge a=http://x/v1#m --judge-prompt 'b", "cannot read --judge-prompt"),
         (
             "score --dataset said.jsonl --reward asks.py:asks --quiet",

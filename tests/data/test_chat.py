@@ -46,7 +46,7 @@ def test_training_text_and_mask_are_those_written_by_hand(name, conversation, ex
 
 @pytest.mark.parametrize("name, conversation", [case[:2] for case in CASES if case[2] is None])
 def test_a_conversation_that_one_sequence_cannot_hold_is_an_error(name, conversation):
-    with pytest.raises(TemplateError, match=r"System role not supported|rewrites what came before message"):
+    with pytest.raises(TemplateError, match=r"System role not supported|rewrites the turns before message"):
         CHATS[name].training_ids(conversation)
 
 

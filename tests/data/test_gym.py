@@ -101,7 +101,7 @@ def test_wrong_split_and_size():
 
 def test_a_family_that_runs_out_of_questions_says_how_many_it_has():
     with pytest.raises(
-        UserError, match=r"gave only \d+ heldout questions in 12000 draws, 200 were asked for; ask for fewer"
+        UserError, match=r"gave only \d+ heldout questions in 12000 draws, 200 were requested; request fewer"
     ):
         load_gym(SMALL, size=200, split="heldout")
 

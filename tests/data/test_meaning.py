@@ -288,7 +288,7 @@ def test_what_a_public_layout_has_no_place_for_is_not_lost_in_silence(tmp_path, 
 def test_a_record_that_nobody_has_annotated_is_left_out_and_named(tmp_path):
     record = json.loads((FILES / "argilla_record.jsonl").read_text(encoding="utf-8"))
     found = load_preferences(write(tmp_path, record | {"responses": {}}, record))
-    assert len(found) == 1 and found.left_out == ("rows.jsonl line 1: nobody has annotated it",)
+    assert len(found) == 1 and found.left_out == ("rows.jsonl line 1: it has no annotations",)
 
 
 def test_a_label_of_0_beside_one_of_minus_1_is_neither_good_nor_bad(tmp_path):

@@ -134,7 +134,7 @@ def test_a_pair_shares_its_prompt_and_learns_each_response_from_its_first_token_
     [
         ("\n\nHuman: x\n\nAssistant: b", "answer different prompts"),
         ("\n\nHuman: a\n\nAssistant: b", "are the same"),
-        ("\n\nHuman: a\n\nAssistant:", "'rejected' has a turn in which nothing is said"),
+        ("\n\nHuman: a\n\nAssistant:", "'rejected' has an empty turn"),
     ],
 )
 def test_what_nothing_can_be_learned_from_is_left_out_and_named(tmp_path, rejected, problem):
@@ -147,7 +147,7 @@ def test_what_nothing_can_be_learned_from_is_left_out_and_named(tmp_path, reject
     (left_out,) = found.left_out
     assert "pairs.jsonl line 2: " in left_out and left_out.endswith(problem)
     path.write_text(json.dumps(bad) + "\n")
-    with pytest.raises(DataError, match=f"line 1: .*{problem}, and nothing can be learned from the other rows either"):
+    with pytest.raises(DataError, match=f"line 1: .*{problem}, and no other row can be used for training"):
         load_preferences(str(path))
 
 
@@ -300,7 +300,7 @@ def test_a_prompt_beside_whole_conversations_is_not_lost(tmp_path, prompt, said)
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = load_preferences(str(tmp_path / "pairs.jsonl"))
     if said is None:
-        assert "'chosen' does not go on from 'prompt'" in found.left_out[0] and len(found.items) == 1
+        assert "'chosen' does not continue 'prompt'" in found.left_out[0] and len(found.items) == 1
     else:
         assert [message.content for message in found.items[0].prompt] == said and not found.left_out
 

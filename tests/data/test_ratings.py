@@ -29,9 +29,9 @@ def test_our_own_layout_and_an_attribute_that_nobody_rated(tmp_path):
 def test_a_row_that_nobody_rated_is_left_out_and_named(tmp_path):
     changes = ({"ratings": {"correct": None}}, {"ratings": None}, {"completion": ""}, {"completion": " "})
     found = load_ratings(write(tmp_path, OWN, *(OWN | change for change in changes[:3])))
-    why = "nobody rated it, or it says nothing"
+    why = "it has no rating, or no text"
     assert len(found.items) == 1 and found.left_out == tuple(f"ratings.jsonl line {n}: {why}" for n in (2, 3, 4))
-    with pytest.raises(DataError, match="says nothing, and nothing can be learned"):
+    with pytest.raises(DataError, match="or no text, and no other row"):
         load_ratings(write(tmp_path, OWN | {"ratings": {}}))
 
 

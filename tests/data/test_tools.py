@@ -316,7 +316,7 @@ def test_content_and_several_calls_are_one_turn():
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma2", "mistral", "phi3"])
 def test_a_template_that_knows_no_tools_is_an_error_and_not_silence(name):
-    with pytest.raises(TemplateError, match=r"does not show the tool 'weather'; give one .* with `chat_template`"):
+    with pytest.raises(TemplateError, match=r"does not render the tool 'weather'; give one .* with `chat_template`"):
         CHATS[name].prompt_ids(DIALOGUE[:1])
     bare = (replace(DIALOGUE[0], tools=()), *DIALOGUE[1:])
     with pytest.raises(TemplateError, match=r"drops part of assistant turn 1 \(of 'weather'\)|refuses"):
@@ -458,7 +458,9 @@ def test_two_responses_may_differ_in_their_calls_alone():
 
 def test_a_pair_whose_reasoning_is_apart_is_an_error():
     said = [[{"role": "assistant", "content": c, "reasoning": "x"}] for c in "ab"]
-    with pytest.raises(DataError, match="line 17: field 'chosen' has its reasoning apart; write it into the content"):
+    with pytest.raises(
+        DataError, match="line 17: field 'chosen' has its reasoning apart from the content; write it there"
+    ):
         pair(prompt="?", chosen=said[0], rejected=said[1])
 
 

@@ -143,7 +143,7 @@ def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
     assert found.ci95 == pytest.approx((16 / 3 - half, 16 / 3 + half))
     assert numbers(found)["reward"] == 16 / 3 and "accuracy" not in numbers(found)
     exam = Examination("a model", sampled=summarize(groups, "right", greedy=False))
-    assert exam.lines()[0].startswith("  sampled  pass@1 50.0 %")
+    assert exam.lines()[0].startswith("  sampled  pass@1 50.0%")
     again = exam.judged_by("")
     assert again.lines()[0].startswith("  sampled  mean reward 5.333 (1.876 to 8.790); 3 tasks")
     assert again.metrics()["sampled/reward"] == 16 / 3 and "sampled/accuracy" not in again.metrics()

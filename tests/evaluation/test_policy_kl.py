@@ -88,5 +88,5 @@ def test_a_model_of_other_tokens_is_refused(now, tmp_path):
         refuse_incomparable(str(tmp_path / "padded"), now, asked(1), 1)
     other.add_tokens(["<seen>"])
     other.save_pretrained(tmp_path / "padded")  # whose embedding has a row for it
-    with pytest.raises(ModelError, match=r"padded' and '.*model' have other tokens; name an earlier state"):
+    with pytest.raises(ModelError, match=r"padded' and '.*model' have other tokens; pass an earlier state"):
         refuse_incomparable(str(tmp_path / "padded"), now, asked(1), 1)

@@ -1,20 +1,60 @@
-"""docs/algorithms.md is what the algorithms say of themselves. Run as a program, this writes it anew."""
+"""docs/algorithms.md is made from the algorithms' own files. Run as a program, this writes it anew."""
 
 import re
 from pathlib import Path
 
-from posttrain import catalogue
+from posttrain import algorithms, catalogue
 from posttrain.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+INTRODUCTION = (
+    "Written by `python -m tests.examples.test_algorithms_page` from the files in `src/posttrain/algorithms/`: change "
+    "those. `posttrain algorithms` prints the table, `posttrain explain NAME` one of the texts, and `posttrain advise` "
+    "recommends one for your data and hardware.",
+    "",
+    "*Models in memory* is for full fine-tuning with default hyperparameters. With `--lora-rank` every algorithm "
+    "holds one network: the reference is the policy with its adapter disabled, and the critic a value head on its "
+    "trunk (`--critic own` holds a second network); a teacher is always a separate model. Reference logprobs of pairs"
+    " are precomputed before training, so the reference is not in memory, except with `online-preference`. *Passes "
+    "per step* counts forward passes over the batch, sampling excluded: of reference, teacher and critic, and of the "
+    "policy, which has a backward pass too, once for each update.",
+)
+
+
+def page() -> str:
+    """A table of all algorithms, then `explain` of each."""
+    head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes per step")
+    lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in catalogue.rows():
+        arxiv = row.paper[:1].isdigit()
+        paper = f"[{row.paper}](https://arxiv.org/abs/{row.paper})" if arxiv else row.paper
+        cells = (f"[{row.name}](#{anchor(row.name)})", f"`posttrain {algorithms.COMMANDS[row.family]}`", paper)
+        lines.append("| " + " | ".join([*cells, ", ".join(row.needs), str(row.models), str(row.forwards)]) + " |")
+    for row in catalogue.rows():
+        lines += [
+            "",
+            f'<a id="{anchor(row.name)}"></a>',
+            "",
+            f"## {row.name}",
+            "",
+            "```text",
+            catalogue.explain(row.name).rstrip(),
+            "```",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def anchor(name: str) -> str:
+    """The anchor of an algorithm's section."""
+    return name.replace("+", "-plus")
 
 
 def test_the_page_in_docs_is_current():
     said = PAGE.read_text(encoding="utf-8")
-    assert said == catalogue.page(), "type: python -m tests.examples.test_algorithms_page"
+    assert said == page(), "type: python -m tests.examples.test_algorithms_page"
     links, anchors = (re.findall(pattern, said) for pattern in (r"\]\(#([^)]*)\)", r'<a id="([^"]*)">'))
     assert links == anchors and len(set(anchors)) == len(ALGORITHMS)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(catalogue.page(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

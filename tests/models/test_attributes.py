@@ -175,20 +175,20 @@ def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
         load_attributes(str(tmp_path / "saved"), two, [1.0] * 2, dtype=torch.float32)
     with pytest.raises(ModelError, match="with other heads; start from a language model"):
         load_attributes(str(tmp_path / "plain"), two, [1.0] * 2, dtype=torch.float32)
-    with pytest.raises(ModelError, match="it scores as a whole folder, with its gate"):
+    with pytest.raises(ModelError, match="it scores as a folder with its gate"):
         load_reward_model(str(tmp_path / "saved"), dtype=torch.float32)
     with pytest.raises(ModelError, match="no reward model"):
         load_scores(str(tmp_path / "model"), dtype=torch.float32)
     model.mixture = model.mixture._replace(finished=False)
     model.save(tmp_path / "unfinished", padding=0)
-    with pytest.raises(ModelError, match="before what makes one score of its attributes was learned; go on with"):
+    with pytest.raises(ModelError, match="before its gate was trained; continue with"):
         load_scores(str(tmp_path / "unfinished"), dtype=torch.float32)
     gate = tmp_path / "saved" / "gate.safetensors"
     assert set(load_file(gate)) == {"inner.weight", "inner.bias", "outer.weight", "outer.bias"}
     gate.rename(tmp_path / "plain" / "gate.safetensors")
     with pytest.raises(ModelError, match="with its gate"):
         load_scores(str(tmp_path / "saved"), dtype=torch.float32)
-    with pytest.raises(ModelError, match="does not say how to use it"):
+    with pytest.raises(ModelError, match="has a gate without its configuration"):
         load_scores(str(tmp_path / "plain"), dtype=torch.float32)
 
 

@@ -272,7 +272,7 @@ def test_a_classifier_with_several_scores_and_a_broken_adapter_are_refused(tmp_p
         load_reward_model(str(tmp_path / "three"), dtype=torch.float32)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="does not say which model"):
+    with pytest.raises(ModelError, match="does not name the adapter's base"):
         load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ModelError, match="cannot load a language model"):

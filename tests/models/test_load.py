@@ -132,7 +132,7 @@ def test_weights_that_are_not_there_are_named_and_not_made_up(tmp_path):
 
 def test_a_reward_model_is_no_policy(tmp_path):
     load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32).save(tmp_path / "scorer", padding=0)
-    with pytest.raises(ModelError, match="scores sequences and writes none"):
+    with pytest.raises(ModelError, match="is a sequence classifier"):
         load_model(str(tmp_path / "scorer"), dtype=torch.float32)
 
 
@@ -173,7 +173,7 @@ def save_with(folder, name, **fields):
 def test_a_head_that_makes_logits_in_another_way_is_refused():
     network = tiny_llama().network
     network.lm_head.register_forward_hook(lambda module, x, products: products * 0.25)
-    with pytest.raises(ModelError, match="makes logits in a way that posttrain does not compute"):
+    with pytest.raises(ModelError, match="computes logits in a way that posttrain does not support"):
         wrap(network, name="scaled", context=24)
 
 
@@ -228,7 +228,7 @@ def test_an_adapter_whose_base_is_gone_names_both_folders_and_what_to_do(adapter
     with pytest.raises(ModelError) as error:
         ask(str(adapter))
     assert str(error.value) == (
-        f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or a link to "
+        f"the adapter in '{adapter}' needs the model '{base}', which was not found; restore it, or link to "
         f"where it is now: ln -s MODEL '{base}'"
     )
     base.symlink_to(adapter.parent / "moved")
@@ -241,7 +241,7 @@ def test_an_adapter_whose_base_is_damaged_or_an_adapter_names_the_adapter_first(
         loaded(str(adapter))
     (adapter.parent / "base" / "adapter_config.json").write_text("{}")
     with pytest.raises(
-        ModelError, match=r"^the adapter in '.*adapter' belongs to '.*base', an adapter too; merge that"
+        ModelError, match=r"^the adapter in '.*adapter' was trained on the adapter '.*base'; merge that"
     ):
         loaded(str(adapter))
 

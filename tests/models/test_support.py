@@ -16,12 +16,12 @@ from posttrain.models.throughput_probe import probe
 from tests.data.families import of_family
 
 REFUSED = {
-    "mamba": ({}, "carry a state from token to token"),
-    "falcon_mamba": ({}, "carry a state from token to token"),
+    "mamba": ({}, "layers are recurrent"),
+    "falcon_mamba": ({}, "layers are recurrent"),
     "llama4_text": ({}, "chunked_attention"),
-    "qwen3_next": ({}, "carry a state from token to token"),
-    "lfm2": ({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}, r"does not compute \(conv\)"),
-    "bloom": ({}, "does not go through transformers' registry"),
+    "qwen3_next": ({}, "layers are recurrent"),
+    "lfm2": ({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}, r"does not support \(conv\)"),
+    "bloom": ({}, "does not use transformers' registry"),
     "bart": ({}, "only decoders are trained"),
     "gemma3": ({}, "only text models are trained"),
     "starcoder2": (
@@ -102,7 +102,7 @@ def test_a_type_outside_the_matrix_that_mixes_tokens_elsewhere_is_refused(dtype)
     network = untested().to(dtype)
     # as a convolution or a token shift would
     network.model.layers[0].mlp.register_forward_pre_hook(lambda module, x: (x[0] + x[0].roll(1, dims=1),))
-    with pytest.raises(ModelError, match="type gemma compute other numbers on packed rows"):
+    with pytest.raises(ModelError, match="type gemma compute different outputs for packed rows"):
         wrap(network, name="gemma", context=64)
 
 

@@ -162,7 +162,7 @@ def test_an_index_that_is_none_is_refused(changed, text):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(text)
     (said,) = refusals(folder)
-    assert "model.safetensors.index.json does not say which file has a weight" in said
+    assert "model.safetensors.index.json has no map from weights to files" in said
 
 
 def test_links_as_in_the_cache_of_the_hub_are_followed(changed, tmp_path):

@@ -127,7 +127,7 @@ def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):
     assert main(["annotate", "consensus", str(out)]) == 0
     assert "known" not in capsys.readouterr().out
     pairs = ["annotate", "export", "--store", asked, "--project", "p", "--to", "pairs", "--output"]
-    assert main([*pairs, str(out)]) == 2 and "is there already" in capsys.readouterr().err
+    assert main([*pairs, str(out)]) == 2 and "exists already" in capsys.readouterr().err
     assert main([*pairs, str(tmp_path / "pairs.jsonl")]) == 0
     (pair,) = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert (pair["chosen"], pair["rejected"], pair["strength"], pair["item"]) == ("c", "b", 1, "q0")
@@ -365,7 +365,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_sampled(folder, t
     options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--completions", "1"]
     moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--kl-from", now, "--quiet"]
     assert main(["annotate", "import", *options, *moved]) == 2
-    assert "have other tokens; name an earlier state" in " ".join(capsys.readouterr().err.split())
+    assert "have other tokens; pass an earlier state" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_answer_that_two_models_give_is_the_firsts_and_counts_twice_for_how_far_they_moved(folder, tmp_path):

@@ -91,7 +91,7 @@ def test_several_are_kept_if_they_say_something_else_and_earned_enough(config):
     found = run(good, quiet=True)
     assert kept(good) == {"1?": [("ab", 1.0)], "3?": [("a", 1.0)]}
     assert (found.kept, found.without) == (2, 1)
-    assert "2 answers to 2 of 3 prompts" in found.lines()[-1] and "1 answers were cut off" in found.lines()[-1]
+    assert "2 answers to 2 of 3 prompts" in found.lines()[-1] and "1 answers were truncated" in found.lines()[-1]
 
 
 def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted(config, tmp_path):
@@ -111,7 +111,7 @@ def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_count
     ("options", "why"),
     [
         ({"at_least": 2.0}, "note: no answer that ended earned --at-least 2; the most was 1"),
-        ({"max_new_tokens": 1}, "note: every answer was cut off at --max-new-tokens 1; type more"),
+        ({"max_new_tokens": 1}, "note: every answer was truncated at --max-new-tokens 1; raise it"),
     ],
 )
 def test_where_nothing_is_kept_no_file_is_written_and_the_reason_is_told(config, options, why):
@@ -163,7 +163,7 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": ""}, "say where to write with `output=NAME.jsonl`"),
+        ({"output": ""}, "an output file is required: `output=NAME.jsonl`"),
         ({"output": "nowhere/best.jsonl"}, "there is no folder nowhere"),
         ({"keep": 0}, "--keep must be 1 or more"),
         ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, 
 
 def test_a_file_that_is_there_is_not_lost(config, tmp_path):
     (tmp_path / "best.jsonl").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         run(config, quiet=True)
     assert (tmp_path / "best.jsonl").read_text() == "mine"
 

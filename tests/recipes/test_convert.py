@@ -77,8 +77,8 @@ def test_options_of_reading_hold(tmp_path):
     [
         ({"dataset": ""}, "--dataset is required"),
         ({"to": "pair"}, "did you mean 'pairs'"),
-        ({"output": ""}, "say where to write with `output=NAME.jsonl`"),
-        ({"output": "there.jsonl"}, "is there already"),
+        ({"output": ""}, "an output file is required: `output=NAME.jsonl`"),
+        ({"output": "there.jsonl"}, "exists already"),
         ({"output": "nowhere/out.jsonl"}, "there is no folder nowhere"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_run_reads_its_environment_from_itself_and_refuses_another_one(posttra
     Path("game.py").write_text(changed)
     code, err = posttrain("rl", "--resume", "elsewhere/moved", "--steps", "2", "--quiet")
     assert code == 2 and err.count("\n") == 1
-    assert "what --environment reads has changed since the run began" in err and "--accept-changes environment" in err
+    assert "what --environment reads changed since the run started" in err and "--accept-changes environment" in err
     more = ["--resume", "elsewhere/moved", "--accept-changes", "environment", "--quiet"]
     assert posttrain("rl", *more, "--steps", "2")[0] == 0
     assert read_run(Path("elsewhere/moved")).environment["resumed"][-1]["accepted"] == ["environment"]

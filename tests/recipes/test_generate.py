@@ -88,7 +88,7 @@ def test_other_words_than_those_of_training_are_noted(folder, engine, tmp_path):
 def test_speed_and_the_reason_of_the_end(folder, engine):
     found = run(Generate(model=folder, prompt="2+2?", max_new_tokens=3, n=2), quiet=True)
     assert found.tokens_per_second == pytest.approx(6 / found.seconds)
-    assert found.lines()[:2] == ["2+2", "  [3 tokens, cut off by --max-new-tokens]"]
+    assert found.lines()[:2] == ["2+2", "  [3 tokens, truncated by --max-new-tokens]"]
     summary = found.summary()
     assert summary["completions"][0] == {
         "prompt": "2+2?",
@@ -121,7 +121,7 @@ def test_a_turn_that_was_cut_off_is_closed_before_the_next(folder, engine, capsy
     run(config, lines=["Hello", "Go on"])
     first, second = (request.token_ids for request in asked(engine))
     assert second[len(first) + 2] == STOP
-    assert "cut off by --max-new-tokens" in capsys.readouterr().out
+    assert "truncated by --max-new-tokens" in capsys.readouterr().out
 
 
 def test_a_real_model_says_the_same_for_the_same_seed(folder):

@@ -98,7 +98,7 @@ def test_a_server_that_goes_down_stops_the_run_and_a_resumed_one_asks_nothing_tw
     code, out, err = posttrain(*rl, "--output", "run")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"posttrain: kind gave no reply in 3 attempts at {server.address}; the last one: HTTP 500")
-    assert err.endswith("; step 1 is saved in run, --resume goes on from there\n")
+    assert err.endswith("; step 1 is saved in run, --resume continues from there\n")
     answered = len(server.asked) - 3
     server.fault = lambda body: None
     assert posttrain("rl", "--resume", "run", "--quiet")[0] == 0

@@ -208,7 +208,7 @@ def test_what_is_saved_before_the_gate_has_learned_cannot_score(config, tmp_path
         about = json.loads((path / "config.json").read_text(encoding="utf-8"))["reward_attributes"]
         finished[step] = about["finished"]
         if not about["finished"]:
-            with pytest.raises(ModelError, match=r"go on with `resume=RUN` \(`steps=N`"):
+            with pytest.raises(ModelError, match=r"continue with `resume=RUN` \(`steps=N`"):
                 load_scorer(str(path))
     assert finished == {2: False, 3: True, 4: False, 6: True}
     logged = [row["step"] for row in read_run(found.run).metrics if "evaluation/accuracy" in row]

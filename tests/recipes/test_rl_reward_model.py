@@ -155,8 +155,8 @@ def test_gold_is_read_on_held_out_tasks_beside_the_distance_and_never_learned_fr
     without = [row["reward/mean"] for row in read_run(plain.run).metrics if "reward/mean" in row]
     assert without == [row["reward/mean"] for row in read_run(found.run).metrics if "reward/mean" in row]
     assert "evaluation/kl" not in read_run(plain.run).metrics[0] and found.before.reward == plain.before.reward
-    assert "Is the reward being gamed?" in (found.run / "report.html").read_text(encoding="utf-8")
-    assert "Is the reward being gamed?" not in (plain.run / "report.html").read_text(encoding="utf-8")
+    assert "Reward overoptimisation" in (found.run / "report.html").read_text(encoding="utf-8")
+    assert "Reward overoptimisation" not in (plain.run / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_gold_reward_is_the_weighted_sum_of_its_parts(config, folder, tmp_path):
@@ -257,7 +257,7 @@ def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, sc
     train(learned, output=tmp_path / "run")
     assert train(replace(learned, steps=2), resume=tmp_path / "run").steps == 2
     reward_model.run(replace(scoring, steps=3, decay="constant"), resume=judge.run, quiet=True)
-    with pytest.raises(UserError, match="what `reward_model` reads has changed since the run began"):
+    with pytest.raises(UserError, match="what `reward_model` reads changed since the run started"):
         train(replace(learned, steps=3), resume=tmp_path / "run")
 
 

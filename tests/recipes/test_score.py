@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
         ({"reward": ""}, "a reward is required: --reward"),
         ({"reward": "number"}, "did you mean 'numbers'"),
         ({"ensemble_aggregation": "worst"}, "--ensemble-aggregation needs a --reward-model"),
-        ({"output": "there.jsonl"}, "is there already"),
+        ({"output": "there.jsonl"}, "exists already"),
         ({"output": "out.csv"}, "`output=NAME.jsonl`"),
         ({"limit": 0}, "must be 1 or more"),
         ({"dataset": "a" * 300}, "cannot load 'aaa"),

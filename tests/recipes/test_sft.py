@@ -130,7 +130,7 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
     assert f"{len(ROWS) + 1} held-out rows are also in the training data, or twice, and were left out" in said
     assert "of 9 held-out rows the first 8 are used" in said
     assert "1 of 8 held-out examples are over 120 tokens and were left out" in said
-    assert "the learning rate is never past its warmup" in said
+    assert "the learning rate never leaves its warmup" in said
 
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
@@ -217,7 +217,7 @@ def test_best_checkpoint_is_that_of_the_lowest_held_out_loss(config, tmp_path):
 
 def test_a_loss_that_is_not_finite_leaves_the_batch_and_names_the_last_checkpoint(config, tmp_path):
     config = replace(config, lr=1e38, decay="constant", steps=4, save_every=1)
-    with pytest.raises(TrainingError, match=r"^step \d: the (loss|gradient's norm) is .*last good checkpoint is") as e:
+    with pytest.raises(TrainingError, match=r"^step \d: the (loss|gradient's norm) is .*last checkpoint is") as e:
         run(config, output=tmp_path / "run", quiet=True)
     (kept,) = (tmp_path / "run").glob("failed-step-*.json")
     batch = json.loads(kept.read_text())
@@ -256,7 +256,7 @@ def test_a_run_of_an_earlier_version_whose_rows_mean_something_else_now_asks_bef
     first = run(config, output=tmp_path / "run", quiet=True)
     forget(first.run)
     with pytest.raises(
-        InputsChanged, match="the rows of `dataset` are read otherwise than when the run began"
+        InputsChanged, match="the rows of `dataset` are read differently since the run started"
     ) as caught:
         run(replace(config, steps=2), resume=first.run, quiet=True)
     assert caught.value.names == ("dataset",)
@@ -300,8 +300,8 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
         ({"train_on": "lst"}, "did you mean 'last'"),
         ({"eval_share": 1.0}, "0 to below 1"),
         ({"eval_share": -0.1}, "0 to below 1"),
-        ({"eval_share": 1e-9}, "leaves nothing to hold out"),
-        ({"eval_share": 1 - 1e-9}, "leaves nothing to train on"),
+        ({"eval_share": 1e-9}, "leaves no rows to hold out"),
+        ({"eval_share": 1 - 1e-9}, "leaves no rows to train on"),
         ({"eval_share": 0.1, "eval_dataset": "x"}, "exclude each other"),
         ({"eval_every": 5}, "--eval-every needs held-out rows"),
         ({"precision": "float16"}, "precision must be"),

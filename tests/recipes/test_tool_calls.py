@@ -45,13 +45,13 @@ def test_calls_are_learned_by_a_template_of_ones_own_which_is_saved_and_used_aga
     sft = ["sft", "--dataset", write(**ROW), "--model", model, "--examples-per-step", "2", "--steps", "1"]
     code, err = typed(capsys, *sft, "--output", "none")
     assert code == 2 and err.count("\n") == 1
-    assert "the chat template does not show the tool 'weather'; give one that knows tools with --chat-template" in err
+    assert "the chat template does not render the tool 'weather'; give one that knows tools with --chat-template" in err
     assert typed(capsys, *sft, "--chat-template", str(OWN), "--output", "run")[0] == 0
     assert template_of("run") == OWN.read_text(encoding="utf-8")
     prompts = ["--prompts", write(prompt=ROW["messages"][:3], tools=[TOOL]), "--max-new-tokens", "2"]
     assert typed(capsys, "generate", "--model", "run", *prompts)[0] == 0
     code, err = typed(capsys, "generate", "--model", model, *prompts)
-    assert code == 2 and "does not show the tool" in err
+    assert code == 2 and "does not render the tool" in err
     assert typed(capsys, "generate", "--model", model, *prompts, "--chat-template", str(OWN))[0] == 0
 
 

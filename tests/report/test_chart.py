@@ -86,8 +86,8 @@ def test_areas_lie_on_top_of_each_other() -> None:
 def test_pointing_shows_the_step_and_each_curves_own_value() -> None:
     html = render(Chart("t", [line(0.25, 0.5), line(0.75, start=2)], percent=True))
     first, second = re.findall(r'<g class="hover">.*?</g>', html)
-    assert re.sub("<[^>]*>", " ", first).split() == ["step", "1", "25", "%"]
-    assert re.sub("<[^>]*>", " ", second).split() == ["step", "2", "50", "%", "75", "%"]
+    assert re.sub("<[^>]*>", " ", first).split() == ["step", "1", "25%"]
+    assert re.sub("<[^>]*>", " ", second).split() == ["step", "2", "50%", "75%"]
     stacked = render(Chart("t", [line(1.0), line(3.0)], stacked=True))
     assert re.sub("<[^>]*>", " ", re.findall(r'<g class="hover">.*?</g>', stacked)[0]).split() == [
         "step",

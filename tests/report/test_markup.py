@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.report import markup
-from posttrain.report.markup import escape, page
+from posttrain.report.markup import escape
 
 
 class Page(HTMLParser):
@@ -52,12 +52,6 @@ def test_a_long_text_is_cut_before_it_is_escaped() -> None:
     assert escape("<" * 10, limit=3) == "&lt;&lt;&lt; … 7 more characters"
     assert escape("x" * 1_000_000, limit=10).endswith("… 999,990 more characters")
     assert escape("abc", limit=3) == "abc"
-
-
-def test_a_page_forbids_scripts_and_requests() -> None:
-    text = page("<b>", "p { color: red }", "<p>ok</p>")
-    assert "default-src 'none'" in text and "script-src" not in text and "<title>&lt;b&gt;</title>" in text
-    assert text.index("Content-Security-Policy") < text.index("<title>")
 
 
 def test_docstring_examples_run() -> None:

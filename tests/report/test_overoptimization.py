@@ -74,11 +74,11 @@ def test_curves_are_drawn_in_order_of_distance_with_the_law_where_it_can_be_fitt
     points = [Point(d, d, law("rl", 1.0, 0.5, d) if d else 0.0) for d in (3.0, 0.0, 1.0, 4.0, 2.0)]
     found = dict(curves(points))
     assert [x for x, _ in found["gold"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert found["the reward that is learned from"][-1] == (4.0, 4.0)
-    drawn = found["gold, by the law of Gao et al."]
+    assert found["training reward"][-1] == (4.0, 4.0)
+    drawn = found["law of Gao et al., fitted to gold"]
     assert drawn[0] == (0.0, 0.0) and drawn[-1] == pytest.approx((4.0, law("rl", 1.0, 0.5, 4.0)))
-    assert found["where gold was highest"] == [(3.0, law("rl", 1.0, 0.5, 3.0))]
-    assert found["where the law is highest"] == [pytest.approx((math.e, law("rl", 1.0, 0.5, math.e)))]
+    assert found["maximum of gold"] == [(3.0, law("rl", 1.0, 0.5, 3.0))]
+    assert found["maximum of the law"] == [pytest.approx((math.e, law("rl", 1.0, 0.5, math.e)))]
     assert len(curves(points[:3])) == 3  # too few for a law
     rising = [Point(d, d, law("rl", 1.0, 0.2, d) if d else 0.0) for d in (0.0, 1.0, 2.0, 3.0, 4.0)]
     assert len(curves(rising)) == 4  # its highest point, e^4, is out of reach
@@ -88,7 +88,7 @@ def test_each_tenth_of_the_way_counts_alike_for_the_law():
     """However often a policy was read where it stayed, while gold went up and down there."""
     way = [Point(d, d, law("rl", 1.0, 0.5, d) if d else 0.0) for d in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)]
     stayed = [Point(4.0, 4.0, law("rl", 1.0, 0.5, 4.0) - x) for x in (0.1, 0.5)]
-    (once,), (often,) = (dict(curves([*way, *stayed * n]))["where the law is highest"] for n in (1, 50))
+    (once,), (often,) = (dict(curves([*way, *stayed * n]))["maximum of the law"] for n in (1, 50))
     assert often == pytest.approx(once) and 2.0 < once[0] < math.e
 
 

@@ -1,5 +1,5 @@
 from posttrain.report.chart import Chart
-from posttrain.report.panels import SECTIONS, charts, comparison
+from posttrain.report.panels import charts, comparison, sections
 
 ROWS = [
     {
@@ -41,7 +41,7 @@ def test_metrics_share_charts_and_none_is_hidden() -> None:
 
 
 def test_no_metric_is_shown_twice() -> None:
-    keys = [key for _, panels in SECTIONS for panel in panels for key in panel.keys]
+    keys = [key for _, panels in sections() for panel in panels for key in panel.metrics]
     assert len(keys) == len(set(keys))
     everything = [{"step": 1} | {key: 1.0 for key in keys if not key.endswith("/")} | {"reward/a": 1.0, "new/b": 2.0}]
     drawn = [s for _, some in charts(everything) for chart in some for s in chart.series]
@@ -56,3 +56,5 @@ def test_a_comparison_has_one_chart_a_metric_and_one_curve_a_run() -> None:
     ]
     assert [len(s.points) for s in found["KL to the reference"].series] == [0, 1]  # so that b keeps its colour
     assert "mine" in found and not found["Time by phase: train"].stacked
+    own = {"a": [{"step": 1, "my own": 1.0}], "b": []}
+    assert list(by_title(comparison(own))) == ["my own"]

@@ -1,4 +1,4 @@
-"""Whose reward rose most between the first and the last evaluation."""
+"""Completions whose reward rose most between the first and the last evaluation."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_report_shows_them_as_text_before_and_after(tmp_path):
             run.log_metrics(step, {"reward/mean": 0.5})
             run.log_heldout(step, [Sample(f"asked {text}", f"said at {step} {text}", {}, reward) for text in HOSTILE])
         page = body(write_report(run.read()))
-    section = page.partition("Whose reward rose most")[2].partition("</section>")[0]
+    section = page.partition("Largest reward gains")[2].partition("</section>")[0]
     assert "from step 0 to step 4" in section and "0.25 to 0.75" in section
     assert section.count("<details") == 2 * len(HOSTILE) and section.index("said at 0") < section.index("said at 4")
     assert "<script>" not in page and "<img" not in page
@@ -69,5 +69,5 @@ def test_what_comes_after_the_checkpoint_is_written_again(tmp_path):
 def test_without_evaluations_there_is_no_such_section(tmp_path):
     with RunDirectory.create(tmp_path / "run", "rl", {"seed": 1}) as run:
         run.log_metrics(1, {"reward/mean": 0.5})
-        assert "rose most" not in body(write_report(run.read()))
+        assert "Largest reward gains" not in body(write_report(run.read()))
         assert run.read().heldout == []

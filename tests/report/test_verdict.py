@@ -37,14 +37,14 @@ def healthy(steps: int = 40) -> list[dict[str, float]]:
 def test_a_healthy_run_is_called_healthy_and_nothing_else() -> None:
     found = verdict(healthy())
     assert [finding.severity for finding in found] == [Severity.GOOD, Severity.GOOD]
-    assert found[0].title == "The policy earns more reward" and found[1].title == "Nothing looks wrong"
+    assert found[0].title == "The reward rises" and found[1].title == "No problems found"
 
 
 def test_the_worst_comes_first_and_nothing_is_called_fine_then() -> None:
     rows = [row | {"clip_fraction": 0.5, "repetition": 0.02 * row["step"]} for row in healthy()]
     found = verdict(rows)
     assert [finding.severity for finding in found] == [Severity.PROBLEM, Severity.WARNING, Severity.GOOD]
-    assert all(finding.title != "Nothing looks wrong" for finding in found)
+    assert all(finding.title != "No problems found" for finding in found)
 
 
 def test_a_short_run_is_not_judged_but_for_what_any_step_shows() -> None:
@@ -58,9 +58,9 @@ def test_a_short_run_is_not_judged_but_for_what_any_step_shows() -> None:
 
 def test_the_row_before_training_is_no_step() -> None:
     before = {"step": 0, "evaluation/accuracy": 0.2}
-    for steps, said in ((1, "1 step; 8 would say more"), (2, "2 steps; 8 would say more")):
+    for steps, said in ((1, "1 step; at least 8 are needed"), (2, "2 steps; at least 8 are needed")):
         assert verdict([before, *healthy()[:steps]])[-1].evidence == said
-    assert verdict([before, *healthy(8)])[-1].evidence == "8 steps; no check found anything"
+    assert verdict([before, *healthy(8)])[-1].evidence == "8 steps; every check passed"
     assert verdict([before, *healthy(7)])[-1].title == "Too short to judge"
 
 

@@ -44,7 +44,7 @@ def test_parts_of_other_work_are_named_and_left_alone(tmp_path):
     parts = Chunks(output, {"model": "a", "seed": 1})
     parts.add({"n": 1})
     before = parts.path.read_bytes()
-    with pytest.raises(UserError, match=r"best\.jsonl\.part has finished parts of the same with other seed; remove it"):
+    with pytest.raises(UserError, match=r"best\.jsonl\.part has finished parts of this output with other seed"):
         Chunks(output, {"model": "a", "seed": 2})
     assert parts.path.read_bytes() == before
     parts.path.write_text("no parts at all\n{}\n")

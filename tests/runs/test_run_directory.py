@@ -62,7 +62,7 @@ def test_the_default_directory_is_numbered(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_directory_that_is_not_empty_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match=r"is not empty; give one that is new or empty$"):
+    with pytest.raises(UserError, match=r"is not empty; pass a new or empty one$"):
         RunDirectory.create(tmp_path, "rl", CONFIG)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -77,7 +77,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(UserError, match="is a file"):
         RunDirectory.create(tmp_path / "run", "rl", CONFIG)
-    with pytest.raises(UserError, match="cannot be made: Not a directory"):
+    with pytest.raises(UserError, match="cannot be created: Not a directory"):
         RunDirectory.create(tmp_path / "run" / "below", "rl", CONFIG)
 
 
@@ -195,7 +195,7 @@ def test_a_file_that_was_edited_is_compared_with_what_the_run_was_doing(tmp_path
     assert str(caught.value) == (
         f"{tmp_path}/config.toml has been edited: lr was 1e-05, now 2e-05; decay was inf, now 1.0; "
         'names was ["a", "b"], now ["a"]; dora was false, now true; knobs.beta was 0.04, now 0.1; limit was not set, '
-        "now 5; to go on as before put that back, or type `lr=1e-05` `decay=inf` `dora=False` `beta=0.04`"
+        "now 5; to continue as before, undo that, or type `lr=1e-05` `decay=inf` `dora=False` `beta=0.04`"
     )
     with pytest.raises(UserError, match=r"was started with another configuration: seed was 7, now 8; resume"):
         RunDirectory.resume(tmp_path, began | {"seed": 8})

@@ -68,7 +68,7 @@ def test_a_callback_needs_to_give_no_reason(tmp_path, capsys):
             session.stop("")
 
     session, _ = train(output=tmp_path / "run", callbacks=[Stops()])
-    assert session.step == 1 and "stopped after step 1: a callback said so" in capsys.readouterr().err
+    assert session.step == 1 and "stopped after step 1: requested by a callback" in capsys.readouterr().err
 
 
 def test_a_callback_can_end_the_run(tmp_path, capsys):
@@ -104,7 +104,7 @@ def test_a_callback_comes_from_a_file(tmp_path):
     assert type(load_callback(f"{tmp_path}/watch.py:Watch")).__name__ == "Watch"
     for name, message in {
         "Empty": "has none of the methods on_run_start, ",
-        "Needy": "cannot be made without arguments",
+        "Needy": "cannot be created without arguments",
         "function": "is a function; expected a class",
         "Wach": "did you mean 'Watch'",
     }.items():

@@ -31,7 +31,7 @@ def test_the_batch_is_kept_in_tokens(tmp_path):
 def test_the_last_checkpoint_that_is_whole_is_named(tmp_path):
     save(tmp_path, 5)
     (save(tmp_path, 6) / "state.json").unlink()
-    assert failed(tmp_path).endswith(f"the last good checkpoint is {tmp_path}/checkpoints/step-000005")
+    assert failed(tmp_path).endswith(f"the last checkpoint is {tmp_path}/checkpoints/step-000005")
     (tmp_path / "checkpoints" / "step-000005" / "state.json").unlink()
     assert "every checkpoint in" in failed(tmp_path)
 

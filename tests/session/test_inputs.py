@@ -330,19 +330,19 @@ def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypat
     options = ["--prompts-per-step", "2", "--completions-per-prompt", "2", "--max-new-tokens", "4", "--steps", "4"]
     names = ["--dataset", "tasks.jsonl", "--model", "model", "--reward", "r.py:f"]
     assert main(["rl", *names, *options, "--precision", "float32", "--quiet", "--output", "run"]) == 1
-    assert "step 2 is saved in run, --resume goes on from there" in capsys.readouterr().err
+    assert "step 2 is saved in run, --resume continues from there" in capsys.readouterr().err
     shutil.move("run", second / "moved")
     monkeypatch.chdir(second)
     Path(first / "r.py").write_text(broken.replace("assert len(n) < 9", "pass"))
 
     assert main(["rl", "--resume", "moved", "--quiet"]) == 2
-    assert "what --reward reads has changed since the run began" in (said := capsys.readouterr().err)
+    assert "what --reward reads changed since the run started" in (said := capsys.readouterr().err)
     assert "type --accept-changes reward" in said
     assert main(["rl", "--resume", "moved", "--accept-changes", "rewad", "--quiet"]) == 2
     assert "unknown option in --accept-changes: 'rewad'; did you mean 'reward'" in capsys.readouterr().err
     weights = ["--reward", str(first / "r.py:f=2")]
     assert main(["rl", "--resume", "moved", *weights, "--accept-changes", "model", "--quiet"]) == 2
-    assert "what --reward reads has changed" in capsys.readouterr().err
+    assert "what --reward reads changed" in capsys.readouterr().err
     assert main(["rl", "--resume", "moved", "--accept-changes=--reward,dataset", "--quiet"]) == 0
     run = read_run(Path("moved"))
     assert [row["step"] for row in run.metrics] == [1, 2, 3, 4]
@@ -354,7 +354,7 @@ def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypat
     assert main(["rl", "--resume", "moved", "--steps", "5", "--quiet"]) == 0  # what was accepted is what it reads now
     shutil.rmtree(first)  # data and model are gone: a copy elsewhere will do, for its digest is the same
     assert main(["rl", "--resume", "moved", "--steps", "6", "--quiet"]) == 2
-    assert "first/model, which is gone; put it back, or say where it is now with --model" in capsys.readouterr().err
+    assert "first/model, which was not found; restore it, or pass its path with --model" in capsys.readouterr().err
     model_folder(Path("model"))
     assert main(["rl", "--resume", "moved", "--steps", "6", "--model", "model", "--quiet"]) == 2
     assert "tasks.jsonl" in capsys.readouterr().err

@@ -100,9 +100,9 @@ def test_quiet_prints_nothing_but_what_must_be_known(clock: Clock) -> None:
     assert run(clock, [60.0] * 3, quiet=True) == []
     file = Terminal()
     with Progress("rl", 1, quiet=True, file=file, clock=clock) as progress:
-        progress.say("a damaged checkpoint was passed over")
+        progress.say("skipped damaged checkpoint")
         progress.step(1)
-    assert file.getvalue() == "a damaged checkpoint was passed over\n"
+    assert file.getvalue() == "skipped damaged checkpoint\n"
 
 
 def test_a_terminal_gets_a_bar_and_keeps_the_last_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_a_reward_that_fails_costs_no_finished_step(tmp_path, whole, at):
         assert checkpoint.latest(run / "checkpoints") is None
         return
     assert last(run).step == at and read_run(run).metrics[-1]["step"] == at
-    assert failure.value.__notes__ == [f"step {at} is saved in {run}, `resume` goes on from there"]
+    assert failure.value.__notes__ == [f"step {at} is saved in {run}, `resume` continues from there"]
     train(resume=run)
     assert files(run) == whole
 
@@ -155,7 +155,7 @@ def test_what_fails_before_an_update_costs_no_finished_step_whatever_its_kind(tm
     with pytest.raises(kind) as failure:
         train(output=run, **fails)
     assert last(run).step == at and failure.value.__notes__ == [
-        f"step {at} is saved in {run}, `resume` goes on from there"
+        f"step {at} is saved in {run}, `resume` continues from there"
     ]
     train(resume=run)
     assert files(run) == whole
@@ -217,7 +217,7 @@ def test_a_run_that_failed_in_its_first_step_starts_again(place, tmp_path, whole
     with pytest.raises(RewardError):
         train(**where)
     train(resume=run)
-    assert files(run) == whole and said == ["the run has no checkpoint yet, and starts again from its first step"]
+    assert files(run) == whole and said == ["the run has no checkpoint yet, and starts from its first step"]
 
 
 def test_a_run_that_was_killed_while_its_first_checkpoint_was_written_starts_again(tmp_path, whole):
@@ -257,7 +257,7 @@ def test_rows_of_a_run_whose_checkpoints_are_gone_are_kept(steps, every, report,
     shutil.rmtree(run / "checkpoints")
     if not report:
         (run / "report.html").unlink()
-    with pytest.raises(UserError, match="has no checkpoint, and the run has had one; put it back"):
+    with pytest.raises(UserError, match="has no checkpoint, although the run had saved one; restore it"):
         train(resume=run, steps=steps, every=every)
     assert (run / "metrics.jsonl").read_bytes() == before
 
@@ -313,7 +313,7 @@ def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
 
 def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tmp_path, whole, said):
     longer, _ = train(resume=tmp_path / "whole", steps=8)
-    assert longer.step == 8 and "other options than before: steps was 6, now 8" in said
+    assert longer.step == 8 and "changed options: steps was 6, now 8" in said
     said.clear()
     train(resume=tmp_path / "whole", steps=8)
     assert not [line for line in said if "other options" in line]
@@ -391,8 +391,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, whole, capsys):
         train(output=run, before_rollout=fail_at(5))
     (run / "checkpoints" / "step-000005" / "number.json").write_text("99")
     train(resume=run)
-    assert "damaged and passed over: step-000005" in (said := capsys.readouterr().err)
-    assert "going on from step 4" in said
+    assert "skipped damaged checkpoint: step-000005" in (said := capsys.readouterr().err)
+    assert "resuming from step 4" in said
     assert files(run) == whole
 
 

@@ -114,7 +114,7 @@ def test_a_tracker_that_cannot_be_reached_costs_no_step(tmp_path, monkeypatch, c
     session, _ = train(output=tmp_path / "run", tracking=Tracking(("mlflow",)))
     assert session.step == 6 and len(read_run(tmp_path / "run").metrics) == 7
     said = capsys.readouterr().err
-    assert said.count("tracker mlflow failed") == 1 and "the run goes on without it" in said
+    assert said.count("tracker mlflow failed") == 1 and "the run continues without it" in said
     for thread in threading.enumerate():  # one that still tries would write into the next test's store
         if thread.name == "tracker mlflow":
             thread.join(60)
@@ -172,7 +172,7 @@ def test_what_could_not_be_sent_is_sent_later_in_order(down):
         sender.log(step, {})
     sender.finish("finished")
     assert (fake.rows, fake.ended, ids) == ([0, 1, 2, 3], "finished", {"fake": "p/n"})
-    assert said == (["tracker fake failed (ConnectionError: no route); the run goes on without it"] if down else [])
+    assert said == (["tracker fake failed (ConnectionError: no route); the run continues without it"] if down else [])
 
 
 def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
@@ -184,7 +184,7 @@ def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
     assert time.monotonic() - began < 1
     sender.finish("finished", wait_s=0.1)
     assert time.monotonic() - began < 2
-    assert said == ["tracker fake did not take the last rows within 0.1 s; metrics.jsonl has them"]
+    assert said == ["tracker fake did not accept the last rows within 0.1 s; metrics.jsonl has them"]
 
 
 def test_what_was_asked_for_is_kept_though_the_tracker_was_down_from_the_first(tmp_path, monkeypatch):

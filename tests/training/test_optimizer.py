@@ -108,7 +108,7 @@ def test_masters_are_made_of_shards_alone():
     assert [m.shape for m in optimizer.masters] == [half.shape for half in halves.values()]
     used = [m for group in optimizer.adam.param_groups for m in group["params"]]
     assert {id(m) for m in used} == {id(m) for m in optimizer.masters}
-    with pytest.raises(AssertionError, match="masters that are made already are not sharded"):
+    with pytest.raises(AssertionError, match="the master weights exist already and are not sharded"):
         optimizer.shard(SimpleNamespace(sharded=lambda weight: nn.Parameter(weight.detach().clone())))
 
 
@@ -160,7 +160,7 @@ def test_a_gradient_that_is_not_finite_touches_nothing_and_is_forgotten(poison, 
     worst = torch.zeros(5)
     worst[2] = poison
     back((named[1][1] * worst).sum(), optimizer)
-    with pytest.raises(TrainingError, match=f"norm is {poison}; the weights were not touched"):
+    with pytest.raises(TrainingError, match=f"norm is {poison}; the weights are unchanged"):
         optimizer.step(0.1)
     assert all(torch.equal(before[name], p) for name, p in named)
     assert all(torch.equal(a, b) for a, b in zip(masters, optimizer.masters, strict=True))

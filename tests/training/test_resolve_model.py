@@ -138,7 +138,7 @@ def test_a_folder_that_is_gone_is_missed_only_where_the_name_means_another_one(t
     (tmp_path / "new").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "environment.json").write_text(json.dumps({"model": str(tmp_path / "old")}))
-    with pytest.raises(ModelError, match=r"which is gone, and .*new is .*new now"):
+    with pytest.raises(ModelError, match=r"which was not found, and .*new is .*new now"):
         began_from(str(tmp_path / "new"), tmp_path / "run")
     (tmp_path / "old").mkdir()
     found = began_from(str(tmp_path / "new"), tmp_path / "run")
@@ -151,12 +151,12 @@ def test_a_model_that_is_gone_is_asked_for(tmp_path):
     (tmp_path / "config.toml").write_text("")
     for name in ("old", str(tmp_path / "old"), "OWNER/NAME"):
         with pytest.raises(
-            ModelError, match=r"run began from .*old, which is gone; put it back, or say where it is now"
+            ModelError, match=r"run was started from .*old, which was not found; restore it, or pass its path"
         ):
             began_from(name, tmp_path / "run")
     save(tmp_path / "other", 1)
     (tmp_path / "other" / "config.toml").write_text("")
-    with pytest.raises(ModelError, match="which is gone; put it back"):  # and not: unknown run, there is 'other'
+    with pytest.raises(ModelError, match="which was not found; restore it"):  # and not: unknown run, there is 'other'
         began_from(str(tmp_path / "old"), tmp_path / "run")
 
 
@@ -191,7 +191,7 @@ def test_another_folder_will_do_where_it_has_the_same_model(tmp_path):
     (tmp_path / "run" / "environment.json").write_text(json.dumps(kept))
     assert began_from(str(tmp_path / "new"), tmp_path / "run").where == str(tmp_path / "new")
     model_folder(tmp_path / "new", seed=1)
-    with pytest.raises(ModelError, match="which is gone"):
+    with pytest.raises(ModelError, match="which was not found"):
         began_from(str(tmp_path / "new"), tmp_path / "run")
 
 

@@ -50,7 +50,7 @@ class ChatFormat:
     Args:
         tokenizer: a Hugging Face fast tokenizer with a chat template.
         stop_ids: the stop tokens that the model's generation config names; the tokenizer's own and the one that the
-            template writes behind an assistant turn are added.
+            template writes after an assistant turn are added.
         options: variables for the template, such as `{"enable_thinking": False}`. A template that writes today's date
             should be given `{"date_string": "26 Jul 2024"}`, or its prompts change from day to day.
 
@@ -277,7 +277,7 @@ class ChatFormat:
         where = f"assistant turn {len(_assistant_turns(before)) + 1}"
         if not rendered.startswith(prompt) or not rendered.endswith(tail) or len(rendered) < len(prompt) + len(tail):
             raise TemplateError(
-                f"the chat template shows the conversation before {where} differently once the turn is there, so it "
+                f"the chat template renders the conversation before {where} differently once the turn is there, so it "
                 "cannot be trained behind its own generation prompt (which ends with "
                 f"{self._renderer.show(prompt)[-40:]!r}); use a template that keeps the prompt as it was, or move the "
                 "system message into the first user message"
@@ -285,7 +285,7 @@ class ChatFormat:
         said = rendered[len(prompt) : len(rendered) - len(tail)]
         if missing := _dropped(message, said):
             raise TemplateError(
-                f"the chat template drops part of {where} (of {missing[:60]!r}), which would never be learnt; "
+                f"the chat template drops part of {where} (of {missing[:60]!r}), which would not be trained on; "
                 "remove that part from the data (its thinking? its tool calls?), or use a template that keeps it"
             )
         if any(stop.group(1) in text for text in _own_words(message)):
@@ -297,22 +297,22 @@ class ChatFormat:
     def _rewritten(self, messages: Sequence[Message], turn: int) -> TemplateError:
         number = len(_assistant_turns(messages[:turn]))
         return TemplateError(
-            f"the chat template rewrites what came before message {turn + 1} (it drops the thinking of assistant turn "
+            f"the chat template rewrites the turns before message {turn + 1} (it drops the thinking of assistant turn "
             f"{max(number, 1)}, or moves the system message or the tools), so one sequence cannot hold all turns as "
             'they are produced; train on the last turn only (train_on="last"), or use a template that keeps earlier '
             "turns"
         )
 
     def _tail(self, before: Sequence[Message]) -> str:
-        """What the template writes behind an assistant turn that ends the conversation."""
+        """What the template writes after an assistant turn that ends the conversation."""
         return self._split(self._renderer.render([*before, Message("assistant", _SENTINEL)]))[1]
 
     def _split(self, rendered: str) -> tuple[str, str]:
         parts = rendered.split(_SENTINEL)
         if len(parts) != 2:
             raise TemplateError(
-                f"the chat template shows the content of an assistant turn {len(parts) - 1} times instead of once, so "
-                "its mask would be empty or wrong; use a template that renders assistant messages"
+                f"the chat template renders the content of an assistant turn {len(parts) - 1} times instead of once, "
+                "so its mask would be empty or wrong; use a template that renders assistant messages"
             )
         return parts[0], parts[1]
 
@@ -320,8 +320,8 @@ class ChatFormat:
         found = self._marker.match(tail)
         if found is None:
             raise TemplateError(
-                f"the chat template writes {tail[:40]!r} behind an assistant turn, which begins with no special token, "
-                "so the policy could never learn to stop; use a template that ends a turn with the eos token"
+                f"the chat template writes {tail[:40]!r} after an assistant turn, which begins with no special token, "
+                "so the policy cannot learn to stop; use a template that ends a turn with the eos token"
             )
         return found
 

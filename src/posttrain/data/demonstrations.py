@@ -63,13 +63,12 @@ def conversation_in(row: Row) -> tuple[Message, ...]:
     messages = _read(row)
     if not any(message.role == "assistant" and message.learned for message in messages):
         raise row.fail(
-            "the conversation has no assistant message that is learned, so there is nothing to learn from it; remove "
-            "the row"
+            "the conversation has no assistant message that is learned, so there is nothing to train on; remove the row"
         )
     if messages[0].role == "assistant" and len(messages) > 1:
         raise row.fail(
-            "the conversation begins with the assistant, which no prompt comes before; remove that message, or put "
-            "what was asked in front of it"
+            "the conversation begins with the assistant, without a prompt; remove that message, or add "
+            "the prompt before it"
         )
     return messages
 

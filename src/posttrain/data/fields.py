@@ -26,9 +26,9 @@ def as_mapping(row: Row, value: Any, name: str) -> Mapping[str, Any]:
 
 
 def as_text(row: Row, value: Any, name: str) -> str:
-    """A field that must be text with something in it; raises `DataError`, which names it."""
+    """A field that must be text that is not empty; raises `DataError`, which names it."""
     if not isinstance(value, str) or not value.strip():
-        raise row.fail(f"field '{name}' must be text with something in it; got {value!r:.60}")
+        raise row.fail(f"field '{name}' must be text that is not empty; got {value!r:.60}")
     return value
 
 

@@ -114,7 +114,7 @@ def _opened(path: Path) -> Generator[IO[bytes], None, None]:
             yield opened
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(
-            f"cannot read {path.name}: {first_line(error)}; the file is damaged or incomplete, fetch it again"
+            f"cannot read {path.name}: {first_line(error)}; the file is damaged or incomplete; download it again"
         ) from error
 
 

@@ -56,8 +56,8 @@ def load_gym(spec: str, *, size: int, seed: int = 0, split: str = "train") -> li
         if len(tasks) == size:
             return tasks
     raise UserError(
-        f"'{spec}' gave only {len(tasks)} {split} questions in {size * _MOST_CHUNKS} draws, {size} were asked for; "
-        "ask for fewer, or widen its options so that there are more questions"
+        f"'{spec}' gave only {len(tasks)} {split} questions in {size * _MOST_CHUNKS} draws, {size} were requested; "
+        "request fewer, or set options with more questions"
     )
 
 

@@ -55,7 +55,7 @@ class Loaded(list[T]):
         left_out: list[str] = []
         for row in rows:
             if not (ones := own(row)):
-                left_out.append(f"{row.place}: nobody has annotated it")
+                left_out.append(f"{row.place}: it has no annotations")
             for one in ones:
                 try:
                     found = read(one)
@@ -63,11 +63,11 @@ class Loaded(list[T]):
                     left_out.append(f"{row.place}: {problem}")
                     continue
                 except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
-                    raise row.fail(f"it is not as its layout has it ({described(error)})") from error
+                    raise row.fail(f"it does not match its layout ({described(error)})") from error
                 self.unread |= dict.fromkeys(one.others(named))
                 kept += found
         if not kept:
-            raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
+            raise DataError(f"{left_out[0]}, and no other row can be used for training")
         self.left_out += tuple(left_out)
         return kept
 

@@ -88,7 +88,5 @@ def other_keys(item: Mapping[str, Any], name: str) -> list[str]:
             "read; remove it from the data"
         )
     if item.get("prefix") is True or item.get("partial") is True:
-        raise DataError(
-            f"{name} is a beginning that is to be continued, which is not read; write it as a whole message"
-        )
+        raise DataError(f"{name} is a prefix to be continued, which is not supported; write it as a whole message")
     return others

@@ -90,7 +90,7 @@ def load_preferences(
 def _refuse_others(row: Row, ties: bool) -> None:
     tied = _is_tie(row)
     if tied != ties:
-        raise Unusable("a tie: neither of the two was chosen" if tied else "no tie: one of the two was chosen")
+        raise Unusable("a tie: neither of the two was preferred" if tied else "no tie: one of the two was chosen")
 
 
 def _is_tie(row: Row) -> bool:
@@ -118,7 +118,7 @@ def load_judgements(
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
         if _is_tie(row):
-            raise Unusable("a tie: neither of the two was chosen")
+            raise Unusable("a tie: neither of the two was preferred")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
@@ -188,10 +188,10 @@ def _preference(row: Row) -> Preference:
         if before and prompt and prompt[0].role == "assistant":  # they go on from the prompt
             prompt = (*before, *prompt)
         elif isinstance(row.fields.get("prompt"), str) and before and not _says(prompt, before):
-            raise Unusable("'chosen' does not go on from 'prompt'")
+            raise Unusable("'chosen' does not continue 'prompt'")
         elif not isinstance(row.fields.get("prompt"), str) and before:
             if before[len(before) - len(prompt) :] != prompt:
-                raise Unusable("'chosen' does not go on from 'prompt'")
+                raise Unusable("'chosen' does not continue 'prompt'")
             prompt = before  # which may have a system message that the responses do not repeat
         elif prompt:
             prompt = row.begun(prompt)
@@ -200,7 +200,7 @@ def _preference(row: Row) -> Preference:
     last = (chosen[-1], rejected[-1])
     for name, message in zip(("chosen", "rejected"), last, strict=True):
         if message.reasoning:
-            raise row.fail(f"field '{name}' has its reasoning apart; write it into the content, as the model writes it")
+            raise row.fail(f"field '{name}' has its reasoning apart from the content; write it there, as models do")
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
         if not message.learned:
@@ -277,7 +277,7 @@ def judgement_in(row: Row) -> Judgement:
     if len(said) != 1 or said[0].role != "assistant":
         raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
     if said[0].reasoning:
-        raise row.fail("field 'completion' has its reasoning apart; write it into the content, as the model writes it")
+        raise row.fail("field 'completion' has its reasoning apart from the content; write it there, as models do")
     if not said[0].learned:
         raise row.fail("field 'completion' is not to be learned, by its weight; remove the row")
     opening = {"opening": _steps(row, "steps"), "partial": True} if "steps" in row else {}
@@ -318,7 +318,7 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     turns = row.structure(field)
     if turns is not None:
         if any(turn.get("content") == "" and not turn.get("tool_calls") for turn in turns):
-            raise Unusable(f"'{field}' has a turn in which nothing is said")
+            raise Unusable(f"'{field}' has an empty turn")
         return row.messages(field)
     text = row.answer(field)
     if "prompt" not in row and (turn := _TURN.search(text)):

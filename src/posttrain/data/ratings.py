@@ -48,7 +48,7 @@ def load_ratings(
             if ratings and response.strip()
         ]
         if not found:
-            raise Unusable("nobody rated it, or it says nothing")
+            raise Unusable("it has no rating, or no text")
         return found
 
     return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed)
@@ -121,7 +121,7 @@ def _numbers(row: Row, given: Mapping[str, Any]) -> dict[str, float]:
     found = {str(name): value for name, value in given.items() if value is not None}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-            raise row.fail(f"the rating of '{name}' must be a number, or null where nobody gave one; got {value!r}")
+            raise row.fail(f"the rating of '{name}' must be a number, or null if it has none; got {value!r}")
         if not name.strip() or "=" in name or len(name.split()) != 1:
             raise row.fail(f"an attribute's name is one word; got {name!r}")
     return {name: float(value) for name, value in found.items()}

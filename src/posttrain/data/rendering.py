@@ -63,7 +63,7 @@ class Renderer:
                     pass
             raise TemplateError(
                 f"the chat template refuses a conversation of {roles(messages) or 'no messages'}: {first_line(error)}; "
-                "give it the roles that it knows (without `system`, if it has no system role)"
+                "use the roles that it knows (without `system`, if it has no system role)"
             ) from error
 
     def writes_date(self, messages: Sequence[Message]) -> bool:
@@ -107,7 +107,7 @@ class Renderer:
         for name in (self._ordinary.hide(name) for name in _names(tools_of(messages))):
             if name not in text:
                 raise TemplateError(
-                    f"the chat template does not show the tool {self.show(name)!r}; give one that knows tools with "
+                    f"the chat template does not render the tool {self.show(name)!r}; give one that knows tools with "
                     "`chat_template`, or leave the column 'tools' out with `columns=\"other=tools\"`"
                 )
         for number, message in enumerate(messages, 1):

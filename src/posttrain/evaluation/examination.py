@@ -91,8 +91,8 @@ def _sentence(found: Accuracy) -> str:
     if most > 1:
         passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
     return (
-        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; no answer found in "
-        f"{percent(found.unparsed)}, cut off {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
+        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; unparsed "
+        f"{percent(found.unparsed)}, truncated {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
     )
 
 
@@ -101,7 +101,7 @@ def percent(share: float, interval: tuple[float, float] | None = None) -> str:
 
     Example:
         >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
-        ('47.6 % (43.0 to 50.0)', '1.2 %')
+        ('47.6% (43.0 to 50.0)', '1.2%')
     """
-    shown = f"{100 * share:.1f} %"
+    shown = f"{100 * share:.1f}%"
     return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

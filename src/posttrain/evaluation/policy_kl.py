@@ -31,7 +31,7 @@ def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_ne
     before, now = read_shape(earlier), read_shape(policy)
     words = load_tokenizer(tokenizer_of(policy))
     if load_tokenizer(tokenizer_of(earlier)).get_vocab() != words.get_vocab():
-        raise ModelError(f"'{earlier}' and '{policy}' have other tokens; name an earlier state of the same model")
+        raise ModelError(f"'{earlier}' and '{policy}' have other tokens; pass an earlier state of the model")
     if before.vocabulary != now.vocabulary:
         raise ModelError(
             f"'{earlier}' gives logits of {before.vocabulary:,} tokens and '{policy}' of {now.vocabulary:,}; name an "

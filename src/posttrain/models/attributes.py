@@ -151,7 +151,7 @@ def prompt_ends(row: Packed) -> list[int]:
     found: list[int] = []
     start = 0
     for prefix, members in row.families:
-        assert prefix, "a sequence without a prompt says nothing of what its attributes count for"
+        assert prefix, "a sequence without a prompt has no gate weights"
         found += [start + prefix - 1] * len(members)
         start += prefix + sum(members)
     return found
@@ -219,12 +219,11 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
     about: Any = getattr(read_config(name, str(where)), ABOUT, None)
     if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
-        raise ModelError(f"'{name}' has a gate and does not say how to use it; fetch or save it again")
+        raise ModelError(f"'{name}' has a gate without its configuration; download or save it again")
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     if not said["finished"]:
         raise ModelError(
-            f"'{name}' was saved before what makes one score of its attributes was learned; go on with `resume=RUN` "
-            "(`steps=N` ends it sooner)"
+            f"'{name}' was saved before its gate was trained; continue with `resume=RUN` (`steps=N` ends it sooner)"
         )
     units = RatingScale(*(said.pop(field) for field in RatingScale._fields))
     weights = load_file(where / GATE)

@@ -238,7 +238,7 @@ def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
     gap = (packed[0, len(_PREFIX) :].float() - own.float()).abs().max()
     if not gap <= _STATES_BOUND.get(network.dtype, 1e-3) * own.abs().max():
         raise ModelError(
-            f"models of type {kind} compute other numbers on packed rows than on one sequence at a time; {PAGE}"
+            f"models of type {kind} compute different outputs for packed rows and for single sequences; {PAGE}"
         )
 
 
@@ -250,4 +250,4 @@ def _refuse_unusual_heads(model: LanguageModel) -> None:
     theirs = model.network(input_ids=ids, position_ids=ids, **plan).logits
     ours = model.readout.logits(model.hidden(ids, ids, plan["plan"]) @ model.head.T)
     if not torch.allclose(theirs.float(), ours.float(), rtol=2e-2, atol=2e-2 * theirs.abs().max().item()):
-        raise ModelError(f"the head of '{model.name}' makes logits in a way that posttrain does not compute; {PAGE}")
+        raise ModelError(f"the head of '{model.name}' computes logits in a way that posttrain does not support; {PAGE}")

@@ -49,7 +49,7 @@ def base_of(adapter: str) -> str:
         return locate(base)
     except ModelError as error:
         raise ModelError(
-            f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or a link to "
+            f"the adapter in '{adapter}' needs the model '{base}', which was not found; restore it, or link to "
             f"where it is now: ln -s MODEL '{base}'"
         ) from error
 
@@ -147,7 +147,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     try:
         config = read_config(name, where)
         if is_classifier(config):
-            raise ModelError(f"'{name}' scores sequences and writes none; give the model that it was trained from")
+            raise ModelError(f"'{name}' is a sequence classifier and generates no text; pass its original model")
         with without_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **READING)
     except ModelError:  # which is a ValueError, too
@@ -163,7 +163,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
 def _base(adapter: str, dtype: torch.dtype, device: str) -> LanguageModel:
     base = base_of(adapter)
     if lora.is_adapter(base):
-        raise ModelError(f"the adapter in '{adapter}' belongs to '{base}', an adapter too; merge that one first")
+        raise ModelError(f"the adapter in '{adapter}' was trained on the adapter '{base}'; merge that one first")
     try:
         return load_model(base, dtype=dtype, device=device)
     except ModelError as error:

@@ -52,7 +52,7 @@ def base_of(folder: str | Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         base = None
     if not isinstance(base, str) or not base:
-        raise ModelError(f"{path} does not say which model the adapter belongs to (base_model_name_or_path)")
+        raise ModelError(f"{path} does not name the adapter's base model (base_model_name_or_path)")
     return base
 
 
@@ -146,8 +146,8 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     placed = _peft().get_peft_model_state_dict(adapted).keys()
     if saved.keys() != placed:  # peft itself only warns, and leaves out what does not fit
         raise ModelError(
-            f"the adapter in '{folder}' is another model's: {len(saved.keys() - placed)} of its weights fit nowhere in "
-            f"'{model.name}', and {len(placed - saved.keys())} places lack one"
+            f"the adapter in '{folder}' was trained on another model: {len(saved.keys() - placed)} of its weights "
+            f"match none in '{model.name}', and {len(placed - saved.keys())} modules have none"
         )
     _refuse_ends(folder, model.network)
     return _around(model, adapted, fresh=False)

@@ -121,7 +121,7 @@ class MixedAdapters:
         if not adapters:
             return output
         x_ND, y_NE = inputs[0].flatten(0, -2), output.flatten(0, -2)
-        assert len(x_ND) == self._tokens, "a layer that sees some of the tokens alone cannot tell whose they are"
+        assert len(x_ND) == self._tokens, "a layer that sees only some of the tokens cannot assign them to adapters"
         if torch.is_grad_enabled():
             return self._differentiable(path, x_ND, y_NE).view_as(output)
         if adapters not in self._joined:

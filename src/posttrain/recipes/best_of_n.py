@@ -92,7 +92,7 @@ class BestOfNResult:
         kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
         if not self.kept:
             kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
-        cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
+        cut = f"; {self.cut_off:,} answers were truncated and left out" if self.cut_off else ""
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
         notes = [f"note: {as_typed(note)}" for note in self.notes]
@@ -191,7 +191,7 @@ def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
 def _why_none(config: BestOfN, seen: _Seen) -> str:
     """Why no answer was kept, and what to type."""
     if all(not any(whole) for whole in seen.whole):
-        return f"every answer was cut off at --max-new-tokens {config.max_new_tokens}; type more"
+        return f"every answer was truncated at --max-new-tokens {config.max_new_tokens}; raise it"
     told = zip(seen.whole, seen.rewards, strict=True)
     most = max(reward for each in told for whole, reward in zip(*each, strict=True) if whole)
     return f"no answer that ended earned --at-least {config.at_least:g}; the most was {most:g}"

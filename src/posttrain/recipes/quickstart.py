@@ -65,6 +65,9 @@ from posttrain.types import Message, Sampling, Task
 SYSTEM = "Solve the problem."
 MAX_NEW_TOKENS = 48
 MICROBATCH_TOKENS = 768
+HELDOUT_DEMONSTRATIONS = (
+    32  # whose loss is logged: that of training is of ordered ones, and cannot show what is learned
+)
 LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: the last number of whatever was said
 ENVIRONMENT = ScoredEnvironment(
     Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0)))
@@ -148,7 +151,7 @@ class QuickstartResult:
             ("model", "sampled pass@1", "greedy", f"pass@{most}", "thinks", "tokens"),
             [*rows, ("gain of RL", *gains, "", "")],
             note=f"{self.rl.sampled.n} problems that no training stage has seen ({self.base.sampled.n} for the base). "
-            "Ranges are 95 % intervals over problems, of the gain paired by problem. Sampled at temperature 1; greedy "
+            "Ranges are 95% intervals over problems, of the gain paired by problem. Sampled at temperature 1; greedy "
             f"takes the most likely token; pass@{most} is the share of problems that one of {most} samples solves.",
         )
 
@@ -166,7 +169,7 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
         announce(machine_line(directory.environment), quiet=quiet)
         examine = _Examiner(config, policy, heldout, quiet)
         base = examine("base", config.base_problems)
-        cold_start_log = _cold_start(config, policy, demonstrated, directory.path / "cold-start", quiet)
+        cold_start_log = _cold_start(config, policy, demonstrated, heldout, directory.path / "cold-start", quiet)
         cold_start = examine("cold start")
         policy.save(directory.path / "cold-start" / "model")
         rl_log = _reinforce(config, policy, practised, directory.path / "rl", quiet)
@@ -204,25 +207,38 @@ def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = T
     return replace(plan, disk=2 * model.shape.parameters * plan.training.itemsize)  # two models, and no checkpoints
 
 
-def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: Path, quiet: bool) -> RunDirectory:
-    """Supervised fine-tuning on worked demonstrations."""
-    spoken = [
-        (*t.prompt, Message("assistant", said)) for t, said in zip(tasks, demonstrate(config, tasks), strict=True)
-    ]
-    examples = [Example.whole(*policy.chat.training_ids(messages)) for messages in spoken]
+def _cold_start(
+    config: Quickstart, policy: Policy, tasks: Sequence[Task], heldout: Sequence[Task], path: Path, quiet: bool
+) -> RunDirectory:
+    """Supervised fine-tuning on worked demonstrations, with the loss on held-out ones before and after."""
+    examples, unseen = (_examples(config, policy, some) for some in (tasks, heldout[:HELDOUT_DEMONSTRATIONS]))
     optimizer = MasterAdamW(policy.model.trainable())
     learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
     steps = config.sft_epochs * len(examples) // config.sft_batch
     directory = RunDirectory.create(path, "quickstart: cold start", as_written(config))
+
+    def evaluate_loss() -> dict[str, float]:
+        return {"evaluation/loss": learner.forward(supervised_batch(unseen), NLL())["loss"]}
+
     with directory, Progress("cold start", steps, quiet=quiet) as progress:
+        directory.log_metrics(0, evaluate_loss())
         for step in range(steps):
             begin = step * config.sft_batch
             batch = [examples[i % len(examples)] for i in range(begin, begin + config.sft_batch)]
             lr = learning_rate(step, steps=steps, peak=config.sft_lr, warmup=steps // 10, decay="linear")
             metrics = learner.forward_backward(supervised_batch(batch), NLL()) | learner.optim_step({POLICY: lr})
+            if step + 1 == steps:
+                metrics |= evaluate_loss()
             directory.log_metrics(step + 1, metrics | {"lr": lr})
             progress.step(step + 1, loss=metrics["loss"])
     return directory
+
+
+def _examples(config: Quickstart, policy: Policy, tasks: Sequence[Task]) -> list[Example]:
+    spoken = [
+        (*t.prompt, Message("assistant", said)) for t, said in zip(tasks, demonstrate(config, tasks), strict=True)
+    ]
+    return [Example.whole(*policy.chat.training_ids(messages)) for messages in spoken]
 
 
 def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: Path, quiet: bool) -> RunDirectory:

@@ -66,7 +66,7 @@ class ScoringResult(FeedbackResult):
 
 
 def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> ScoringResult:
-    """Train a reward model in a new run directory, or go on with the run in `resume`."""
+    """Train a reward model in a new run directory, or resume the run in `resume`."""
     return restarted(partial(_run, config, cluster), where)
 
 
@@ -80,7 +80,7 @@ def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> Scoring
             return _measures(scored)
         parts.calibration = _calibration(scored) if config.calibrate else None
         if parts.calibration and parts.calibration.temperature >= HOTTEST * 0.99:
-            session.progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
+            session.progress.say("held-out accuracy is at chance; calibration shrank the scores to 0")
         return _measures(scored, parts.calibration)
 
     with parts.backend.stack, _open(config, cluster, parts, where) as session:

@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 16, 20
 MAX_POINTS, MAX_HOVERS = 400, 60
 COLOURS = 8
-SMOOTH_FROM = 16  # with fewer points each one can be seen
+SMOOTH_FROM = 16  # fewer points are drawn one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Chart:
     """Curves over steps.
 
     Attributes:
-        unit: what is counted, shown behind the title.
+        unit: shown after the title.
         percent: the values are shares, to be shown as percent.
         zero: the axis starts at 0; otherwise at the lowest value.
         stacked: areas on top of each other, for parts of a whole; the series then share their steps.
@@ -67,7 +67,7 @@ def render(chart: Chart) -> str:
 
 
 COLOUR_VALUES = ("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a", "#c2526a", "#4a9aa8", "#7a7f87")
-"""Those of report.css, for a picture that has no page around it."""
+"""The colours of report.css, for a picture outside a page."""
 
 
 def picture(chart: Chart) -> str:
@@ -114,10 +114,10 @@ def number(value: float, percent: bool = False) -> str:
 
     Example:
         >>> number(0.4756, percent=True), number(12345.6), number(1e-05), number(3.14159)
-        ('47.6 %', '12.3k', '1e-05', '3.14')
+        ('47.6%', '12.3k', '1e-05', '3.14')
     """
     if percent:
-        return f"{100 * value:.3g} %"
+        return f"{100 * value:.3g}%"
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if suffix == 'k' else size):.3g}{suffix}"
@@ -126,7 +126,7 @@ def number(value: float, percent: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where a point lies on the picture."""
+    """Coordinates of a point in the picture."""
 
     x_low: float
     x_high: float
@@ -138,7 +138,7 @@ class _Frame:
         low, high = min(values), max(values)
         if zero:
             low, high = min(low, 0.0), max(high, 0.0)
-        if high - low <= 1e-9 * max(abs(high), abs(low)):  # a flat line lies in the middle, or on 0
+        if high - low <= 1e-9 * max(abs(high), abs(low)):  # a flat line is drawn in the middle, or on 0
             spread = abs(high) / 2 or 1.0
             low, high = (low, high + spread) if low == 0 else (low - spread, high + spread)
         return cls(min(steps), max(steps), ticks(low, high))
@@ -159,7 +159,7 @@ def _finite(series: Series) -> Series:
 
 
 def _thin(series: Series) -> Series:
-    """Means of neighbours where there are more points than can be seen."""
+    """Means of neighbouring points, if there are more than `MAX_POINTS`."""
     size = math.ceil(len(series.points) / MAX_POINTS)
     if size <= 1:
         return series
@@ -169,7 +169,7 @@ def _thin(series: Series) -> Series:
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
-    """Means over about a tenth of the points, as many before a point as after it, so that nothing lags behind."""
+    """Centred moving averages over about a tenth of the points, which do not lag."""
     most = max(1, len(points) // 20)
     out: list[Point] = []
     for i, (x, _) in enumerate(points):
@@ -180,7 +180,7 @@ def _smooth(points: Sequence[Point]) -> list[Point]:
 
 
 def _heights(series: Sequence[Series]) -> list[list[Point]]:
-    """The upper edge of each area, which lies on the areas before it."""
+    """The upper edge of each stacked area."""
     below: dict[float, float] = {}
     out: list[list[Point]] = []
     for one in series:
@@ -202,7 +202,7 @@ def _lines(kept: Sequence[tuple[int, Series]], frame: _Frame) -> Iterator[str]:
             yield f'<path class="raw c{colour}" d="{_path(points, frame)}"/>'
         yield f'<path class="line c{colour}" d="{_path(_smooth(points) if smooth else points, frame)}"/>'
         if not smooth:
-            radius = 4 if len(points) == 1 else 2  # what marks one place has no line to be seen by
+            radius = 4 if len(points) == 1 else 2  # a single point has no line
             for x, y in points:
                 yield f'<circle class="dot c{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="{radius}"/>'
 
@@ -228,7 +228,7 @@ def _axes(frame: _Frame, percent: bool) -> Iterator[str]:
 def _hovers(
     kept: Sequence[tuple[int, Series]], heights: Sequence[Sequence[Point]], frame: _Frame, percent: bool
 ) -> Iterator[str]:
-    """Invisible stripes; the one under the pointer shows its step and values. Done by CSS alone."""
+    """Invisible stripes; the one under the pointer shows its step and values, by CSS alone."""
     steps = sorted({x for _, series in kept for x, _ in series.points})
     steps = steps[:: math.ceil(len(steps) / MAX_HOVERS)]
     values = [dict(series.points) for _, series in kept]
@@ -248,7 +248,7 @@ def _hovers(
 
 
 def _legend(kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """Each curve's name and last value; a curve that is alone has the chart's name."""
+    """Each curve's name and last value; a single curve needs no name."""
     items: list[str] = []
     for colour, series in kept:
         name = escape(series.name) if len(kept) > 1 else "last"

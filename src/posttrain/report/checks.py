@@ -1,298 +1,185 @@
-"""Checks of a run's metrics, one function each: curves in, a finding or None out.
+"""The condition of each check of a run's metrics; checks.toml has what is said where it holds.
 
-A metric that a run does not have is not judged. Every bound is in `Thresholds`.
+To add a check, add a table there and a condition of the same name here, with its bounds, and the reasons for them, in
+`Thresholds`. The start and the end of a metric that was not measured are NaN, for which no comparison holds, so that it
+is not judged.
 """
 
 import math
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 
-from posttrain.report.curves import Curves, number, percent
+from posttrain.report.curves import Curves
 from posttrain.report.finding import Finding, Severity, Thresholds
 
+Condition = Callable[[Curves, Thresholds], str | bool]
+"""Whether a check holds, or what it found as text, which is empty where it does not hold."""
 
-def not_finite(run: Curves, limits: Thresholds) -> Finding | None:
-    """Non-finite metrics; `metrics.jsonl` stores them as null."""
+
+def judge(name: str, run: Curves, limits: Thresholds) -> Finding | None:
+    """The finding of a check, if its condition holds."""
+    if not (found := CHECKS[name](run, limits)):
+        return None
+    words = texts()[name]
+    evidence = words.evidence.format_map({**run, "found": "" if found is True else found})
+    return Finding(words.severity, words.title, evidence, words.advice)
+
+
+@cache
+def texts() -> dict[str, Finding]:
+    """What checks.toml says, by check; `evidence` has names of metrics in braces."""
+    read = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
+    return {name: Finding(Severity(words.pop("severity")), **words) for name, words in read.items()}
+
+
+def _not_finite(run: Curves, at: Thresholds) -> str:
+    """The first step with metrics that are not finite, which `metrics.jsonl` stores as null."""
     for row in run.rows:
-        bad = [
-            name
-            for name, value in row.items()
-            if value is None or (isinstance(value, float) and not math.isfinite(value))
-        ]
+        bad = [name for name, x in row.items() if x is None or (isinstance(x, float) and not math.isfinite(x))]
         if bad:
-            return Finding(
-                Severity.PROBLEM,
-                "A number is not finite",
-                f"at step {row.get('step', '?')}: {', '.join(bad)}",
-                "Resume from the checkpoint before it with a lower learning rate; look at that step's samples.",
-            )
-    return None
+            return f"at step {row.get('step', '?')}: {', '.join(bad)}"
+    return ""
 
 
-def dead(run: Curves, limits: Thresholds) -> Finding | None:
-    """Most groups have equal rewards, so that all their advantages are 0."""
-    name = "groups/zero_advantage"
-    if not run.has(name) or (share := run.end(name)) < limits.zero_advantage:
-        return None
-    evidence = f"in the last steps {percent(share)} of the groups had the same reward for all their completions"
-    if run.solved():
-        return Finding(
-            Severity.NOTE,
-            "Nothing is left to learn from these problems",
-            f"{evidence}; accuracy is {number(run.end('accuracy'))}",
-            "Train on harder problems, or stop.",
-        )
-    hard = "use easier problems, a longer cold start, or more completions per prompt"
-    easy = "use harder problems, or choose those that are solved sometimes"
-    if run.has("accuracy"):
-        advice = (
-            f"The problems are too hard: {hard}."
-            if run.end("accuracy") < 0.5
-            else f"The problems are too easy: {easy}."
-        )
-    else:
-        advice = f"If few completions are right, {hard}; if most are, {easy}."
-    if share >= limits.zero_advantage_dead:
-        return Finding(Severity.PROBLEM, "The run is dead: almost no group teaches anything", evidence, advice)
-    return Finding(Severity.WARNING, "Most of the sampling is wasted", evidence, advice)
+def _difficulty(run: Curves) -> str | bool:
+    accuracy = run["accuracy"].end
+    if math.isnan(accuracy):
+        return True
+    return f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
 
 
-def entropy_collapse(run: Curves, limits: Thresholds) -> Finding | None:
-    """Entropy collapse: the policy no longer explores."""
-    if not run.has("entropy") or run.solved():
-        return None
-    end, start = run.end("entropy"), run.start("entropy")
-    if end >= limits.entropy or end >= limits.entropy_fall * start:
-        return None
-    return Finding(
-        Severity.WARNING,
-        "Entropy has collapsed: the policy no longer explores",
-        f"{run.change('entropy')} nats per token",
-        "Lower the learning rate, raise the upper clip bound, or add a KL term.",
+def _little_signal(run: Curves, at: Thresholds) -> bool:
+    return not run.solved and at.zero_advantage <= run["groups/zero_advantage"].end < at.zero_advantage_dead
+
+
+def _low_entropy(run: Curves, at: Thresholds) -> bool:
+    return not run.solved and run["entropy"].end < min(at.entropy, at.entropy_fall * run["entropy"].start)
+
+
+def _length_bias(run: Curves, at: Thresholds) -> str | bool:
+    length, outcome = run["length/mean"], run["accuracy"] if run["accuracy"].measured else run["reward/mean"]
+    useless = outcome.measured and not outcome.rose
+    return useless and length.end >= at.length_growth * length.start and outcome.change
+
+
+def _kl_spike(run: Curves, at: Thresholds) -> str | bool:
+    kl = run["kl"]
+    if not kl.measured or kl.end >= at.kl:
+        return False
+    median, highest = sorted(kl.values)[len(kl.values) // 2], max(kl.values)
+    spike = highest >= max(at.kl, at.kl_jump * median)
+    return spike and f"{highest:.3g} nats per token at its highest, {median:.3g} at the median"
+
+
+def _logprob_gap(run: Curves, at: Thresholds) -> str:
+    """Sampler and trainer disagree about sampled tokens; only steps whose weights sampled all of them are compared."""
+    fresh = Curves([row for row in run.rows if not row.get("staleness/max")], at)
+    bounds = {"logprob_gap/mean": at.logprob_gap_mean, "logprob_gap/max": at.logprob_gap_max}
+    worst = {name: max(fresh[name].values, default=0.0) for name in bounds}
+    return "; ".join(
+        f"{name} reached {worst[name]:.3g} nats, the bound is {limit:.3g}"
+        for name, limit in bounds.items()
+        if worst[name] > limit
     )
 
 
-def repetition(run: Curves, limits: Thresholds) -> Finding | None:
-    """Repetition loops within completions."""
-    if not run.has("repetition"):
-        return None
-    end, start = run.end("repetition"), run.start("repetition")
-    if end < limits.repetition or end - start < limits.repetition_rise:
-        return None
-    return Finding(
-        Severity.PROBLEM,
-        "Completions repeat themselves",
-        run.change("repetition"),
-        "Add a repetition penalty to the reward, lower the learning rate, and go back to an earlier checkpoint.",
-    )
-
-
-def truncated(run: Curves, limits: Thresholds) -> Finding | None:
-    """Completions truncated at the limit of new tokens."""
-    name = "length/truncated"
-    if not run.has(name) or (share := run.end(name)) < limits.truncated:
-        return None
-    runaway = run.rose(name)
-    return Finding(
-        Severity.PROBLEM if runaway else Severity.WARNING,
-        "Length runs away: more and more completions are cut off" if runaway else "Many completions are cut off",
-        f"{percent(share)} of the last steps' completions reached the limit, {percent(run.start(name))} at the start",
-        "Allow more new tokens, or add a length reward; a completion that is cut off can hardly be right.",
-    )
-
-
-def longer_for_nothing(run: Curves, limits: Thresholds) -> Finding | None:
-    """Length grows without more reward."""
-    name, outcome = "length/mean", run.outcome()
-    if not run.has(name, outcome) or run.end(name) < limits.length_growth * run.start(name) or run.rose(outcome):
-        return None
-    return Finding(
-        Severity.WARNING,
-        "Completions grow longer and not better",
-        f"{run.change(name)} tokens; {run.change(outcome)}",
-        "Add a length reward, or an algorithm without a bias towards length.",
-    )
-
-
-def kl(run: Curves, limits: Thresholds) -> Finding | None:
-    """KL to the reference grows, slowly or at one step."""
-    if not run.has("kl"):
-        return None
-    values = sorted(run.values("kl"))
-    median, highest = values[len(values) // 2], values[-1]
-    if run.end("kl") >= limits.kl:
-        title, evidence = "The policy is far from its reference", f"{run.change('kl')} nats per token"
-    elif highest >= limits.kl and highest >= limits.kl_jump * median:
-        title = "The policy tore away from its reference for a moment"
-        evidence = f"kl was {number(highest)} nats per token at its highest, {number(median)} at the median"
-    else:
-        return None
-    return Finding(
-        Severity.WARNING,
-        title,
-        evidence,
-        "Lower the learning rate, clip gradients harder, or raise the KL coefficient.",
-    )
-
-
-def logprob_gap(run: Curves, limits: Thresholds) -> Finding | None:
-    """Logprob gap: sampler and trainer disagree about sampled tokens, in steps whose weights sampled all of them."""
-    parts = []
-    fresh = Curves([row for row in run.rows if not row.get("staleness/max")], limits)
-    for name, limit in (("logprob_gap/mean", limits.logprob_gap_mean), ("logprob_gap/max", limits.logprob_gap_max)):
-        worst = max(fresh.values(name), default=0.0)
-        if worst > limit:
-            parts.append(f"{name} reached {number(worst)} nats, {number(limit)} is the bound")
-    if not parts:
-        return None
-    return Finding(
-        Severity.PROBLEM,
-        "Engine and trainer disagree about the same tokens",
-        "; ".join(parts),
-        "Type posttrain verify; compute in float32; check that both use the same weights and sampling settings.",
-    )
-
-
-def clipped(run: Curves, limits: Thresholds) -> Finding | None:
-    """A large fraction of clipped ratios."""
-    name = "clip_fraction"
-    if not run.has(name) or (share := run.end(name)) < limits.clip_fraction:
-        return None
-    return Finding(
-        Severity.WARNING,
-        "Updates are too large",
-        f"in the last steps the clip stopped {percent(share)} of the tokens",
-        "Lower the learning rate, or make fewer updates of each batch.",
-    )
-
-
-def unparsed(run: Curves, limits: Thresholds) -> Finding | None:
-    """Unparsed completions: the verifier finds no answer."""
-    name = "unparsed"
-    if not run.has(name) or (share := run.end(name)) < limits.unparsed:
-        return None
-    return Finding(
-        Severity.WARNING,
-        "Many answers cannot be read",
-        f"no answer was found in {percent(share)} of the last steps' completions",
-        "Look at the samples: say in the prompt how to answer, add a format reward, or use another verifier.",
-    )
-
-
-def gaming(run: Curves, limits: Thresholds) -> Finding | None:
-    """Reward rises without accuracy: possible reward hacking."""
-    reward, held_out = "reward/mean", run.values("evaluation/accuracy")
-    if not run.rose(reward):
-        return None
-    if len(held_out) >= 2:
-        if held_out[-1] - held_out[0] >= limits.held_out_gain:
-            return None
-        evidence = f"held-out accuracy from {number(held_out[0])} to {number(held_out[-1])}"
-    elif run.has("accuracy") and not run.rose("accuracy") and not run.solved():
-        evidence = run.change("accuracy")
-    else:
-        return None
-    return Finding(
-        Severity.WARNING,
-        "Reward rises and accuracy does not: the reward may be gamed",
-        f"{run.change(reward)}; {evidence}",
-        "Compare the components of the reward and read the last samples: which part pays without a right answer?",
-    )
-
-
-def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
-    """Overoptimisation: gold declines while the training reward still rises."""
-    gold, proxy = run.values("evaluation/gold"), run.values("evaluation/reward")
-    if len(gold) < 3 or len(gold) != len(proxy):
-        return None
-    best = max(range(len(gold)), key=lambda i: gold[i])
-    lost, gained = gold[best] - gold[-1], gold[best] - gold[0]
-    noise = limits.standard_errors * max(run.values("evaluation/gold_se"), default=0.0)
-    if proxy[-1] <= proxy[best] or lost <= max(limits.gold_lost * gained, noise):
-        return None
-    return Finding(
-        Severity.WARNING,
-        "The reward is being gamed: what it stands for gets worse while it rises",
-        f"gold was {number(gold[best])} at its best, evaluation {best} of {len(gold) - 1}, and is {number(gold[-1])} "
-        f"now; the reward went from {number(proxy[best])} to {number(proxy[-1])} since",
-        "Use the best checkpoint, `stop_after` of posttrain rl, more KL, an ensemble's worst score, or new labels.",
-    )
-
-
-def progress(run: Curves, limits: Thresholds) -> Finding | None:
-    """Improvement of the objective: the reward, or without one the loss."""
-    if run.has("reward/mean"):
-        if run.rose("reward/mean"):
-            return Finding(Severity.GOOD, "The policy earns more reward", run.change("reward/mean"))
-        if run.solved():
-            return None
-        fell = run.fell("reward/mean")
-        return Finding(
-            Severity.WARNING,
-            "The policy earns less reward than at the start" if fell else "No improvement",
-            run.change("reward/mean") + ("" if fell else ", which is within its noise"),
-            "Lower the learning rate."
-            if fell
-            else "Use more steps, another learning rate, or problems that suit the policy.",
-        )
-    if run.has("loss"):
-        if run.fell("loss"):
-            return Finding(Severity.GOOD, "The loss falls", run.change("loss"))
-        return Finding(
-            Severity.WARNING,
-            "The loss does not fall",
-            run.change("loss"),
-            "Use more steps or a higher learning rate; check what the loss mask covers.",
-        )
-    return None
-
-
-def overfit(run: Curves, limits: Thresholds) -> Finding | None:
-    """Overfitting: the held-out loss rises again."""
-    losses = run.values("evaluation/loss")
-    if len(losses) < 2 or losses[-1] <= (1 + limits.overfit) * min(losses):
-        return None
-    return Finding(
-        Severity.WARNING,
-        "The policy learns its training data by heart",
-        f"held-out loss was {number(min(losses))} at its lowest and is {number(losses[-1])} now",
-        "Train for fewer epochs, or use the best checkpoint rather than the last.",
-    )
-
-
-def silent(run: Curves, limits: Thresholds) -> Finding | None:
+def _not_applicable(run: Curves, at: Thresholds) -> str | bool:
     """A reward that does not apply to most completions, such as a judge whose verdicts have no score."""
-    prefix = "not_applicable/"
-    names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(prefix))
-    shares = {name.removeprefix(prefix): sum(run.values(name)) / len(run.rows) for name in names}
-    most = max(shares.values(), default=0.0)
-    if most < limits.silent or (len(run.rows) < limits.min_steps and most < 1.0):
-        return None
-    name = max(shares, key=lambda name: shares[name])
-    return Finding(
-        Severity.WARNING,
-        f"The reward '{name}' says nothing about most completions",
-        f"it does not apply to {percent(shares[name])} of them; the total is that of the other rewards",
-        "Score some completions with posttrain score. A judge whose verdicts have no score needs longer replies, "
-        "another prompt or a larger model.",
+    prefix, steps = "not_applicable/", len(run.rows)
+    shares = {name.removeprefix(prefix): sum(run[name].values) / steps for name in run if name.startswith(prefix)}
+    name = max(shares, key=lambda name: shares[name], default="")
+    most = at.silent if steps >= at.min_steps else 1.0
+    return shares.get(name, 0.0) >= most and f"'{name}' does not apply to {shares[name]:.0%}"
+
+
+def _reward_hacking(run: Curves, at: Thresholds) -> str | bool:
+    """Reward rises without accuracy: held-out accuracy, or that of training if it was not evaluated twice."""
+    accuracy, held_out = run["accuracy"], run["evaluation/accuracy"].values
+    if not run["reward/mean"].rose:
+        return False
+    if len(held_out) >= 2:
+        stuck = held_out[-1] - held_out[0] < at.held_out_gain
+        return stuck and f"held-out accuracy went from {held_out[0]:.3g} to {held_out[-1]:.3g}"
+    return accuracy.measured and not accuracy.rose and not run.solved and accuracy.change
+
+
+def _overoptimisation(run: Curves, at: Thresholds) -> str | bool:
+    """Gold declines while the training reward still rises."""
+    gold, proxy = run["evaluation/gold"].values, run["evaluation/reward"].values
+    if len(gold) < 3 or len(gold) != len(proxy):
+        return False
+    best = max(range(len(gold)), key=lambda i: gold[i])
+    noise = at.standard_errors * max(run["evaluation/gold_se"].values, default=0.0)
+    if proxy[-1] <= proxy[best] or gold[best] - gold[-1] <= max(at.gold_lost * (gold[best] - gold[0]), noise):
+        return False
+    return (
+        f"the gold reward was {gold[best]:.3g} at its best, evaluation {best} of {len(gold) - 1}, and is "
+        f"{gold[-1]:.3g} now; the training reward went from {proxy[best]:.3g} to {proxy[-1]:.3g} since"
     )
 
 
-Check = Callable[[Curves, Thresholds], Finding | None]
+def _heldout_loss(holds: Callable[[list[float], Thresholds], bool]) -> Condition:
+    """A condition on the values of the held-out loss, of which there are two at least."""
 
-CHECKS: tuple[Check, ...] = (
-    not_finite,
-    dead,
-    entropy_collapse,
-    repetition,
-    truncated,
-    longer_for_nothing,
-    kl,
-    logprob_gap,
-    clipped,
-    unparsed,
-    silent,
-    gaming,
-    over_optimised,
-    progress,
-    overfit,
+    def condition(run: Curves, at: Thresholds) -> str | bool:
+        losses = [*run["evaluation/loss"].values]
+        found = len(losses) >= 2 and holds(losses, at)
+        return found and f"the first was {losses[0]:.3g}, the lowest {min(losses):.3g}, the last {losses[-1]:.3g}"
+
+    return condition
+
+
+def _trained_loss(run: Curves) -> bool:
+    """Whether the loss of training is what says most: there is neither a reward nor a held-out loss."""
+    return run["loss"].measured and not run["reward/mean"].measured and len(run["evaluation/loss"].values) < 2
+
+
+CHECKS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "not_finite": _not_finite,
+        "solved": lambda run, at: run.solved and run["groups/zero_advantage"].end >= at.zero_advantage,
+        "no_signal": lambda run, at: (
+            not run.solved and run["groups/zero_advantage"].end >= at.zero_advantage_dead and _difficulty(run)
+        ),
+        "little_signal": lambda run, at: not run["reward/mean"].rose and _little_signal(run, at) and _difficulty(run),
+        "signal_used_up": lambda run, at: run["reward/mean"].rose and _little_signal(run, at),
+        "entropy_collapse": lambda run, at: not run["reward/mean"].rose and _low_entropy(run, at),
+        "low_entropy": lambda run, at: run["reward/mean"].rose and _low_entropy(run, at),
+        "repetition": lambda run, at: (
+            run["repetition"].end >= max(at.repetition, run["repetition"].start + at.repetition_rise)
+        ),
+        "length_explosion": lambda run, at: (
+            run["length/truncated"].rose and run["length/truncated"].end >= at.truncated
+        ),
+        "truncated": lambda run, at: not run["length/truncated"].rose and run["length/truncated"].end >= at.truncated,
+        "length_bias": _length_bias,
+        "far_from_reference": lambda run, at: run["kl"].end >= at.kl,
+        "kl_spike": _kl_spike,
+        "logprob_gap": _logprob_gap,
+        "clipped": lambda run, at: run["clip_fraction"].end >= at.clip_fraction,
+        "unparsed": lambda run, at: run["unparsed"].end >= at.unparsed,
+        "not_applicable": _not_applicable,
+        "reward_hacking": _reward_hacking,
+        "overoptimisation": _overoptimisation,
+        "reward_rises": lambda run, at: run["reward/mean"].rose,
+        "reward_falls": lambda run, at: run["reward/mean"].fell and not run.solved,
+        "reward_flat": lambda run, at: (
+            run["reward/mean"].measured and not (run["reward/mean"].rose or run["reward/mean"].fell) and not run.solved
+        ),
+        "heldout_loss_falls": _heldout_loss(lambda losses, at: losses[-1] < losses[0]),
+        "heldout_loss_flat": _heldout_loss(lambda losses, at: min(losses) == losses[0]),
+        "overfitting": _heldout_loss(lambda losses, at: losses[-1] > (1 + at.overfit) * min(losses)),
+        "loss_falls": lambda run, at: _trained_loss(run) and run["loss"].fell,
+        # Each step's loss is of other examples: of ordered data it cannot be told from a loss that grows.
+        "loss_dips": lambda run, at: (
+            _trained_loss(run) and run["loss"].dipped and not run["loss"].fell and not run["loss"].rose
+        ),
+        "loss_flat": lambda run, at: (
+            _trained_loss(run) and not run["loss"].fell and (run["loss"].rose or not run["loss"].dipped)
+        ),
+    }
 )
+"""By the name of its texts in checks.toml, in the order in which findings of equal severity are shown."""

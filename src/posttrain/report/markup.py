@@ -1,14 +1,14 @@
-"""Text that may come from a model, made harmless for a page or a terminal.
+"""Escaping of text that may come from a model, for pages and terminals.
 
 A policy that is rewarded for what people see may learn to write HTML. Nothing that it writes reaches a page except
-through `escape`; beyond that the page forbids its browser every script, request and form.
+through `escape`; in addition, the page forbids scripts, requests and forms.
 """
 
 import html
 import re
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# These turn the direction of what follows, so that a text reads other than it is.
+# These change the direction of the text after them, so that it is read differently from how it is stored.
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OTHER = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -16,8 +16,8 @@ _OTHER = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 def escape(value: object, limit: int | None = None) -> str:
     r"""Any value as text that is safe between tags and within quotes.
 
-    Control characters become their pictures, turns of direction their code points, half characters the replacement
-    character. A text longer than `limit` is cut, and says by how much.
+    Control characters become their Unicode pictures, direction marks their code points, and lone surrogates the
+    replacement character. A text longer than `limit` is truncated, with the number of characters left out.
 
     Example:
         >>> escape("<script>\x00", limit=8)
@@ -34,22 +34,10 @@ def escape(value: object, limit: int | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Text that cannot move the cursor, change colours or do worse to a terminal; line ends and tabs stay.
+    r"""Text without control sequences for a terminal; line ends and tabs stay.
 
     Example:
         >>> printable("4\x1b[2J, \tso\n5")
         '4\\x1b[2J, \tso\n5'
     """
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def page(title: str, style: str, body: str) -> str:
-    """A whole page of `body`, which is HTML already."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )

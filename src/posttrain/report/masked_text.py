@@ -20,10 +20,10 @@ def in_colour() -> bool:
 
 
 def masked_lines(segments: Sequence[tuple[str, bool]], *, colour: bool = False) -> list[str]:
-    r"""Texts that follow each other, each learned or only read, as lines; control characters are shown, not obeyed.
+    r"""Consecutive texts, each learned or context only, as lines; control characters are escaped.
 
-    Every line begins with a mark, which a text cannot imitate. A line break of the text is shown where it is; a change
-    from what is read to what is learned begins a new line without one.
+    Every line begins with a mark, which a text cannot imitate. A line break of the text is shown as a sign; a change
+    between context and learned text begins a new line without one.
 
     Example:
         >>> print("\n".join(masked_lines([("user\n1+1?", False), ("2\x1b[2J", True)])))

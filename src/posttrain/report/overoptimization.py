@@ -12,9 +12,9 @@ PARTS = 10  # equal-width bins of the distance, with equal weights
 class Point(NamedTuple):
     """A policy along a run."""
 
-    distance: float  # d: the square root of its KL from the policy at the beginning, in nats
-    proxy: float  # the reward that it is trained on, less that at the beginning
-    gold: float  # the one that counts, less that at the beginning
+    distance: float  # d: the square root of its KL from the initial policy, in nats
+    proxy: float  # the training reward, minus that of the initial policy
+    gold: float  # the gold reward, minus that of the initial policy
 
 
 class Law(NamedTuple):
@@ -30,14 +30,14 @@ class Law(NamedTuple):
     error: float  # root of the mean squared residual, in units of the reward
 
     def __call__(self, d: float) -> float:
-        """The gold reward that the law foretells at distance d."""
+        """The gold reward that the law predicts at distance d."""
         if d <= 0:
             return 0.0
         return d * (self.alpha - self.beta * (math.log(d) if self.form == "rl" else d))
 
     @property
     def peak(self) -> float | None:
-        """Where gold is highest: alpha / 2 beta, or e^(alpha / beta - 1). None where it rises for ever."""
+        """Where gold is highest: alpha / 2 beta, or e^(alpha / beta - 1). None if it has no maximum."""
         if self.beta <= 0:
             return None
         if self.form == "rl":
@@ -47,7 +47,7 @@ class Law(NamedTuple):
 
 
 def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """What a run logged of its held-out tasks: nothing where no gold reward was read."""
+    """The points that a run logged of its held-out tasks; empty without a gold reward."""
     read = [row for row in rows if {"evaluation/kl", "evaluation/gold", "evaluation/reward"} <= row.keys()]
     if not read:
         return []
@@ -88,10 +88,10 @@ def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law 
 
 
 def tenths(points: Sequence[Point]) -> list[Point]:
-    """The mean of the points in each tenth of the way, where there are any.
+    """The mean of the points in each of ten equal-width bins of the distance, without empty bins.
 
-    A law is about distances, but a run is read at equal times. A policy that a KL holds in place, or that has come to
-    say one thing, is read many times at one distance, which would outweigh all of the way there.
+    A law is a function of the distance, but a run is evaluated at equal times. A policy that a KL penalty holds in
+    place, or that has collapsed, is evaluated many times at one distance, which would outweigh all others.
 
     Example:
         >>> tenths([Point(1.0, 0.25, 0.5), Point(3.75, 1.0, 0.0), Point(4.0, 1.0, 1.0)])
@@ -106,13 +106,13 @@ def tenths(points: Sequence[Point]) -> list[Point]:
 
 
 def together(runs: Sequence[Sequence[Point]]) -> list[Point]:
-    """The mean over runs that were read at the same times, such as seeds: of their rewards, and of their KL.
+    """The mean over runs that were evaluated at the same times, such as seeds: of their rewards, and of their KL.
 
-    A KL is a mean over prompts already, so d = sqrt(mean d^2) is that of all their prompts. Runs that are at different
-    distances at one time pull the peak of a law that they share a little to the front, since it is concave.
+    A KL is a mean over prompts already, so d = sqrt(mean d^2) is that of all their prompts. Runs at different distances
+    at one time move the peak of a law that they share to a slightly smaller distance, since it is concave.
 
     Raises:
-        ValueError: they were not read as often.
+        ValueError: their numbers of evaluations differ.
 
     Example:
         >>> together([[Point(3.0, 1.0, 2.0)], [Point(4.0, 2.0, 1.0)]])
@@ -130,27 +130,27 @@ def observed_peak(points: Sequence[Point]) -> Point:
 
 
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold.
+    """The curves over the distance of a run: both rewards as evaluated, and the law of RL fitted to gold.
 
-    And where each of the two is highest, if the run came so far. Each tenth of the way counts alike for the law, and
-    where fewer than four were read there is none.
+    Also the maxima of gold and of the law, if the run reached them. The law is fitted to the means of ten bins, of
+    which at least four must not be empty.
     """
     if not points:
         return []
     by_distance = sorted(points)
     drawn = [
-        ("the reward that is learned from", [(p.distance, p.proxy) for p in by_distance]),
+        ("training reward", [(p.distance, p.proxy) for p in by_distance]),
         ("gold", [(p.distance, p.gold) for p in by_distance]),
     ]
     even = tenths(points)
     law = fit([p.distance for p in even], [p.gold for p in even], "rl")
     far = by_distance[-1].distance
     if law is not None:
-        drawn.append(("gold, by the law of Gao et al.", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
+        drawn.append(("law of Gao et al., fitted to gold", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
     top = observed_peak(points)
-    drawn.append(("where gold was highest", [(top.distance, top.gold)]))
+    drawn.append(("maximum of gold", [(top.distance, top.gold)]))
     if law is not None and law.peak is not None and law.peak <= far:
-        drawn.append(("where the law is highest", [(law.peak, law(law.peak))]))
+        drawn.append(("maximum of the law", [(law.peak, law(law.peak))]))
     return drawn
 
 
@@ -171,12 +171,12 @@ def best_of_n_kl(n: int) -> float:
 
 
 def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
-    """What the best of n by the proxy earns by the gold reward, on average over all choices of n of these samples.
+    """The mean gold reward of the best of n by the proxy, over all choices of n of these samples.
 
         R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
 
     The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
-    use it. Samples of equal proxy share their chance.
+    use it. Samples of equal proxy share their probability.
 
     Raises:
         ValueError: unless 1 <= n <= N.

@@ -43,7 +43,7 @@ def render(spans: Sequence[Span]) -> str:
         middle = row * ROW + ROW / 2 + 4
         parts.append(f'<text class="tick" x="0" y="{middle}">{escape(name)}</text>')
         parts.append(
-            f'<text class="tick" x="{WIDTH - RIGHT + 6}" y="{middle}">{100 * min(1.0, shares[name]):.0f} %</text>'
+            f'<text class="tick" x="{WIDTH - RIGHT + 6}" y="{middle}">{100 * min(1.0, shares[name]):.0f}%</text>'
         )
     for span in shown:
         left, right = max(span.began, began) - began, min(span.ended, ended) - began
@@ -58,7 +58,7 @@ def render(spans: Sequence[Span]) -> str:
     parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{bottom}" text-anchor="end">{ended - began:.1f} s</text>')
     works = [work for work in COLOURS if any(span.work == work for span in shown)]
     keys = "".join(f'<span class="key"><i class="c{COLOURS[work]}"></i>{escape(work)}</span>' for work in works)
-    spoken = escape("; ".join(f"{name} busy {100 * shares[name]:.0f} %" for name in rows))
+    spoken = escape("; ".join(f"{name} busy {100 * shares[name]:.0f}%" for name in rows))
     return (
         '<figure class="chart"><figcaption><span class="name">Processes</span> '
         f'<span class="unit">last {STEPS} steps; share of time busy</span><span class="legend">{keys}</span>'

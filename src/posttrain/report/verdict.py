@@ -1,10 +1,10 @@
 """Verdicts: findings from a run's metrics.
 
 A run can run smoothly and learn nothing, or earn more reward and get worse. Each check covers one known failure mode;
-thresholds, with reasons, are in `Thresholds` only.
+`Thresholds` has the bounds, with reasons.
 """
 
-from posttrain.report.checks import CHECKS
+from posttrain.report.checks import CHECKS, judge
 from posttrain.report.curves import Curves, Rows
 from posttrain.report.finding import Finding, Severity, Thresholds
 
@@ -14,24 +14,23 @@ def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
 
     Args:
         rows: one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.
-        thresholds: others than the house's.
+        thresholds: other bounds than the defaults.
 
     Example:
         >>> rows = [{"step": n, "groups/zero_advantage": 0.95, "accuracy": 0.0} for n in range(1, 21)]
         >>> print(verdict(rows)[0].title)
-        The run is dead: almost no group teaches anything
+        Almost no group has a training signal
     """
     limits = thresholds or Thresholds()
     run = Curves(rows, limits)
     steps = sum(row.get("step") != 0 for row in rows)  # the row of step 0 is of the policy before training
-    short = steps < limits.min_steps
-    found = [finding for check in CHECKS if (finding := check(run, limits)) is not None]
-    if short:
+    found = [finding for name in CHECKS if (finding := judge(name, run, limits)) is not None]
+    if steps < limits.min_steps:
         found.append(
-            Finding(Severity.NOTE, "Too short to judge", f"{_steps(steps)}; {limits.min_steps} would say more")
+            Finding(Severity.NOTE, "Too short to judge", f"{_steps(steps)}; at least {limits.min_steps} are needed")
         )
     elif all(finding.severity in (Severity.NOTE, Severity.GOOD) for finding in found):
-        found.append(Finding(Severity.GOOD, "Nothing looks wrong", f"{_steps(steps)}; no check found anything"))
+        found.append(Finding(Severity.GOOD, "No problems found", f"{_steps(steps)}; every check passed"))
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))
 

@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; expected a TOML file, such as {path / 'config.toml'} of a run") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}; text is in quotes there") from error
+        raise UserError(f"{path} is not TOML: {error}; text needs quotes in TOML") from error
 
 
 def renamed(config: Mapping[str, Any]) -> dict[str, Any]:

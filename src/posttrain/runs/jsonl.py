@@ -64,12 +64,12 @@ def new_file(output: str, *, option: str = "output") -> Path:
         UserError: it does not end with .jsonl, is there already, or its folder is not.
     """
     if not output.endswith(".jsonl"):
-        raise UserError(f"say where to write with `{option}=NAME.jsonl`; got {output!r}")
+        raise UserError(f"an output file is required: `{option}=NAME.jsonl`; got {output!r}")
     path = Path(output).expanduser()
     if path.exists():
-        raise UserError(f"{path} is there already; remove it, or give `{option}` another name")
+        raise UserError(f"{path} exists already; remove it, or pass another name as `{option}`")
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}; make it first")
+        raise UserError(f"there is no folder {path.parent}; create it first")
     return path
 
 

@@ -36,7 +36,7 @@ class Chunks:
             if old != about:
                 other = [key for key in about if not isinstance(old, dict) or old.get(key) != about[key]]
                 raise UserError(
-                    f"{self.path} has finished parts of the same with other {', '.join(other)}; remove it to begin "
+                    f"{self.path} has finished parts of this output with other {', '.join(other)}; remove it to begin "
                     "anew, or give `output` another name"
                 )
             self.done: list[Any] = [row[_PART] for row in rows[1:]]

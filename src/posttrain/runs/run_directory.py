@@ -104,12 +104,12 @@ class RunDirectory:
         may_differ: Collection[str] = (),
         environment: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Go on with a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
+        """Continue a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
 
         Args:
             path: the run's directory.
             config: all of the command's options, resolved, as they are now.
-            command: which one goes on, where it may have another name now than when the run began.
+            command: the one that continues it, where it may have another name now than when the run began.
             may_differ: options that change nothing of the steps already done, such as how many there shall be.
             environment: as in `create`.
 
@@ -125,7 +125,7 @@ class RunDirectory:
             if by_hand := {key: line for line in changes if (key := line.partition(" was ")[0]) in edited}:
                 typed = config_file.typed(was, by_hand)
                 raise UserError(
-                    f"{path / CONFIG} has been edited: {'; '.join(by_hand.values())}; to go on as before put that back"
+                    f"{path / CONFIG} has been edited: {'; '.join(by_hand.values())}; to continue as before, undo that"
                     f"{f', or type {typed}' if typed else ''}"
                 )
             raise UserError(
@@ -166,9 +166,7 @@ class RunDirectory:
         if "step" in metrics:
             raise ValueError(f"step is the row's own key; got a metric of that name: {metrics['step']}")
         if step <= self._last:
-            raise ValueError(
-                f"steps only grow: {step} comes after {self._last}; a run gone on with needs rewind() first"
-            )
+            raise ValueError(f"steps only grow: {step} comes after {self._last}; a resumed run needs rewind() first")
         numbers = {name: value if isinstance(value, int) else float(value) for name, value in metrics.items()}
         jsonl.append(self._metrics, {"step": step} | numbers)
         self._events.scalars(step, numbers)
@@ -216,10 +214,10 @@ def refuse_used(path: Path) -> None:
     """Refuse an existing path for a new run; raises `UserError`, which names its contents."""
     if path.is_dir():
         if any(path.iterdir()):
-            hint = f", or type `resume={path}` to go on with the run in it" if (path / CONFIG).exists() else ""
-            raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+            hint = f", or type `resume={path}` to continue the run in it" if (path / CONFIG).exists() else ""
+            raise UserError(f"run directory {path} is not empty; pass a new or empty one{hint}")
     elif path.exists():
-        raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
+        raise UserError(f"run directory {path} is a file; pass a new or empty directory")
 
 
 def _start(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -239,7 +237,7 @@ def _new_directory(path: Path | None, command: str) -> Path:
         refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"run directory {path or 'runs'} cannot be made: {error.strerror}; give another one") from error
+        raise UserError(f"run directory {path or 'runs'} cannot be created: {error.strerror}; pass another") from error
     return path
 
 

@@ -60,7 +60,7 @@ def load_callback(spec: str) -> object:
     try:
         return kind()
     except (Exception, SystemExit) as error:
-        raise UserError(f"the callback '{spec}' cannot be made without arguments: {described(error)}") from error
+        raise UserError(f"the callback '{spec}' cannot be created without arguments: {described(error)}") from error
 
 
 def call(callbacks: Sequence[object], event: str, *arguments: Any) -> None:

@@ -37,7 +37,7 @@ def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path
 
 @contextlib.contextmanager
 def going_on(run: Path) -> Iterator[None]:
-    """Open a run that is gone on with. What a disk does not allow is passed on with a note of the last checkpoint.
+    """Open a resumed run. An error of the disk gets a note of the last checkpoint.
 
     Raises:
         UserError: the run's folder cannot be written.
@@ -67,4 +67,4 @@ def _last(checkpoints: Path) -> str:
         found = latest(checkpoints)
     except (CheckpointError, OSError) as error:
         return str(error)
-    return f"the last good checkpoint is {found.path}" if found else "there is no checkpoint yet"
+    return f"the last checkpoint is {found.path}" if found else "there is no checkpoint yet"

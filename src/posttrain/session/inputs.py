@@ -87,8 +87,8 @@ class InputsChanged(UserError):
         """Say so of each."""
         self.names = tuple(names)
         options = " and ".join(f"`{name}`" for name in names)
-        read = f"what {options} read{'s' if len(names) == 1 else ''} has changed since the run began"
-        super().__init__(f"{how or f'{read} (its digest is another one)'}; put it back, or start a new run")
+        read = f"what {options} read{'s' if len(names) == 1 else ''} changed since the run started"
+        super().__init__(f"{how or f'{read} (its digest differs)'}; restore it, or start a new run")
 
 
 def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:

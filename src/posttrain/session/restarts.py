@@ -1,4 +1,4 @@
-"""A run that goes on from its last checkpoint when it loses processes of its cluster."""
+"""A run that resumes from its last checkpoint when it loses processes of its cluster."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -41,10 +41,10 @@ def _restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
             step = max(step, lost.step)
             resume = (lost.run if lost.step else None) or where.get("resume")  # none is open while processes start
             if resume is None:
-                lost.add_note("no checkpoint had been written, so the run cannot go on by itself")
+                lost.add_note("there is no checkpoint yet, so the run cannot be restarted")
                 raise
             if losses == LOSSES:
-                lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run does not go on by itself")
+                lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run is not restarted again")
                 raise
             where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
-            announce(f"{lost}; going on from the last checkpoint with new processes", quiet=where.get("quiet", False))
+            announce(f"{lost}; resuming from the last checkpoint with new processes", quiet=where.get("quiet", False))

@@ -1,4 +1,4 @@
-"""How a run is gone on with: its directory and its last checkpoint."""
+"""How a run is resumed: its directory and its last checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def resumed(
     if before and alike and not accepts and _read_otherwise(last, environment):
         raise InputsChanged(
             ["dataset"],
-            "the rows of `dataset` are read otherwise than when the run began: other tokens, or other ones are learned",
+            "the rows of `dataset` are read differently since the run started: their tokens or their loss mask changed",
         )
     accepted = {"accepted": changed} if changed else {}
     return RunDirectory.resume(
@@ -67,16 +67,16 @@ def _read_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
-    """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
+    """A resumed run, as it was at its last whole checkpoint, and the messages to the user."""
     found = checkpoint.latest(directory.checkpoints)
     if found is None:
         _refuse_lost_checkpoints(directory, training)
         directory.rewind(-1)
-        return None, ("the run has no checkpoint yet, and starts again from its first step",)
+        return None, ("the run has no checkpoint yet, and starts from its first step",)
     training.trained.restore(found.path)
     directory.rewind(found.step - (OWED in found.state))
-    notes = [f"other options than before: {'; '.join(directory.changes)}"] if directory.changes else []
-    notes += [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
+    notes = [f"changed options: {'; '.join(directory.changes)}"] if directory.changes else []
+    notes += [f"skipped damaged checkpoint: {line}; resuming from step {found.step}" for line in found.skipped]
     notes += training.rate.changed(directory.before.get("steps"), found.step)
     if found.step >= training.steps and OWED not in found.state:
         notes.append(f"the run has all its steps, {found.step}; pass a larger `{training.counted}` to train further")
@@ -90,5 +90,5 @@ def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> Non
     ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
     if ended or step > min(training.save_every, training.evaluations.every or math.inf):
         raise UserError(
-            f"{directory.checkpoints} has no checkpoint, and the run has had one; put it back, or start a new run"
+            f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a new run"
         )

@@ -118,7 +118,7 @@ class Session:
 
     def stop(self, why: str) -> None:
         """End the run, as a finished one, after the current step."""
-        self.finished = why or "a callback said so"
+        self.finished = why or "requested by a callback"
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
@@ -270,14 +270,14 @@ def open_session(
     given: Mapping[str, str] = MappingProxyType({}),
     learner: object = None,
 ) -> Iterator[Session]:
-    """Open a run's directory, new or to go on with, and close it with its report.
+    """Open a run's directory, new or resumed, and close it with its report.
 
     Args:
         command: which one runs, such as `sft`.
         settings: all of its options.
         training: what the run does.
         output: where a new run goes.
-        resume: the run to go on with, if it is none.
+        resume: the run to continue, if it is none.
         quiet: whether to show no progress.
         accept_changes: options whose files, data or models may be others than those that the run began with.
         tracking: trackers besides TensorBoard; None for those that a resumed run had.
@@ -353,7 +353,7 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
         if isinstance(error, ProcessLost):
             error.run, error.step = run, session.saved
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
-            error.add_note(f"step {session.saved} is saved in {run}, `resume` goes on from there")
+            error.add_note(f"step {session.saved} is saved in {run}, `resume` continues from there")
         elif isinstance(error, OSError):
-            error.add_note(f"{run} has no checkpoint yet, `resume={run}` starts it again")
+            error.add_note(f"{run} has no checkpoint yet, `resume={run}` starts it from the first step")
         raise

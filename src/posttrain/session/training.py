@@ -16,7 +16,7 @@ class RunOptions(TypedDict):
     """Where a run is, for `run(config, **where)` of every recipe that trains."""
 
     output: NotRequired[Path | None]  # a new run's directory; None: the next free one below runs/
-    resume: NotRequired[Path | None]  # the run to go on with
+    resume: NotRequired[Path | None]  # the run to continue
     quiet: NotRequired[bool]  # no progress
     accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
     tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had

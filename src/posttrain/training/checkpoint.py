@@ -113,7 +113,7 @@ def save(
         _prune(root, step, keep_last)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {folder} was saved, but older ones in {root} cannot be tidied up: {first_line(error)}; "
+            f"checkpoint {folder} was saved, but older ones in {root} cannot be deleted: {first_line(error)}; "
             "put that right, then resume"
         ) from error
     return folder
@@ -148,7 +148,7 @@ def load(path: Path) -> Checkpoint:
     try:
         return _checked(path)
     except _Damaged as damage:
-        raise CheckpointError(f"checkpoint {path} is damaged: {damage}; use an earlier one beside it") from damage
+        raise CheckpointError(f"checkpoint {path} is damaged: {damage}; use an earlier one of the same run") from damage
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -253,7 +253,7 @@ def _first_whole(root: Path, candidates: list[Path]) -> Checkpoint | None:
         else:
             return Checkpoint(found.path, found.step, found.state, found.score, tuple(skipped))
     if skipped:
-        raise CheckpointError(f"every checkpoint in {root} is damaged ({'; '.join(skipped)}); start the run anew")
+        raise CheckpointError(f"every checkpoint in {root} is damaged ({'; '.join(skipped)}); start a new run")
     return None
 
 
@@ -293,10 +293,10 @@ def _why_not(error: Exception, root: Path, step: int, needed: int) -> str:
         quota = getattr(error, "errno", 0) == errno.EDQUOT
         least = f"at least {needed}" if quota or needed > free else f"more than {free}"  # blocks are counted whole
         there = "a quota is used up" if quota else f"{free} are free"
-        what += f": no space left; it needs {least} bytes and {there}; make room there, then resume"
+        what += f": no space left; it needs {least} bytes and {there}; free some space there, then resume"
     else:
-        what += f": {first_line(error)}; resume once that is put right"
-    return f"{what} (earlier checkpoints are as they were)" if _candidates(root) else what
+        what += f": {first_line(error)}; fix that, then resume"
+    return f"{what} (earlier checkpoints are unchanged)" if _candidates(root) else what
 
 
 def _size(folder: Path) -> int:

@@ -194,7 +194,7 @@ class LocalLearner(Generic[M]):
 
     def copy(self, source: str, target: str) -> None:
         """As in `Learner`."""
-        assert source == POLICY, "nothing but the policy is copied"
+        assert source == POLICY, "only the policy can be copied"
         self._references[target].renew(dict(self.body.trainable()))
 
     def weights(self) -> list[tuple[str, Tensor]]:

@@ -67,9 +67,7 @@ def accumulate_gradients(
         if not math.isfinite(value):
             for each in (optimizer, *beside):
                 each.discard()
-            raise TrainingError(
-                f"the loss is {value} for examples {numbers} of the batch; the weights were not touched"
-            )
+            raise TrainingError(f"the loss is {value} for examples {numbers} of the batch; the weights are unchanged")
         total += value
     return total, [metrics for *_, metrics in losses.values()]
 

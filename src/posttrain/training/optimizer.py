@@ -116,7 +116,7 @@ class MasterAdamW:
             raise UserError(
                 "moments in 8 bits cannot be sharded, since their blocks do not end where shards do; leave out `optim`"
             )
-        assert not changed or "masters" not in vars(self), "masters that are made already are not sharded"
+        assert not changed or "masters" not in vars(self), "the master weights exist already and are not sharded"
         self._changed = changed
         for number, weight in enumerate(self._weights):
             if number not in changed:
@@ -200,7 +200,7 @@ class MasterAdamW:
         norm = self.grad_norm()
         if not math.isfinite(norm):
             self.discard()
-            raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
+            raise TrainingError(f"the gradient's norm is {norm}; the weights are unchanged")
         return norm
 
     def step(self, lr: float, *, max_grad_norm: float | None = None, norm: float | None = None) -> float:

@@ -51,7 +51,7 @@ def restore_optimizer(
     """
     ours, theirs = _names(optimizer, parameters), [group["params"] for group in json["groups"]]
     if ours != theirs:
-        raise CheckpointError(f"the optimiser in the checkpoint is not this one: {_difference(ours, theirs)}")
+        raise CheckpointError(f"the optimiser in the checkpoint differs from this one: {_difference(ours, theirs)}")
     state: dict[str, dict[str, Any]] = {name: dict(values) for name, values in json["numbers"].items()}
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
@@ -78,7 +78,7 @@ def _check(optimizer: Optimizer, full_name: str, key: str, tensor: Tensor, param
     if key.removesuffix(SCALES) in MOMENTS and quantized != (tensor.dtype == torch.uint8 or key.endswith(SCALES)):
         bits = (32, 8) if quantized else (8, 32)
         raise CheckpointError(
-            f"'{full_name}' is kept in {bits[0]} bits in the checkpoint and in {bits[1]} here; resume with the `optim` "
+            f"'{full_name}' has {bits[0]} bits in the checkpoint and in {bits[1]} here; resume with the `optim` "
             "that the run began with"
         )
     expected = [blocks_of(parameter.numel())] if key.endswith(SCALES) else list(parameter.shape)

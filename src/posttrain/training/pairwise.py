@@ -38,7 +38,7 @@ class PairwiseLoss:
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         if declared(self.algorithm, ReferenceDivergence):
-            assert parts.reference is not None, "logprobs alone do not say how far two models are apart"
+            assert parts.reference is not None, "a divergence needs more than the logprobs of the tokens"
             policy, anchor = _with_divergence(parts.model, parts.reference, row)
         else:
             logprobs_N = parts.model.logprobs(row).logprobs

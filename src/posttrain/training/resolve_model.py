@@ -36,7 +36,7 @@ class SavedModel:
 
     def notes(self) -> tuple[str, ...]:
         """Messages to the user."""
-        return tuple(f"a damaged checkpoint was passed over: {line}" for line in self.skipped)
+        return tuple(f"skipped damaged checkpoint: {line}" for line in self.skipped)
 
 
 def named(model: Model) -> str:
@@ -87,7 +87,7 @@ def began_from(name: Model, run: Path | None) -> SavedModel:
             if os.path.abspath(now.where) == began or _is_another(now, began, run):
                 return now
         return replace(saved_model(began), title=name)
-    gone = ModelError(f"{run} began from {began}, which is gone; put it back, or say where it is now with `model`")
+    gone = ModelError(f"{run} was started from {began}, which was not found; restore it, or pass its path with `model`")
     try:
         now = saved_model(name)
     except PosttrainError as error:
@@ -96,8 +96,8 @@ def began_from(name: Model, run: Path | None) -> SavedModel:
         raise gone
     if began and os.path.abspath(now.where) != began != now.where and not _is_the_same(now.where, run):
         raise ModelError(
-            f"{run} began from {began}, which is gone, and {name} is {now.where} now; put the first back, or start a "
-            "new run from the second"
+            f"{run} was started from {began}, which was not found, and {name} is {now.where} now; restore the first, "
+            "or start a new run from the second"
         )
     return now
 

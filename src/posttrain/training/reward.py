@@ -82,7 +82,7 @@ class ScoreGradient:
         carried = (found_EH * found_EH.new_tensor(gradient)).sum()
         if 0 not in row.examples:
             return Share(carried, {})
-        assert parts.model.length_head is not None, "this reward model learns nothing of length apart"
+        assert parts.model.length_head is not None, "this reward model has no length head"
         angle = overlap(parts.model.head[0].float(), parts.model.length_head[0].float())
         return Share(carried + self.overlap_weight * angle, {"length/overlap": angle.detach()[None]})
 

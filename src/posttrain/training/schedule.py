@@ -29,7 +29,7 @@ def unreached(warmup: int, steps: int) -> list[str]:
     """Warn of a warmup that is not shorter than the run."""
     if warmup < steps or warmup <= 1:
         return []
-    return [f"`warmup_steps={warmup}` of {steps} steps: the learning rate is never past its warmup"]
+    return [f"`warmup_steps={warmup}` of {steps} steps: the learning rate never leaves its warmup"]
 
 
 def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmup: int, decay: str) -> list[str]:
@@ -42,7 +42,7 @@ def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmu
     assert before is not None
     planned = f"{steps} steps now, {before} when it began"
     if decay == "constant":
-        return [f"{planned}: the learning rate is constant after its warmup, so it is what it would have been"]
+        return [f"{planned}: the learning rate is constant after its warmup, and does not change"]
     here = learning_rate(done - 1, steps=before, peak=peak, warmup=warmup, decay=decay)
     following = learning_rate(done, steps=steps, peak=peak, warmup=warmup, decay=decay)
     return [

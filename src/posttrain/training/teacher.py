@@ -40,7 +40,7 @@ def find_teacher(name: Model, policy: str, *, microbatch_tokens: int) -> Teacher
     if said := differing(mine, its):
         raise UserError(
             f"the teacher {name} has another tokenizer than the policy: {said}; logprobs are compared token by token, "
-            "so give a teacher of the policy's own family"
+            "so pass a teacher of the policy's model family"
         )
     student, teacher = read_shape(policy), read_shape(where)
     if teacher.vocabulary < student.vocabulary:

@@ -118,10 +118,10 @@ def _table(result: EvaluateResult) -> Table:
     headline = result.model.headline
     rewarded = headline.measure == "reward"
     first = "mean reward" if rewarded else "pass@1"
-    columns = ("model", "answers", first, "pass@k", "no answer found", "cut off", "tokens")
-    of = "no reward says what is solved" if rewarded else f"k is {max(headline.pass_at)}"
+    columns = ("model", "answers", first, "pass@k", "unparsed", "truncated", "tokens")
+    of = "no reward is a verifier" if rewarded else f"k is {max(headline.pass_at)}"
     note = (
-        f"{headline.n} tasks. Ranges are 95 % intervals over tasks; {of}; samples are "
+        f"{headline.n} tasks. Ranges are 95% intervals over tasks; {of}; samples are "
         f"drawn at temperature {result.config.temperature:g}."
     )
     return Table(f"Held-out tasks: {result.config.dataset or result.config.environment}", columns, rows, note)
@@ -134,7 +134,7 @@ def _differences(result: EvaluateResult) -> list[Finding]:
         severity, word = (
             (Severity.GOOD, "better than") if low > 0 else (Severity.WARNING, "worse than") if high < 0 else (None, "")
         )
-        title = f"{decoding}: {word or 'not to be told apart from'} the baseline"
+        title = f"{decoding}: {word or 'not distinguishable from'} the baseline"
         evidence = f"{100 * value:+.1f} points of pass@1 on the same {n} tasks ({100 * low:+.1f} to {100 * high:+.1f})"
         if result.model.headline.measure == "reward":
             evidence = f"{value:+.3f} mean reward on the same {n} tasks ({low:+.3f} to {high:+.3f})"
@@ -147,11 +147,11 @@ def _findings(result: EvaluateResult) -> list[Finding]:
     headline, limits = result.model.headline, Thresholds()
     found: list[Finding] = []
     if headline.unparsed >= limits.unparsed:
-        evidence = f"no answer was found in {percent(headline.unparsed)} of the completions"
-        advice = "Look at the samples: say in the prompt how to answer, or use another verifier."
-        found.append(Finding(Severity.WARNING, "Many answers cannot be read", evidence, advice))
+        evidence = f"unparsed: {percent(headline.unparsed)} of the completions"
+        advice = "Read the samples: specify the answer format in the prompt, or use another verifier."
+        found.append(Finding(Severity.WARNING, "Many completions have no answer that can be parsed", evidence, advice))
     if headline.truncated >= limits.truncated:
-        evidence = f"{percent(headline.truncated)} of the completions were cut off"
-        found.append(Finding(Severity.WARNING, "Many answers are cut off", evidence, "Raise --max-new-tokens."))
+        evidence = f"{percent(headline.truncated)} of the completions were truncated"
+        found.append(Finding(Severity.WARNING, "Many completions are truncated", evidence, "Raise --max-new-tokens."))
     found += [Finding(Severity.NOTE, "About these tasks", note) for note in result.notes]
     return found

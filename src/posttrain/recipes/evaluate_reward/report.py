@@ -44,11 +44,11 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
             )
         )
     columns = (
-        *("model", "judged as people did", "calibration error", "correlation with length"),
-        *("chosen is longer", "chosen is shorter", "disagreement tells errors"),
+        *("model", "agrees with people", "calibration error", "correlation with length"),
+        *("chosen is longer", "chosen is shorter", "AUC of disagreement"),
     )
     note = (
-        f"{len(result.model.pairs)} pairs; ranges are 95 % intervals over pairs; equal scores are half right. The "
+        f"{len(result.model.pairs)} pairs; ranges are 95% intervals over pairs; equal scores are half right. The "
         "correlation is of how much more a response scores with how many more tokens it has. The last is the chance "
         "that an ensemble's members disagree more over a pair that is judged wrongly."
     )
@@ -59,12 +59,12 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
             (model, f"{ties.told:.2f}", Estimate(ties.accuracy, *ties.ci95), percent(ties.never), f"{ties.epsilon:.3f}")
             for model, ties in said
         ]
-        columns = ("model", "tells them from others (AUC)", "right, with ties", "right, never a tie", "a tie up to")
+        columns = ("model", "AUC of ties against others", "accuracy with ties", "accuracy without", "margin of a tie")
         note = (
             f"{said[0][1].ties} pairs that people found equal beside {said[0][1].pairs} that they decided. The margin "
             "up to which a pair is called a tie is found on one half of the pairs and used on the other."
         )
-        tables.append(Table("Pairs that people found equal", columns, lines, note))
+        tables.append(Table("Ties", columns, lines, note))
     if categories := by_category(result.model.pairs):
         each = [by_category(judged.pairs) for judged in _models(result)]
         lines = [
@@ -82,8 +82,8 @@ def _curve(result: EvaluateRewardResult) -> Chart:
         Series(judged.model, [(100 * one.confidence, one.right) for one in calibration(judged.pairs)])
         for judged in _models(result)
     ]
-    perfect = Series("as sure as right", [(50.0, 0.5), (100.0, 1.0)])
-    return Chart("Right by how sure (%)", [*series, perfect], percent=True, zero=False)
+    perfect = Series("calibrated", [(50.0, 0.5), (100.0, 1.0)])
+    return Chart("Reliability (%)", [*series, perfect], percent=True, zero=False)
 
 
 def _findings(result: EvaluateRewardResult) -> list[Finding]:
@@ -91,26 +91,26 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
     found: list[Finding] = []
     numbers = result.model.summary()
     (value, (low, high), _), length = accuracy(result.model.pairs), numbers["length_correlation"]
-    evidence = f"{100 * value:.1f} % of the pairs are judged as people did ({100 * low:.1f} to {100 * high:.1f})"
+    evidence = f"{100 * value:.1f} % of the pairs are judged as by people ({100 * low:.1f} to {100 * high:.1f})"
     if low <= 0.5:
-        found.append(Finding(Severity.PROBLEM, "Not to be told apart from a coin", evidence, "Train on more pairs."))
+        found.append(Finding(Severity.PROBLEM, "Not distinguishable from chance", evidence, "Train on more pairs."))
     else:
-        found.append(Finding(Severity.GOOD, "It knows something of what people choose", evidence))
+        found.append(Finding(Severity.GOOD, "It predicts human choices better than chance", evidence))
     if result.difference is not None:
         value, (low, high) = result.difference
         severity, word = (
             (Severity.GOOD, "Better than") if low > 0 else (Severity.WARNING, "Worse than") if high < 0 else (None, "")
         )
         evidence = f"{100 * value:+.1f} points on the same pairs ({100 * low:+.1f} to {100 * high:+.1f})"
-        title = f"{word or 'Not to be told apart from'} the baseline"
+        title = f"{word or 'Not distinguishable from'} the baseline"
         found.append(Finding(severity or Severity.NOTE, title, evidence))
     if numbers["calibration_error"] >= MISCALIBRATED:
         evidence = f"calibration error {numbers['calibration_error']:.3f}"
-        advice = f"Divide its scores by {numbers['temperature']:.2f}, or train it with pairs held out."
-        found.append(Finding(Severity.WARNING, "It is not as often right as it is sure", evidence, advice))
+        advice = f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (--eval-share)."
+        found.append(Finding(Severity.WARNING, "It is not calibrated", evidence, advice))
     if length is not None and abs(length) >= LENGTH_RULES:
-        evidence = f"margins follow the difference in length with a correlation of {length:+.2f}"
-        advice = "A policy will learn the length: train posttrain reward-model --length-debias 1, or watch it closely."
+        evidence = f"the correlation of margins with differences in length is {length:+.2f}"
+        advice = "A policy will learn length: train with --length-debias 1, or monitor the length."
         found.append(Finding(Severity.WARNING, "It scores length", evidence, advice))
     return [*found, *(Finding(Severity.NOTE, "About these pairs", note) for note in result.notes)]
 

@@ -63,7 +63,7 @@ class ModelResult:
     def lines(self) -> list[str]:
         """The same in words."""
         found = self.summary()
-        lines = [f"judged as people did: {_share(accuracy(self.pairs))}; {len(self.pairs)} pairs, {found['ties']} ties"]
+        lines = [f"as people judge: {_share(accuracy(self.pairs))}; {len(self.pairs)} pairs, {found['ties']} ties"]
         lines += [f"    {name or 'without a category'}: {_share(one)}" for name, one in by_category(self.pairs).items()]
         lines.append(
             f"calibration error {found['calibration_error']:.3f}; {found['calibration_error_at_temperature']:.3f} with "
@@ -74,10 +74,10 @@ class ModelResult:
             lines.append(f"correlation with length {found['length_correlation']:+.2f}; {', '.join(sides)}")
         if found["members"] > 1:
             told = "-" if found["disagreement_tells"] is None else f"{found['disagreement_tells']:.2f}"
-            lines.append(f"{found['members']} members; their disagreement tells errors with an AUC of {told}")
+            lines.append(f"{found['members']} members; their disagreement predicts errors with an AUC of {told}")
         if (ties := self.ties) is not None:
             lines.append(
-                f"{ties.ties} pairs that people found equal: told from others with an AUC of {ties.told:.2f}; right in "
+                f"{ties.ties} ties: distinguished from other pairs with an AUC of {ties.told:.2f}; right in "
                 f"{percent(ties.accuracy, ties.ci95)} of all with ties, {100 * ties.never:.1f} % without"
             )
         return [f"  {line}" for line in lines]

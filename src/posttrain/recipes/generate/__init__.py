@@ -210,7 +210,7 @@ def _chat(
 def _ended(reply: Generated) -> str:
     why = {
         StopReason.STOP: "it stopped by itself",
-        StopReason.LENGTH: "cut off by --max-new-tokens",
-        StopReason.CONTEXT: "cut off by the model's context",
+        StopReason.LENGTH: "truncated by --max-new-tokens",
+        StopReason.CONTEXT: "truncated by the model's context",
     }[reply.stop_reason]
     return f"{reply.tokens} tokens, {why}"

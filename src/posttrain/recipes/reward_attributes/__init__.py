@@ -57,7 +57,7 @@ class AttributesResult(RunResult):
 
 
 def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
-    """Train a reward model in a new run directory, or go on with the run in `resume`."""
+    """Train a reward model in a new run directory, or resume the run in `resume`."""
     parts = _prepare(config, where.get("resume"))
     graded, model, learner = parts.graded, parts.model, parts.learner
 

@@ -107,7 +107,7 @@ def _together(
     if config.calibrate:
         temperature = fit_temperature(scored)
         if temperature >= HOTTEST * 0.99:
-            progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
+            progress.say("held-out accuracy is at chance; calibration shrank the scores to 0")
         model.mixture = mixture._replace(
             scale=mixture.scale / temperature, zero=(mixture.zero + fmean(scores)) / temperature, comparable=True
         )

@@ -55,7 +55,7 @@ class Tracking:
 
 
 def open_trackers(tracking: Tracking | None, run: Path, settings: Mapping[str, Any], say: Say) -> Sequence[Sender]:
-    """Start the trackers of a run, or go on with those that it had.
+    """Start the trackers of a run, or continue those that it had.
 
     Args:
         tracking: what to track with; None for what the run in the directory was tracked with before, if it was.

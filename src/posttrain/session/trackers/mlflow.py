@@ -24,7 +24,7 @@ class MLflow:
     _id = ""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin or go on."""
+        """Start or continue a run."""
         self._client = MlflowClient()
         if run.identity:
             self._id = run.identity

@@ -41,7 +41,7 @@ class Tracker(Protocol):
     """One tracker. All of its methods are called in one thread, and may raise and block."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin a run, or go on with the one of `run.identity`; returns its id. Called again where it has raised."""
+        """Start a run, or continue that of `run.identity`; returns its id. Called again after it has raised."""
         ...
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -86,7 +86,7 @@ class Sender:
         self._rows.put(status)
         self._thread.join(wait_s)
         if self._thread.is_alive() and not self._complained:
-            self._say(f"tracker {self.name} did not take the last rows within {wait_s:g} s; metrics.jsonl has them")
+            self._say(f"tracker {self.name} did not accept the last rows within {wait_s:g} s; metrics.jsonl has them")
 
     def _send(self) -> None:
         waiting: list[tuple[int, Mapping[str, float]]] = []
@@ -128,6 +128,6 @@ class Sender:
             if not self._complained:
                 self._complained = True
                 why = f"{type(error).__name__}: {first_line(error)}"
-                self._say(f"tracker {self.name} failed ({why}); the run goes on without it")
+                self._say(f"tracker {self.name} failed ({why}); the run continues without it")
             return False
         return True

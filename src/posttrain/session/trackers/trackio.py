@@ -14,7 +14,7 @@ class Trackio:
     """A run of trackio. It has no tags; they are kept in the configuration."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin or go on: runs are known by project and name."""
+        """Start or continue a run, which is identified by project and name."""
         config = flatten(plain(run.settings)) | ({"tags": ", ".join(run.tags)} if run.tags else {})
         with redirect_stdout(io.StringIO()):  # it greets on standard output, which is for answers
             self._run = trackio.init(

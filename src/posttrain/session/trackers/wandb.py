@@ -12,7 +12,7 @@ class Wandb:
     """A run of wandb. The step is a metric of its own: rows that come again after a resume would be dropped."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin or go on; the login is wandb's own (`wandb login`, WANDB_API_KEY)."""
+        """Start or continue a run; the login is wandb's own (`wandb login`, WANDB_API_KEY)."""
         identity = run.identity or uuid4().hex[:12]
         self._run = wandb.init(
             project=run.project,
