@@ -14,6 +14,7 @@ from posttrain.rollouts.monte_carlo_values import state_values
 from posttrain.rollouts.sampler import Rolling, Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, States, Task
+from tests.groups import with_rows
 from tests.rollouts.conversations import CHAT, players
 
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
@@ -54,7 +55,7 @@ def test_a_group_is_accepted_by_the_rewards_of_one_of_its_seats():
 
     def seated(*rewards):
         def shaped(group):
-            return replace(group, rewards=rewards, seats=("black", "white") * 2, episodes=(0, 0, 1, 1))
+            return with_rows(group, reward=rewards, seat=["black", "white"] * 2, episode=[0, 0, 1, 1])
 
         return shaped
 
@@ -75,7 +76,7 @@ def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
     groups = ready.roll_out(0).groups
 
     def played(self, tasks, *options):
-        return [replace(group, rewards=(1.0, -1.0, 0.0, 0.5), seats=tuple("abcd")) for group in groups]
+        return [with_rows(group, reward=[1.0, -1.0, 0.0, 0.5], seat="abcd") for group in groups]
 
     monkeypatch.setattr(Sampler, "_sample", played)
     assert ready.greedy_rewards(groups)[0] == {"a": 1.0, "b": -1.0, "c": 0.0, "d": 0.5}
@@ -121,11 +122,11 @@ def one_by_one(of, draws, accepts=lambda rewards: True, shaped=lambda group: gro
 
 def test_a_group_sampled_by_itself_is_that_of_a_batch_of_one():
     alone = sampler(lambda completions: list(map(len, completions)), prompts=1)
-    found = one_by_one(alone, range(4), shaped=lambda group: replace(group, metrics=({"shaped": 1.0},)))
+    found = one_by_one(alone, range(4), shaped=lambda group: with_rows(group, metrics=[{"shaped": 1.0}] * 4))
     for draw, each in enumerate(found):
         (expected,) = alone.roll_out(draw).groups
         assert each[:2] == (draw, expected) and each.failed == []
-        assert each.accepted == replace(expected, metrics=({"shaped": 1.0},))
+        assert each.accepted == with_rows(expected, metrics=[{"shaped": 1.0}] * 4)
     refused = one_by_one(alone, range(1), accepts=lambda rewards: False)
     assert refused[0].group == found[0].group and refused[0].accepted is None
 

@@ -35,8 +35,10 @@ class ScoredEnvironment:
 
     def outcome_of(self, groups: Sequence[Group]) -> str:
         """`outcome`; "" if it has weight 0 and applies to none: an environment that does not say what is solved."""
-        silent = not any(scores[self.outcome].applicable for group in groups for scores in group.scores if self.outcome)
-        return "" if self.outcome and not self.reward.weights[self.outcome] and silent else self.outcome
+        if not self.outcome or self.reward.weights[self.outcome]:
+            return self.outcome
+        applies = any(row.scores[self.outcome].applicable for group in groups for row in group.rows)
+        return self.outcome if applies else ""
 
     @property
     def min_group(self) -> int:

@@ -33,6 +33,7 @@ from posttrain.types import (
     Outcome,
     Reply,
     Request,
+    Row,
     Sampling,
     SeatScores,
     StopReason,
@@ -337,24 +338,22 @@ def _group(
     scores: Sequence[Mapping[str, SeatScores]],
 ) -> Group:
     """One row for each trained seat of each episode."""
-    rows = [
-        (number, seat, trajectory, of_seat(parts, seat))
-        for number, (each, parts) in enumerate(zip(played, scores, strict=True))
-        for seat, trajectory in each.trajectories.items()
-    ]
-    spans = [environment.spans(parts) for *_, parts in rows]
-    paid = [step_rewards(trajectory, of_row, chat) for (_, _, trajectory, _), of_row in zip(rows, spans, strict=True)]
-    return Group(
-        task,
-        tuple(trajectory for _, _, trajectory, _ in rows),
-        tuple(environment.total(parts) for *_, parts in rows),
-        tuple(parts for *_, parts in rows),
-        tuple(seat for _, seat, _, _ in rows),
-        tuple(number for number, *_ in rows),
-        tuple(played[number].episode.outcome.metrics for number, *_ in rows),
-        tuple(played[number].episode.views[seat] for number, seat, *_ in rows),
-        tuple(paid) if any(spans) else (),
-    )
+    rows: list[Row] = []
+    for number, (each, by_reward) in enumerate(zip(played, scores, strict=True)):
+        for seat, trajectory in each.trajectories.items():
+            own = of_seat(by_reward, seat)
+            row = Row(
+                trajectory=trajectory,
+                episode=number,
+                seat=seat,
+                scores=own,
+                reward=environment.total(own),
+                metrics=each.episode.outcome.metrics,
+                conversation=each.episode.views[seat],
+                step_rewards=step_rewards(trajectory, environment.spans(own), chat),
+            )
+            rows.append(row)
+    return Group(task=task, rows=tuple(rows))
 
 
 def sample_groups(

@@ -185,7 +185,7 @@ class Sampler:
                 f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "
                 "compares the others; leave such tasks out, or use another `algorithm`"
             )
-        return [dict(zip(group.seat_names, group.rewards, strict=True)) for group in found]
+        return [{row.seat: row.reward for row in group.rows} for group in found]
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
@@ -273,17 +273,17 @@ class Rolling(Generic[T]):
 
 
 def _is_accepted(group: Group, accepts: Accepts) -> bool:
-    return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
+    return any(accepts([row.reward for row in rows]) for rows in group.by_seat.values())
 
 
 def _never(groups: Sequence[Group]) -> str:
     """The error message for a first batch whose groups are all lost, with the explanation of one score."""
-    names = ", ".join(f"'{name}'" for name in groups[0].scores[0])
+    names = ", ".join(f"'{name}'" for name in groups[0].rows[0].scores)
     said = [
         f"'{name}': {score.explanation}"
         for group in groups
-        for scores in group.scores
-        for name, score in scores.items()
+        for row in group.rows
+        for name, score in row.scores.items()
         if not score.applicable and score.explanation
     ]
     return (

@@ -53,7 +53,7 @@ def example_of(branch: Trajectory) -> Example:
 
 def branches_in(groups: Sequence[Group]) -> list[Trajectory]:
     """The branches of all rows of groups, in order."""
-    return [branch for group in groups for row in group.trajectories for branch in row.branches]
+    return [branch for group in groups for row in group.rows for branch in row.trajectory.branches]
 
 
 def examples_in(groups: Sequence[Group]) -> list[Example]:

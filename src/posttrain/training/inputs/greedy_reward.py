@@ -16,7 +16,7 @@ SAMPLES = True
 def columns(need: GreedyReward, groups: Sequence[Group], context: Context) -> Columns:
     """`greedy_R`, [R]: of each row what its seat earned."""
     earned = given(context.greedy_rewards, "greedy completions")(groups)
-    rows = [by_seat[seat] for group, by_seat in zip(groups, earned, strict=True) for seat in group.seat_names]
+    rows = [by_seat[row.seat] for group, by_seat in zip(groups, earned, strict=True) for row in group.rows]
     return {"greedy_R": torch.tensor(rows, dtype=torch.float64)}
 
 

@@ -12,7 +12,7 @@ SAMPLES = False
 
 def columns(need: PromptKinds, groups: Sequence[Group], context: Context) -> Columns:
     """`kinds_R`: of each row the column `kind` of its task; "" where it has none."""
-    return {"kinds_R": tuple(str(group.task.metadata.get("kind", "")) for group in groups for _ in group.trajectories)}
+    return {"kinds_R": tuple(str(group.task.metadata.get("kind", "")) for group in groups for _ in group.rows)}
 
 
 def sampled(need: PromptKinds, load: Load) -> tuple[Load, ...]:

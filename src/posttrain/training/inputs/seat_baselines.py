@@ -16,7 +16,7 @@ STATE = "seat_baselines"  # by "GAME SEAT": the average of the return
 
 def columns(need: SeatBaselines, groups: Sequence[Group], context: Context) -> Columns:
     """`baselines_R`, [R]; the averages of the context's state are updated."""
-    keys = [f"{group.task.metadata.get('kind', '')} {seat}" for group in groups for seat in group.seat_names]
+    keys = [f"{group.task.metadata.get('kind', '')} {row.seat}" for group in groups for row in group.rows]
     returns_R = torch.tensor([reward for group in groups for reward in group.rewards], dtype=torch.float64)
     found_R, context.state[STATE] = moving_baselines(returns_R, keys, context.state.get(STATE, {}), decay=need.decay)
     return {"baselines_R": found_R}

@@ -17,12 +17,12 @@ def columns(need: StepRewards, groups: Sequence[Group], context: Context) -> Col
 
     The step of a wrong line may pay 0 and is a step all the same.
     """
-    rows = [
-        row
-        for group in groups
-        for row in zip(group.trajectories, group.step_rewards or [{}] * len(group.trajectories), strict=True)
+    rows = [row for group in groups for row in group.rows]
+    found = [
+        (token in row.step_rewards, row.step_rewards.get(token, 0.0))
+        for row in rows
+        for token in range(len(row.trajectory.logprobs))
     ]
-    found = [(token in paid, paid.get(token, 0.0)) for t, paid in rows for token in range(len(t.logprobs))]
     return {
         "step_rewards_N": torch.tensor([value for _, value in found], dtype=torch.float64),
         "step_end_N": torch.tensor([ended for ended, _ in found], dtype=torch.bool),
