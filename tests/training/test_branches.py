@@ -17,8 +17,7 @@ from posttrain.models.critic import TrunkCritic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
-from posttrain.training.inputs import columns_of
-from posttrain.training.inputs.context import Context, example_of
+from posttrain.training.inputs import Context, columns_of, example_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

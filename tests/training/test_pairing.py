@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.training.inputs.context import example_of
+from posttrain.training.inputs import example_of
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.types import Trajectory
 from tests.groups import with_rows

@@ -31,7 +31,7 @@ from posttrain.algorithms.inputs import (
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
-from posttrain.models.reference import reference_for
+from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
@@ -74,7 +74,7 @@ from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
-from posttrain.training.local_learner import Frozen, learner_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
@@ -208,7 +208,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
 def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a policy: with the critic, reference and teacher that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
-    references: dict[str, Frozen] = {}
+    references: dict[str, Reference] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if teacher:

@@ -16,8 +16,7 @@ from posttrain.algorithms.inputs import CriticValues, declared
 from posttrain.algorithms.rollout import Rollout
 from posttrain.data.packing import Example
 from posttrain.objectives.shaping import adaptive_length_penalty
-from posttrain.training.inputs import columns_of
-from posttrain.training.inputs.context import Columns, Context, branches_in, examples_in, flat
+from posttrain.training.inputs import Columns, Context, branches_in, columns_of, examples_in, flat
 from posttrain.training.learner import Batch, Column
 from posttrain.types import Group
 
