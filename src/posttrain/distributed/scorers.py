@@ -29,7 +29,6 @@ from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
-from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
@@ -82,7 +81,6 @@ class ScoringProcess(cluster.Process):
         """Give requests to one of the chat models. Raises as its engine."""
         self.end()
         policy = self._models.chats[model]
-        refuse_unanswerable(requests, policy.model.context, policy.model.name)
         self._decoding = self._opened.enter_context(policy.engine.open(self._count))
         for number, request in enumerate(requests):
             self._decoding.add(number, request)
