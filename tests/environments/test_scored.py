@@ -58,7 +58,7 @@ def test_scores_of_one_seat():
 def test_the_environments_own_reward_brings_whether_it_was_solved_unless_that_is_there():
     alone = overseen(parse_rewards("environment")).environment
     assert [(reward.name, weight) for reward, weight in alone.reward.parts] == [("environment", 1.0), ("solved", 0.0)]
-    assert alone.outcome == "solved" and alone.total({"environment": Score(0.25), "solved": Score(1.0)}) == 0.25
+    assert alone.outcome == "solved" and alone.reward.total({"environment": Score(0.25), "solved": Score(1.0)}) == 0.25
     both = overseen(parse_rewards("environment solved=2")).environment
     assert [weight for _, weight in both.reward.parts] == [1.0, 2.0]
     assert "solved" not in overseen(parse_rewards("numbers")).environment.reward.weights
@@ -72,7 +72,7 @@ def test_groups_that_are_too_small_are_refused():
     need_group(environment, 3, "`n`")
     with pytest.raises(UserError, match="reward 'vote' compares 3 or more completions of a task; `n` gives 2"):
         need_group(environment, 2, "`n`")
-    assert environment.min_group == 3
+    assert environment.reward.min_group == 3
 
 
 @pytest.mark.parametrize(

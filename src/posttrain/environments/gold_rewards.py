@@ -6,7 +6,7 @@ from typing import NamedTuple
 from posttrain.environments.env import Environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
-from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Weighted, parse_rewards
+from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Weighted
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.types import ScoreFn
 
@@ -19,11 +19,6 @@ class Overseen(NamedTuple):
     environment: ScoredEnvironment
     heldout: ScoredEnvironment
     gold: dict[str, float]  # names and weights of the gold rewards
-
-
-def rewards_in(typed: str) -> Weighted | None:
-    """The rewards of an option; None where it is empty. Raises `UserError` for a name that is not known."""
-    return parse_rewards(typed) if typed else None
 
 
 def overseen(

@@ -134,13 +134,14 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
         tokens = session.progress.tokens if not setup.backend.staleness else None
         sampler = setup.sampler(config, tokens, algorithm.least_group)
+        sampler = replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills)
         inputs = algorithm.inputs
 
         def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
             values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
             return rolled, columns_of(inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
 
-        rolling = Rolling(sampler, draws, accepts, shaped, config.max_refills, given)
+        rolling = Rolling(sampler, draws, given)
         rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
         session.evaluate(examine)
         for step in session.steps():
