@@ -41,7 +41,7 @@ _FAULTS = {
         ("        self._evicted += old\n", ""),
         ("                task.cancel()\n                cancelled", "                cancelled"),
         ("accepted += each.accepted is not None", "accepted += 1"),
-        ("or count == self._rolling.most", "or False"),
+        ("or count == self._rolling.sampler.most", "or False"),
         ("evicted, self._evicted = self._evicted, []", "evicted = self._evicted"),
         ("            self._next = step + 1\n", ""),
         ("        self._publish(step)\n", ""),

@@ -140,8 +140,8 @@ MUTATIONS = [
                 "a_chat_model_may_sample_for_longer_than_a_process_may_take_to_answer",
             ),
             (
-                "        refuse_unanswerable(requests, policy.model.context, policy.model.name)\n",
-                "",
+                "            refuse_unanswerable(number, request, policy.model.context, policy.model.name)\n",
+                "            pass\n",
                 "a_process_says_after_each_slice_of_time_what_is_done",
             ),
             ("for each in answer.result()]", "for each in answer.result()[:1]]", ORDERED),

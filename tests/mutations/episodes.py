@@ -197,9 +197,9 @@ _FAULTS = {
         ("isinstance(error, ConnectionError | TimeoutError) or", "isinstance(error, ConnectionError) or"),
         ("    return [each for each in found if isinstance(each, Played)]\n", "    return found\n"),
         ("if len(of) >= least]", "]"),
-        ("least = max(min_group, environment.min_group)", "least = environment.min_group"),
+        ("least = max(min_group, environment.reward.min_group)", "least = environment.reward.min_group"),
         ("self.transcript.append((self.name, reply.message))", "pass"),
-        ("of_seat(parts, seat))", "of_seat(parts, 'policy'))"),
+        ("of_seat(by_reward, seat)", "of_seat(by_reward, 'policy')"),
         ("(self.number, place, turn))", "())"),
     ],
     ("rollouts/sampler.py", LOST): [
@@ -215,8 +215,8 @@ _FAULTS = {
     ("rollouts/metrics.py", f"{LOST} {SCORED}"): [
         ('"episodes/lost": sum(lost.values())', '"episodes/lost": len(lost)'),
         ("if by_cause else {}", "if True else {}"),
-        ("if any(len(t.turns) > 1 for t, _ in rows) else {}", "if True else {}"),
-        ("for _, m in rows if name in m)", "for _, m in rows[:1] if name in m)"),
+        ("if any(count > 1 for count in turns) else {}", "if True else {}"),
+        ("for row in rows if name in row.metrics)", "for row in rows[:1] if name in row.metrics)"),
     ],
     ("setup/heldout.py", RUNS): [
         ("        failed[lost.cause] += 1\n", "        pass\n"),

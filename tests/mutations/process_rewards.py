@@ -61,8 +61,7 @@ _FAULTS = {
         ("return len(turn.text) - ends[-1], ends", "return 0, ends"),
     ],
     ("rollouts/episodes.py", TOKENS): [
-        ("tuple(paid) if any(spans) else ()", "()"),
-        ("tuple(paid) if any(spans) else ()", "tuple(paid)"),
+        ("step_rewards=step_rewards(trajectory, environment.reward.spans(own), chat)", "step_rewards={}"),
         ("{name: tuple(turn.text for turn in sampled) for name, sampled in turns.items()}", "{}"),
     ],
     ("objectives/steps.py", STEPS): [
@@ -103,9 +102,9 @@ _FAULTS = {
         ),
         ("(StepRewards(),) if self.process_rewards else ()", "()"),
     ],
-    ("training/inputs/step_rewards.py", INPUTS): [
-        ("(token in paid, paid", "(bool(paid.get(token)), paid"),
-        ("paid.get(token, 0.0))", "paid.get(token + 1, 0.0))"),
+    ("training/inputs.py", INPUTS): [
+        ("[token in paid for", "[bool(paid.get(token)) for"),
+        ("paid.get(token, 0.0) for", "paid.get(token + 1, 0.0) for"),
     ],
 }
 

@@ -7,7 +7,7 @@ MUTATIONS = [
         Mutation("rollouts/engine.py", old, new, "rollouts/test_transformers.py rollouts/test_engine.py")
         for old, new in [
             ("if length >= context:", "if length > context:"),
-            ("        if not length:\n", "        if False:\n"),
+            ("    if not length:\n", "    if False:\n"),
         ]
     ),
     *(
@@ -59,7 +59,7 @@ MUTATIONS = [
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", n)'),
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", k)'),
             ("sum(start <= n for start in begins) - 1", "sum(start < n for start in begins)"),
-            ("steps += [steps[-1]] * (len(trajectory.logprobs) - len(tokens))", "pass"),
+            ("steps += [steps[-1]] * (len(row.trajectory.logprobs) - len(tokens))", "pass"),
             ("wanted[p, tokens[:start]]", "wanted[p, tokens[: begins[0]]]"),
             ("return starts[: states.most]", "return starts"),
             ("chat.decode(tokens[n - 1 : n])", "chat.decode(tokens[n : n + 1])"),
@@ -74,7 +74,7 @@ MUTATIONS = [
             ("            asks.leave()\n", "            pass\n"),
             ("    asks.enter(len(tasks))\n", ""),
             ("        if not turns:\n", "        if False:\n"),
-            ("environment.total(parts) for", "0.0 for"),
+            ("reward=environment.reward.total(own)", "reward=0.0"),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", g)'),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", p)'),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", len(tasks), p, g)'),
@@ -220,7 +220,7 @@ MUTATIONS = [
     *(
         Mutation("rollouts/metrics.py", old, new, "rollouts/test_metrics.py")
         for old, new in [
-            ("for reward in group.rewards if not math.isnan(reward)]", "for reward in group.rewards]"),
+            ("for row in rows if not math.isnan(row.reward)]", "for row in rows]"),
             ("1 - len(rewards) / len(scores)", "len(rewards) / len(scores)"),
             ("if part[outcome].applicable]", "]"),
             ("if part[name].applicable]", "]"),

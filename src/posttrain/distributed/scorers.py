@@ -29,6 +29,7 @@ from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
+from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
@@ -81,6 +82,8 @@ class ScoringProcess(cluster.Process):
         """Give requests to one of the chat models. Raises as its engine."""
         self.end()
         policy = self._models.chats[model]
+        for number, request in enumerate(requests):
+            refuse_unanswerable(number, request, policy.model.context, policy.model.name)
         self._decoding = self._opened.enter_context(policy.engine.open(self._count))
         for number, request in enumerate(requests):
             self._decoding.add(number, request)
