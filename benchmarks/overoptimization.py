@@ -131,7 +131,7 @@ def sample(
     environment = overseen("", [scorer(gold)]).environment
     players = Players(loaded.engine, loaded.chat, Sampling(TOKENS))
     groups = sample_groups(environment, tasks, players, completions_per_prompt=each, seed=seed)
-    return [([t.text for t in group.trajectories], list(group.rewards)) for group in groups]
+    return [([row.trajectory.text for row in group.rows], list(group.rewards)) for group in groups]
 
 
 def label(path: Path, prompts: Sequence[str], count: int, policy: Path, gold: Path, seed: int) -> Path:

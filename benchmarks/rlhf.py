@@ -107,7 +107,7 @@ def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
         return by_example(examples, lambda row: start.logprobs(row, 1.0), microbatch_tokens=config.microbatch_tokens)
 
     def by_prompt(name: str) -> list[float]:
-        return [fmean(scores[name].value for scores in group.scores) for group in groups]
+        return [fmean(row.scores[name].value for row in group.rows) for group in groups]
 
     return {
         "reward": [fmean(group.rewards) for group in groups],
@@ -119,7 +119,7 @@ def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
 
 def mean_length(group: Group) -> float:
     """Tokens of an answer."""
-    return fmean(len(t.logprobs) for t in group.trajectories)
+    return fmean(len(row.trajectory.logprobs) for row in group.rows)
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> str:

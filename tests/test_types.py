@@ -1,10 +1,13 @@
 """Trajectories of several branches, and groups of several seats: every sampled token is in exactly one branch."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from posttrain.types import StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 def turn(context, said, *, restarts=False, text=""):
@@ -57,14 +60,13 @@ def test_every_sampled_token_is_in_one_branch_and_in_order(shapes):
 
 
 def test_rows_of_a_group_are_compared_by_seat():
-    rows = (APPENDS,) * 4
-    alone = Group(Task(()), rows, (0.0,) * 4, ({},) * 4)
-    assert (alone.rows_by_seat, alone.seat_names) == (((0, 1, 2, 3),), ("",) * 4)
-    both = Group(Task(()), rows, (0.0,) * 4, ({},) * 4, ("b", "a", "b", "b"), (0, 0, 1, 2))
-    assert both.rows_by_seat == ((0, 2, 3), (1,)) and both.seat_names == both.seats
+    alone = group_of([APPENDS] * 4, [0.0] * 4)
+    assert alone.by_seat == {"": [*alone.rows]}
+    both = group_of([APPENDS] * 4, [0.0] * 4, seats=["b", "a", "b", "b"], episodes=[0, 0, 1, 2])
+    first, second, third, fourth = both.rows
+    assert list(both.by_seat.items()) == [("b", [first, third, fourth]), ("a", [second])]
 
 
-@pytest.mark.parametrize("column", ["seats", "episodes"])
-def test_a_column_that_names_not_every_row_is_refused(column):
-    with pytest.raises(ValueError, match=f"a group of 2 rows needs as many {column}; got 1"):
-        Group(Task(()), (APPENDS,) * 2, (0.0,) * 2, ({},) * 2, **{column: ("a",) if column == "seats" else (0,)})
+def test_a_group_is_lost_with_one_of_its_rows():
+    assert not group_of([APPENDS] * 2, [0.0, 1.0]).lost
+    assert group_of([APPENDS] * 2, [0.0, math.nan]).lost

@@ -1,8 +1,8 @@
 """Core data types. Standard library only; every package may import them.
 
-A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. The trajectories of one task are a
-`Group`. A reward takes an `EpisodeGroup` (text, no tokens) and returns a `Score` for each `Episode`. Token ids are
-kept exactly as sampled: posttrain never decodes and re-encodes them.
+A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. A `Row` is a trajectory with its
+rewards, a `Group` the rows of one task. A reward takes an `EpisodeGroup` (text, no tokens) and returns a `Score` for
+each `Episode`. Token ids are kept exactly as sampled: posttrain never decodes and re-encodes them.
 """
 
 import math
@@ -318,52 +318,45 @@ class Ranking:
         return (*self.groups, self.failed) if self.failed else self.groups
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The rows of one task, one for each episode and trained seat, with their rewards.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one trained seat did in one episode, and what that earned."""
 
-    `rewards[i]` is the total of `scores[i]`. It is NaN if no optimised reward applies to the episode, which is then
-    lost.
-    """
+    trajectory: Trajectory
+    episode: int  # the number of its episode in the group
+    seat: str = ""  # its name; may be empty where there is one seat
+    scores: Mapping[str, Score]  # by the reward's name
+    reward: float  # their total; NaN if no optimised reward applies to the episode, which is then lost
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # of the episode, by the environment
+    conversation: tuple[Message, ...] = ()  # of the seat, from the prompt on
+    # Process rewards: what the spans of its scores pay, by weight, at which of its sampled tokens.
+    step_rewards: Mapping[int, float] = field(default_factory=dict[int, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rows of one task: one for each episode and trained seat."""
 
     task: Task
-    trajectories: tuple[Trajectory, ...]
-    rewards: tuple[float, ...]
-    scores: tuple[Mapping[str, Score], ...]  # by the reward's name
-    seats: tuple[str, ...] = ()  # of each row the seat's name; none: there is one seat
-    episodes: tuple[int, ...] = ()  # of each row the number of its episode; none: row i is episode i
-    metrics: tuple[Mapping[str, float], ...] = ()  # the environment's metrics of each row
-    conversations: tuple[tuple[Message, ...], ...] = ()  # the conversation of each row's seat
-    # Of each row what the spans of its scores pay, by weight, at which of its sampled tokens; none: there are no spans.
-    step_rewards: tuple[Mapping[int, float], ...] = ()
+    rows: tuple[Row, ...]
 
-    def __post_init__(self) -> None:
-        columns = (("seats", self.seats), ("episodes", self.episodes), ("step rewards", self.step_rewards))
-        for name, column in columns:
-            if column and len(column) != len(self.trajectories):
-                raise ValueError(f"a group of {len(self.trajectories)} rows needs as many {name}; got {len(column)}")
-
-    def conversation(self, row: int) -> tuple[Message, ...]:
-        """The conversation of a row's seat; if it was not kept, the prompt and the last reply."""
-        if self.conversations:
-            return self.conversations[row]
-        return (*self.task.prompt, Message("assistant", self.trajectories[row].text))
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """The reward of each row."""
+        return tuple(row.reward for row in self.rows)
 
     @property
     def lost(self) -> bool:
         """Whether one of its episodes is lost, so that the group has no baseline."""
-        return any(map(math.isnan, self.rewards))
+        return any(math.isnan(row.reward) for row in self.rows)
 
     @property
-    def seat_names(self) -> tuple[str, ...]:
-        """The seat of each row; "" where there is one seat."""
-        return self.seats or ("",) * len(self.trajectories)
-
-    @property
-    def rows_by_seat(self) -> tuple[tuple[int, ...], ...]:
+    def by_seat(self) -> dict[str, list[Row]]:
         """The rows of each seat, which are compared with each other, in order."""
-        names = self.seat_names
-        return tuple(tuple(i for i, name in enumerate(names) if name == seat) for seat in dict.fromkeys(names))
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.seat, []).append(row)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

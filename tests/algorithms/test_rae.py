@@ -9,7 +9,8 @@ from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.rollout import Rollout
 from posttrain.training.inputs import Context, columns_of
 from posttrain.training.policy_batch import policy_batch, rows_of
-from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 def row(*logprobs: float) -> Trajectory:
@@ -20,10 +21,8 @@ def games(*first: float) -> Group:
     """Games of two seats of one task, by what the first earns."""
     count = len(first)
     earned = tuple(reward for one in first for reward in (one, -one))
-    plays = tuple(i // 2 for i in range(2 * count))
-    return Group(
-        Task(()), (row(-1.0, -1.0),) * 2 * count, earned, ({},) * 2 * count, ("first", "second") * count, plays
-    )
+    plays = [i // 2 for i in range(2 * count)]
+    return group_of([row(-1.0, -1.0)] * 2 * count, earned, seats=["first", "second"] * count, episodes=plays)
 
 
 def advantages(algorithm: RAE | Reinforce, groups: list[Group], context: Context) -> list[float]:
@@ -62,7 +61,7 @@ def test_the_published_order_is_the_unbiased_one_times_the_decay():
 
 def test_with_one_seat_it_is_reinforce_with_a_moving_average():
     rewards = (1.0, 0.0, 0.5)
-    group = Group(Task(()), (row(-0.5), row(-1.0, -0.25), row(-2.0)), rewards, ({},) * 3)
+    group = group_of([row(-0.5), row(-1.0, -0.25), row(-2.0)], rewards)
     columns = columns_of(RAE(baseline_decay=0.5).inputs, [group], Context(), samples=False)
     rollout = Rollout(**rows_of([group]), **columns)
     averages = [0.5, 0.25, 0.375]

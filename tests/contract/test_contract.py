@@ -30,8 +30,7 @@ from posttrain.rollouts.episodes import Lost
 from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.training import policy, policy_batch
-from posttrain.training.inputs import context
+from posttrain.training import inputs, policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
 from tests.data.families import of_family
@@ -123,23 +122,23 @@ def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
 
 
 def lost_stop_token(monkeypatch):
-    right = context.example_of
+    right = inputs.example_of
 
     def without(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (*example.learned[:-1], False))
 
-    monkeypatch.setattr(context, "example_of", without)
+    monkeypatch.setattr(inputs, "example_of", without)
 
 
 def learned_tool_results(monkeypatch):
-    right = context.example_of
+    right = inputs.example_of
 
     def everything(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (True,) * len(example.continuation))
 
-    monkeypatch.setattr(context, "example_of", everything)
+    monkeypatch.setattr(inputs, "example_of", everything)
 
 
 def mask_one_too_late(monkeypatch):
@@ -272,14 +271,14 @@ def lost_episodes_as_others(monkeypatch):
 
 def context_of_a_branch_trained(monkeypatch):
     """What a later branch repeats of earlier replies is trained again."""
-    right = context.example_of
+    right = inputs.example_of
 
     def again(trajectory):
         if not trajectory.turns[0].restarts:
             return right(trajectory)
         return Example.whole(trajectory.token_ids, (False, *[True] * (len(trajectory.token_ids) - 1)))
 
-    monkeypatch.setattr(context, "example_of", again)
+    monkeypatch.setattr(inputs, "example_of", again)
 
 
 def remembered_otherwise(monkeypatch):

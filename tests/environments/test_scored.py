@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,8 @@ from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
 from posttrain.rollouts.metrics import episode_metrics
 from posttrain.session.samples import samples_of
-from posttrain.types import Episode, Group, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
+from posttrain.types import Episode, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
+from tests.groups import group_of, with_rows
 
 TASK = Task((Message("user", "Go."),), id="one", answer=7)
 
@@ -58,7 +58,7 @@ def test_scores_of_one_seat():
 def test_the_environments_own_reward_brings_whether_it_was_solved_unless_that_is_there():
     alone = overseen(parse_rewards("environment")).environment
     assert [(reward.name, weight) for reward, weight in alone.reward.parts] == [("environment", 1.0), ("solved", 0.0)]
-    assert alone.outcome == "solved" and alone.total({"environment": Score(0.25), "solved": Score(1.0)}) == 0.25
+    assert alone.outcome == "solved" and alone.reward.total({"environment": Score(0.25), "solved": Score(1.0)}) == 0.25
     both = overseen(parse_rewards("environment solved=2")).environment
     assert [weight for _, weight in both.reward.parts] == [1.0, 2.0]
     assert "solved" not in overseen(parse_rewards("numbers")).environment.reward.weights
@@ -72,7 +72,7 @@ def test_groups_that_are_too_small_are_refused():
     need_group(environment, 3, "`n`")
     with pytest.raises(UserError, match="reward 'vote' compares 3 or more completions of a task; `n` gives 2"):
         need_group(environment, 2, "`n`")
-    assert environment.min_group == 3
+    assert environment.reward.min_group == 3
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def turn(text="ok", reason=StopReason.STOP):
     return Turn((1,), (2, 3), (-1.0, -1.0), reason, text)
 
 
-def group(turns, metrics=(), **more):
+def group(turns, metrics=()):
     rows = tuple(Trajectory(tuple(turn() for _ in range(n))) for n in turns)
-    return Group(TASK, rows, (1.0,) * len(rows), ({"r": Score(1.0)},) * len(rows), metrics=metrics, **more)
+    return group_of(rows, [1.0] * len(rows), task=TASK, scores=[{"r": Score(1.0)}] * len(rows), metrics=metrics)
 
 
 def test_turns_and_measures_are_averaged_over_the_rows_that_have_them():
@@ -120,7 +120,7 @@ def test_turns_and_measures_are_averaged_over_the_rows_that_have_them():
 def test_a_sample_of_several_turns_is_all_that_was_said_after_the_prompt():
     said = (*TASK.prompt, Message("assistant", "3"), Message("user", "Lower."), Message("assistant", "2"))
     single = (*TASK.prompt, Message("assistant", "1"))
-    of = replace(group([2, 1]), conversations=(said, single))
+    of = with_rows(group([2, 1]), conversation=[said, single])
     many, one = samples_of([of])
     assert many.completion == "assistant: 3\nuser: Lower.\nassistant: 2" and one.completion == "ok"
     assert many.prompt == "user: Go." and many.answer == "7"

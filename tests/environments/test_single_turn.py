@@ -45,7 +45,7 @@ def test_a_failed_reward_is_an_error_and_not_a_0():
 
     environment = ScoredEnvironment(Weighted(((from_function(fails), 1.0),)))
     with pytest.raises(RewardError, match="'fails' raised OSError: down"):
-        asyncio.run(environment.score(apart([Episode(TASK, PROMPT)])))
+        asyncio.run(environment.reward.score_parts(apart([Episode(TASK, PROMPT)])))
 
 
 def test_a_missing_policy_is_named():

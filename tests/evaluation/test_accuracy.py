@@ -13,7 +13,8 @@ from posttrain.rewards import Weighted
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.statistics import mean_interval, wilson_interval
-from posttrain.types import Group, Sampling, Score, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, Sampling, Score, StopReason, Trajectory, Turn
+from tests.groups import group_of, with_rows
 from tests.rollouts.conversations import CHAT, players, question
 
 
@@ -26,7 +27,7 @@ def group(*values: float, unparsed=(), cut=(), lengths=None) -> Group:
     sizes = lengths or [4] * len(values)
     trajectories = tuple(completion(n, StopReason.LENGTH if i in cut else StopReason.STOP) for i, n in enumerate(sizes))
     scores = tuple({"format": Score(1.0), "right": Score(v, unparsed=i in unparsed)} for i, v in enumerate(values))
-    return Group(Task(()), trajectories, tuple(v + 1 for v in values), scores)
+    return group_of(trajectories, [v + 1 for v in values], scores=scores)
 
 
 def test_by_hand():
@@ -60,7 +61,7 @@ def test_groups_that_lost_episodes_count_as_much_as_others():
 
 def test_tasks_that_the_outcome_does_not_apply_to_are_in_no_denominator():
     none = Score.not_applicable()
-    lost = Group(Task(()), (completion(9), completion(9)), (1.0, 1.0), ({"right": Score(1.0)}, {"right": none}))
+    lost = group_of([completion(9)] * 2, [1.0, 1.0], scores=[{"right": Score(1.0)}, {"right": none}])
     found = summarize([group(1, 0), lost, group(1, 1)], "right", greedy=False)
     assert (found.n, found.rates, found.mean_tokens) == (2, (0.5, 1.0), 4)
     with pytest.raises(RewardError, match="'right' applies to the answers of none of the 1 tasks"):
@@ -78,9 +79,8 @@ def test_pass_at_goes_up_to_the_number_of_samples():
 
 
 def test_a_completion_cut_by_the_context_is_truncated_too():
-    found = summarize(
-        [Group(Task(()), (completion(2, StopReason.CONTEXT),), (0.0,), ({"right": Score(0.0)},))], "right", greedy=False
-    )
+    full = group_of([completion(2, StopReason.CONTEXT)], [0.0], scores=[{"right": Score(0.0)}])
+    found = summarize([full], "right", greedy=False)
     assert found.truncated == 1
 
 
@@ -136,7 +136,7 @@ def test_nothing_to_evaluate_is_said():
 
 
 def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
-    groups = [replace(group(1, 0), rewards=rewards) for rewards in ((1.0, 3.0), (5.0, 7.0), (8.0, 8.0))]
+    groups = [with_rows(group(1, 0), reward=rewards) for rewards in ((1.0, 3.0), (5.0, 7.0), (8.0, 8.0))]
     found = summarize(groups, "", greedy=False)
     assert (found.measure, found.accuracy, found.rates, found.pass_at) == ("reward", 16 / 3, (2.0, 6.0, 8.0), {})
     half = 1.959964 * math.sqrt(28 / 3 / 3)  # squares of -10/3, 2/3 and 8/3 are 56/3 in all, over n - 1 = 2
@@ -155,8 +155,8 @@ def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
 
 
 def test_without_an_outcome_a_task_with_one_answer_that_no_reward_applies_to_is_left_out():
-    lost = replace(group(1, 0), rewards=(1.0, math.nan))
-    found = summarize([replace(group(1, 0), rewards=(2.0, 4.0)), lost], "", greedy=False)
+    lost = with_rows(group(1, 0), reward=[1.0, math.nan])
+    found = summarize([with_rows(group(1, 0), reward=[2.0, 4.0]), lost], "", greedy=False)
     assert (found.n, found.rates, found.accuracy) == (1, (3.0,), 3.0)
     with pytest.raises(RewardError, match="no reward applies to the answers of any of the 1 tasks"):
         summarize([lost], "", greedy=False)

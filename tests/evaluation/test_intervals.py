@@ -9,7 +9,7 @@ from posttrain.types import Group, Task
 
 
 def accuracy(rates, samples=4, greedy=False, ids="abcd", measure="accuracy") -> Accuracy:
-    groups = tuple(Group(Task((), id=name), (), (), ()) for name in ids[: len(rates)])
+    groups = tuple(Group(task=Task((), id=name), rows=()) for name in ids[: len(rates)])
     mean = sum(rates) / len(rates)
     return Accuracy(mean, (0.1, 0.9), len(rates), samples, greedy, {}, 0.0, 0.0, 5.0, tuple(rates), groups, measure)
 

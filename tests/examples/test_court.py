@@ -75,9 +75,9 @@ def test_the_verdict_pays_each_seat_its_own_score(court):
     paid = set()
     for group in groups:
         for episode in range(6):
-            rows = [i for i in range(12) if group.episodes[i] == episode]
-            by_seat = {group.seats[i]: group.rewards[i] for i in rows}
-            long = group.trajectories[rows[0]].turns[0].text == "xyz"
+            rows = [row for row in group.rows if row.episode == episode]
+            by_seat = {row.seat: row.reward for row in rows}
+            long = rows[0].trajectory.turns[0].text == "xyz"
             assert by_seat == {"for": float(long), "against": float(not long)}
             paid.add(long)
     assert paid == {True, False}

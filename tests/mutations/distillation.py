@@ -59,18 +59,18 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation(f"training/inputs/{name}.py", old, new, "training/test_inputs.py")
-        for name, old, new in [
-            ("teacher_logprobs", "TEACHER, temperature=context.temperature", "TEACHER"),
-            ("seat_baselines", ' {seat}" for group', '" for group'),
-            ("seat_baselines", "{group.task.metadata.get('kind', '')} ", " "),
-            ("seat_baselines", "found_R, context.state[STATE] =", "found_R, _ ="),
-            ("seat_baselines", "context.state.get(STATE, {})", "{}"),
-            ("seat_baselines", "decay=need.decay", "decay=0.95"),
+        Mutation("training/inputs.py", old, new, "training/test_inputs.py")
+        for old, new in [
+            ("TEACHER, temperature=context.temperature", "TEACHER"),
+            (' {row.seat}" for group', '" for group'),
+            ("{group.task.metadata.get('kind', '')} ", " "),
+            ("found_R, context.state[BASELINES] =", "found_R, _ ="),
+            ("context.state.get(BASELINES, {})", "{}"),
+            ("decay=need.decay", "decay=0.95"),
         ]
     ),
     Mutation(
-        "training/inputs/teacher_logprobs.py",
+        "training/inputs.py",
         "(examples_in(groups), TEACHER",
         '(examples_in(groups), "reference"',
         "training/test_inputs.py",

@@ -50,16 +50,16 @@ MUTATIONS = [
         for old, new in [
             ("key=lambda place: golds[place])", "key=lambda place: -golds[place])"),
             ("golds[better] > golds[liked] and", ""),
-            ("and group.rewards[better] < group.rewards[liked]):", "):"),
+            ("and chosen.reward < rejected.reward):", "):"),
             (
-                "and group.rewards[better] < group.rewards[liked]):",
-                "and group.rewards[better] <= group.rewards[liked]):",
+                "and chosen.reward < rejected.reward):",
+                "and chosen.reward <= rejected.reward):",
             ),
-            ('"chosen": group.trajectories[better].text', '"chosen": group.trajectories[liked].text'),
-            ("if found.stop_reason is StopReason.STOP]", "]"),
-            ("if group.trajectories[place].text != group.trajectories[liked].text]", "if place != liked]"),
+            ('"chosen": chosen.trajectory.text', '"chosen": rejected.trajectory.text'),
+            ("if row.trajectory.stop_reason is StopReason.STOP]", "]"),
+            ("if row.trajectory.text != liked.trajectory.text]", "if row is not liked]"),
             ('seed_for(seed, "to people", group.task.id)', "None"),
-            ("group.rewards[liked] - group.rewards[other]", "group.rewards[liked]"),
+            ("liked.reward - other.reward", "liked.reward"),
         ]
     ),
 ]

@@ -4,10 +4,9 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation(f"training/inputs/{file}.py", old, new, tests)
-        for file, tests, pairs in [
+        Mutation("training/inputs.py", old, new, tests)
+        for tests, pairs in [
             (
-                "context",
                 "training/test_policy.py training/test_actor_critic.py",
                 [
                     ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
@@ -15,26 +14,21 @@ MUTATIONS = [
                 ],
             ),
             (
-                "reference_logprobs",
-                "training/test_policy.py",
-                [],
-            ),
-            (
-                "greedy_reward",
                 "training/test_inputs.py planning/test_plan.py",
                 [
-                    ("torch.tensor(rows, dtype=torch.float64)", "0 * torch.tensor(rows, dtype=torch.float64)"),
-                    ("by_seat[seat] for", "next(iter(by_seat.values())) for"),
+                    ('"greedy_R": torch.tensor(', '"greedy_R": 0 * torch.tensor('),
+                    ("by_seat[row.seat] for", "next(iter(by_seat.values())) for"),
                     ("(replace(load, group=1),)", "(load,)"),
                 ],
             ),
             (
-                "prompt_kinds",
                 "training/test_inputs.py",
-                [('metadata.get("kind", "")', 'metadata.get("kind")'), ("str(group.task.", "(group.task.")],
+                [
+                    ('str(group.task.metadata.get("kind", ""))', old)
+                    for old in ('str(group.task.metadata.get("kind"))', 'group.task.metadata.get("kind", "")')
+                ],
             ),
             (
-                "state_values",
                 "training/test_inputs.py planning/test_plan.py",
                 [
                     ("[state.values for state in states]", "[state.values[::-1] for state in states]"),
@@ -50,10 +44,9 @@ MUTATIONS = [
                 ],
             ),
             (
-                "__init__",
                 "training/test_inputs.py planning/test_plan.py",
                 [
-                    ("samples == provider.SAMPLES", "True"),
+                    ("samples == (provider.sampled is not None)", "True"),
                     ("if groups and samples", "if samples"),
                     ("found |= provider.columns", "found = provider.columns"),
                 ],
@@ -215,7 +208,7 @@ MUTATIONS = [
             "training/test_policy.py",
         )
         for old, new in [
-            ("rewards_R[rows_G] -= weight", "rewards_R[rows_G] += weight"),
+            ("rewards_R[own_R] -= weight", "rewards_R[own_R] += weight"),
             ("    if not weight:\n", "    if True:\n"),
         ]
     ),
@@ -291,8 +284,8 @@ MUTATIONS = [
             ("(i, j) if rewards[i] > rewards[j] else (j, i)", "(i, j)"),
             ("max(places, key=lambda i: rewards[i])", "min(places, key=lambda i: rewards[i])"),
             ("Pair(examples[chosen], examples[rejected])", "Pair(examples[rejected], examples[chosen])"),
-            ("(seat, tuple(example.prefix))", "(seat, ())"),
-            ("(seat, tuple(example.prefix))", '("", tuple(example.prefix))'),
+            ("(row.seat, tuple(example.prefix))", "(row.seat, ())"),
+            ("(row.seat, tuple(example.prefix))", '("", tuple(example.prefix))'),
         ]
     ),
 ]

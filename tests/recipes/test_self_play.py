@@ -12,8 +12,7 @@ from posttrain.errors import RewardError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
-from posttrain.training import checkpoint
-from posttrain.training.inputs import seat_baselines
+from posttrain.training import checkpoint, inputs
 from tests.recipes.folders import model_folder
 
 DUEL = '''
@@ -66,7 +65,7 @@ def found_in(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str,
 
 
 def test_averages_go_on_from_step_to_step_and_in_a_resumed_run_to_the_last_bit(options, tmp_path, monkeypatch):
-    moving, begun, left = seat_baselines.moving_baselines, [], []
+    moving, begun, left = inputs.moving_baselines, [], []
 
     def watched(returns_R, keys, before, *, decay):
         found = moving(returns_R, keys, before, decay=decay)
@@ -74,7 +73,7 @@ def test_averages_go_on_from_step_to_step_and_in_a_resumed_run_to_the_last_bit(o
         left.append(dict(found[1]))
         return found
 
-    monkeypatch.setattr(seat_baselines, "moving_baselines", watched)
+    monkeypatch.setattr(inputs, "moving_baselines", watched)
     whole = rl.run(options, RAE(), output=tmp_path / "whole", quiet=True).run
     part = rl.run(replace(options, steps=2), RAE(), output=tmp_path / "part", quiet=True).run
     between = checkpoint.latest(part / "checkpoints").state["inputs"]

@@ -13,7 +13,8 @@ from posttrain.rewards import Weighted, check_gold, check_reward, from_function,
 from posttrain.rollouts.metrics import rollout_metrics
 from posttrain.session.samples import samples_of
 from posttrain.setup.heldout import weighed
-from posttrain.types import Episode, Group, Message, Score, Span, StopReason, Task, Trajectory, Turn
+from posttrain.types import Episode, Message, Score, Span, StopReason, Task, Trajectory, Turn
+from tests.groups import group_of, with_rows
 from tests.rewards.episodes import episode, parts, scores
 
 HALVES = (Span(0, 0, 1, 0.5), Span(0, 1, 3, 0.25))  # of three characters
@@ -152,13 +153,9 @@ def test_a_gold_answer_scores_1_by_its_total():
     assert "scores 1.5" in asyncio.run(check_gold(Says(spanned(Span(0, 0, 3, 0.5), value=1.0)), [task]))[0]
 
 
-GROUP = Group(
-    Task((), id="t"),
-    (Trajectory((Turn((1,), (2,), (-1.0,), StopReason.STOP, "abc"),)),) * 2,
-    (1.0, 0.5),
-    ({"steps": spanned(Span(0, 0, 1, 1.0))}, {"steps": spanned(Span(0, 0, 1, 0.5))}),
-    step_rewards=({0: 1.0}, {0: 0.5}),
-)
+SAID = Trajectory((Turn((1,), (2,), (-1.0,), StopReason.STOP, "abc"),))
+SCORES = [{"steps": spanned(Span(0, 0, 1, 1.0))}, {"steps": spanned(Span(0, 0, 1, 0.5))}]
+GROUP = group_of([SAID] * 2, [1.0, 0.5], scores=SCORES, step_rewards=[{0: 1.0}, {0: 0.5}])
 
 
 def test_metrics_samples_and_evaluations_count_spans():
@@ -166,23 +163,18 @@ def test_metrics_samples_and_evaluations_count_spans():
     assert (found["reward/steps"], found["accuracy"]) == (0.75, 0.5)
     assert [sample.rewards for sample in samples_of([GROUP])] == [{"steps": 1.0}, {"steps": 0.5}]
     assert summarize([GROUP], "steps", greedy=False).accuracy == 0.5
-    assert weighed(GROUP.scores[0], {"steps": 2.0}) == 2.0
+    assert weighed(SCORES[0], {"steps": 2.0}) == 2.0
 
 
 def test_an_evaluation_of_one_seat_keeps_its_steps():
-    seats = replace(GROUP, seats=("a", "b"), episodes=(0, 0), metrics=({}, {}), conversations=((), ()))
+    seats = with_rows(GROUP, seat=["a", "b"], episode=[0, 0])
     (kept,) = summarize([seats], "steps", greedy=False).groups
-    assert kept.step_rewards == ({0: 1.0},) and kept.seats == ("a",)
+    assert kept.rows == seats.rows[:1] and kept.rows[0].step_rewards == {0: 1.0}
 
 
 def test_score_shows_and_averages_totals():
-    rows = tuple(Scored("t", 1.0, scores) for scores in GROUP.scores)
+    rows = tuple(Scored("t", 1.0, scores) for scores in SCORES)
     assert rows[0].row()["scores"] == {"steps": 1.0}
     found = ScoreResult(rows, {"steps": 1.0}, None)
     assert found.mean == {"steps": 0.75}
     assert found.tables()[1].rows[1][2] == "0.500"
-
-
-def test_step_rewards_are_of_every_row():
-    with pytest.raises(ValueError, match="a group of 2 rows needs as many step rewards; got 1"):
-        replace(GROUP, step_rewards=({},))

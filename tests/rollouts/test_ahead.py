@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from posttrain.errors import EngineError
 from posttrain.rollouts.ahead import Ahead, InTurn, ages_of
-from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from posttrain.types import StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 @dataclass
@@ -164,7 +165,7 @@ def group(*turns):
         Trajectory(tuple(Turn((1,), (2,) * n, (0.0,) * n, StopReason.STOP, "", False, versions) for n, versions in of))
         for of in turns
     )
-    return Group(Task(()), rows, (0.0,) * len(rows), ({},) * len(rows))
+    return group_of(rows, [0.0] * len(rows))
 
 
 def test_ages_are_counted_by_token():

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from posttrain.errors import EngineError
 from posttrain.rollouts.as_finished import AsFinished
-from posttrain.rollouts.sampler import Finished, Pool
+from posttrain.rollouts.sampler import Finished
 
 
 @dataclass
@@ -20,7 +21,7 @@ class World:
     """Samples groups whose work takes as many training steps as a test says; nothing passes but those steps."""
 
     lengths: list[int]  # of the groups, by draw, again and again
-    groups: int = 2
+    prompts: int = 2  # groups that a step is trained on
     refills: int = 0
     refused: frozenset[int] = frozenset()  # draws that are not accepted
     draws: "count[int]" = field(default_factory=count)
@@ -30,11 +31,13 @@ class World:
     cancelled: list[int] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)  # groups of a step, and those that had begun
     loop: asyncio.AbstractEventLoop | None = None
+    engine: object = None
+    players: object = field(default_factory=lambda: SimpleNamespace(policy_chat=None))
     newest: str = "an engine of the newest weights"
 
     @property
     def most(self):
-        return self.groups * (1 + self.refills)
+        return self.prompts * (1 + self.refills)
 
     def at_least(self, step):
         return step
@@ -48,14 +51,22 @@ class World:
     def publish(self, step):
         self.published = step
 
-    def pool(self, engine):
-        return Pool(self.run, self.one)
+    @property
+    def sampler(self):
+        return self
+
+    def on(self, engine):
+        self.engine = engine
+        return self
+
+    def asks(self):
+        return self
 
     def run(self, coroutine):
         self.loop = asyncio.new_event_loop()
         self.loop.run_until_complete(coroutine)
 
-    async def one(self, draw):
+    async def one(self, draw, asks):
         self.began[draw] = self.published
         future = asyncio.get_running_loop().create_future()
         length = self.lengths[draw % len(self.lengths)]
@@ -70,10 +81,13 @@ class World:
                 del self.due[draw]
         return Finished(draw, f"group {draw}", None if draw in self.refused else f"group {draw}")
 
-    def step(self, finished, evicted, begun, engine):
-        assert engine == self.newest
+    def rolled(self, finished, evicted, begun):
+        assert self.engine == self.newest
         self.told.append((len(finished), begun))
         return [each.draw for each in finished], evicted
+
+    def given(self, rolled, sampler):
+        return rolled
 
     def finish(self, step):
         """Let all finish that are due at a step, one after another, and wait until the pool has heard of them."""
@@ -133,13 +147,13 @@ def test_a_long_group_is_passed_by_and_dropped_when_it_would_be_too_old():
 
 def test_what_has_finished_and_waits_is_dropped_as_well():
     """Draw 0 finishes in step 1, after draw 2, which step 1 has; in step 2 it would be two steps old."""
-    world = World([1, *[0] * 11], groups=1)
+    world = World([1, *[0] * 11], prompts=1)
     assert played(world, 3, 1) == [([1], []), ([2], []), ([3], [0])]
     assert world.cancelled == []
 
 
 def test_groups_that_are_not_accepted_are_sampled_again_up_to_a_number():
-    world = World([0], groups=2, refills=1, refused=frozenset({0, 1, 3, 4, 5, 6, 7}))
+    world = World([0], prompts=2, refills=1, refused=frozenset({0, 1, 3, 4, 5, 6, 7}))
     found = played(world, 2, 1)
     assert found[0] == ([0, 1, 2, 3], [])  # four at most, of which one is accepted
     assert found[1] == ([4, 5, 6, 7], [])
@@ -147,7 +161,7 @@ def test_groups_that_are_not_accepted_are_sampled_again_up_to_a_number():
 
 def test_what_is_not_accepted_is_not_sampled_without_bound():
     """Nothing is accepted, and all finishes at once: two steps may have four groups each."""
-    world = World([0], groups=2, refills=1, refused=frozenset(range(100)))
+    world = World([0], prompts=2, refills=1, refused=frozenset(range(100)))
     with AsFinished(world, world, world.publish, world.check, staleness=1, steps=9, at=0) as rollouts:
         while world.loop is None or not world.loop.is_running():
             threading.Event().wait(0.001)
@@ -159,16 +173,16 @@ def test_what_is_not_accepted_is_not_sampled_without_bound():
 
 
 def test_groups_that_are_under_way_have_begun():
-    world = World([0, 0, 9, 9], groups=2)
+    world = World([0, 0, 9, 9], prompts=2)
     played(world, 1, 1)
     assert world.told == [(2, 2)]  # the only step has no others
-    world = World([0, 0, 9, 9], groups=2)
+    world = World([0, 0, 9, 9], prompts=2)
     played(world, 2, 1)
     assert world.told[0] == (2, 4)
 
 
 def test_nothing_is_begun_that_no_step_needs():
-    world = World([0], groups=3)
+    world = World([0], prompts=3)
     played(world, 4, 4)
     assert sorted(world.began) == list(range(12))
 
@@ -177,7 +191,7 @@ def test_nothing_is_begun_that_no_step_needs():
 def test_a_failure_is_raised_where_a_step_is_taken(error, says):
     world = World([0])
 
-    async def broken(draw):
+    async def broken(draw, asks):
         raise error
 
     world.one = broken

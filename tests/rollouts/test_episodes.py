@@ -119,8 +119,8 @@ def test_groups_come_in_the_order_of_their_tasks_with_what_each_earned():
     groups = sample_groups(scored(), tasks, players(engine()), completions_per_prompt=2, seed=0)
     assert [g.task for g in groups] == tasks
     assert [g.rewards for g in groups] == [(30.0, 30.0), (10.0, 10.0), (20.0, 20.0)]
-    assert [[s["turns"].value for s in g.scores] for g in groups] == [[3, 3], [1, 1], [2, 2]]
-    assert [[len(t.turns) for t in g.trajectories] for g in groups] == [[3, 3], [1, 1], [2, 2]]
+    assert [[row.scores["turns"].value for row in group.rows] for group in groups] == [[3, 3], [1, 1], [2, 2]]
+    assert [[len(row.trajectory.turns) for row in group.rows] for group in groups] == [[3, 3], [1, 1], [2, 2]]
 
 
 def test_completions_go_to_the_episodes_that_asked():
@@ -205,7 +205,7 @@ def test_a_group_goes_when_too_few_episodes_of_it_are_left():
 
     whole, part = groups(1)
     left = len(part.rewards)
-    assert len(whole.rewards) == 6 and 0 < left < 6 and len(part.trajectories) == len(part.scores) == left
+    assert len(whole.rows) == 6 and 0 < left < 6 and len(part.rows) == left
     assert part.rewards == (10.0,) * left
     assert [group.task.id for group in groups(left)] == ["a", "bad"]
     assert [group.task.id for group in groups(left + 1)] == ["a"]
@@ -297,11 +297,12 @@ def test_each_trained_seat_is_a_row_with_what_it_earned():
     tasks = [question("a"), question("b")]
     groups = sample_groups(judged, tasks, players(engine()), completions_per_prompt=2, seed=0)
     for group in groups:
-        assert group.seats == ("policy", "critic") * 2 and group.episodes == (0, 0, 1, 1)
+        found = [(row.seat, row.episode) for row in group.rows]
+        assert found == [("policy", 0), ("critic", 0), ("policy", 1), ("critic", 1)]
         assert group.rewards == (1.0, -1.0, 1.0, -1.0)
-        assert [len(t.turns) for t in group.trajectories] == [2, 1, 2, 1]
-        assert [s["solved"].value for s in group.scores] == [1.0] * 4
-        assert group.metrics == ({"length": 3.0},) * 4
+        assert [len(row.trajectory.turns) for row in group.rows] == [2, 1, 2, 1]
+        assert [row.scores["solved"].value for row in group.rows] == [1.0] * 4
+        assert [row.metrics for row in group.rows] == [{"length": 3.0}] * 4
     alone = sample_groups(EARNED, tasks, players(engine()), completions_per_prompt=2, seed=0)
     assert [group.rewards for group in alone] == [(1.0, 1.0)] * 2
 

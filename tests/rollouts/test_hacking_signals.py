@@ -1,12 +1,12 @@
 """Signs of a gamed reward, counted by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from posttrain.rollouts.hacking_signals import signals
-from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 def said(text: str, *token_ids: int) -> Trajectory:
@@ -14,7 +14,7 @@ def said(text: str, *token_ids: int) -> Trajectory:
 
 
 def group(rewards: tuple[float, ...], *trajectories: Trajectory) -> Group:
-    return Group(Task(()), trajectories, rewards, ({},) * len(trajectories))
+    return group_of(trajectories, rewards)
 
 
 def texts(*found: str) -> dict[str, float]:
@@ -78,7 +78,7 @@ def test_what_begins_like_a_refusal(text, refusal):
 def test_reward_and_length_are_compared_within_a_seat():
     """Of two seats one earns more and says more; within each, who says more earns less."""
     rows = tuple(said("", *range(length)) for length in (1, 2, 8, 9))
-    both = Group(Task(()), rows, (1.0, 0.0, 9.0, 8.0), ({},) * 4, ("a", "a", "b", "b"), (0, 1, 0, 1))
+    both = group_of(rows, [1.0, 0.0, 9.0, 8.0], seats=["a", "a", "b", "b"], episodes=[0, 1, 0, 1])
     assert signals([both])["reward/length_correlation"] == pytest.approx(-1.0)
-    alone = replace(both, seats=(), episodes=())
+    alone = group_of(rows, [1.0, 0.0, 9.0, 8.0])
     assert signals([alone])["reward/length_correlation"] > 0.9

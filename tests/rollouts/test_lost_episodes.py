@@ -32,10 +32,10 @@ class Fails(Quiz):
         return outcome
 
 
-def sampler(*names, max_lost=1.0, prompts=None, min_group=1):
+def sampler(*names, max_lost=1.0, prompts=None, **settings):
     tasks = [question(name) for name in names]
     asked = players(engine(), max_lost=max_lost)
-    return Sampler(scored(Fails()), tasks, asked, prompts or len(tasks), 2, seed=0, min_group=min_group)
+    return Sampler(scored(Fails()), tasks, asked, prompts or len(tasks), 2, seed=0, **settings)
 
 
 def test_what_failed_is_counted_by_cause_over_all_draws():
@@ -46,7 +46,8 @@ def test_what_failed_is_counted_by_cause_over_all_draws():
         "episodes/lost/KeyError": 2,
         "episodes/lost/ValueError": 2,
     }
-    again = sampler("a", "KeyError", "ValueError", "b").roll_out(0, lambda rewards: False, max_refills=2)
+    choosy = sampler("a", "KeyError", "ValueError", "b", accepts=lambda rewards: False, max_refills=2)
+    again = choosy.roll_out(0)
     assert again.draws == (0, 1, 2) and again.failed == {"KeyError": 6, "ValueError": 6}
     fine = sampler("a", "b").roll_out(0)
     assert fine.failed == {} and lost_metrics(fine.failed) == {}
@@ -147,9 +148,8 @@ def test_an_environment_that_cannot_open_is_not_closed():
 def test_groups_beyond_what_a_step_wants_count_as_thrown_away():
     tasks = [question(name) for name in "abcd"]
     draws = iter([False, True, True, True, True, True, True, True])
-    rolled = Sampler(scored(Quiz()), tasks, players(engine()), 4, 2, seed=0).roll_out(
-        0, lambda rewards: next(draws), max_refills=3
-    )
+    settings = {"accepts": lambda rewards: next(draws), "max_refills": 3}
+    rolled = Sampler(scored(Quiz()), tasks, players(engine()), 4, 2, seed=0, **settings).roll_out(0)
     assert (len(rolled.sampled), len(rolled.groups), rolled.thrown_away, rolled.draws) == (8, 4, 4, (0, 1))
 
 

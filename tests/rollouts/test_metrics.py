@@ -3,7 +3,8 @@ import math
 import pytest
 
 from posttrain.rollouts.metrics import rollout_metrics
-from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, Score, StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 def turn(token_ids, reason=StopReason.STOP) -> Turn:
@@ -11,7 +12,7 @@ def turn(token_ids, reason=StopReason.STOP) -> Turn:
 
 
 def group(rewards, scores, *trajectories) -> Group:
-    return Group(Task(()), tuple(trajectories), tuple(rewards), tuple(scores))
+    return group_of(trajectories, rewards, scores=scores)
 
 
 def test_by_hand():
@@ -83,11 +84,11 @@ def test_what_is_lost_or_does_not_apply_is_in_no_mean():
 def test_rewards_of_several_seats_are_told_apart():
     one = Trajectory((turn([1]),))
     rewards, seats = (1.0, -1.0, 1.0, -1.0, math.nan, 3.0), ("a", "b") * 3
-    groups = [Group(Task(()), (one,) * 6, rewards, ({},) * 6, seats, (0, 0, 1, 1, 2, 2))]
+    groups = [group_of([one] * 6, rewards, seats=seats, episodes=[0, 0, 1, 1, 2, 2])]
     found = rollout_metrics(groups, "")
     assert {k: v for k, v in found.items() if k.startswith("seats/")} == {
         "seats/a/reward": 1.0,
         "seats/b/reward": 1 / 3,
     }
-    alone = rollout_metrics([Group(Task(()), (one,) * 2, (1.0, 0.0), ({},) * 2, ("a", "a"), (0, 1))], "")
+    alone = rollout_metrics([group_of([one] * 2, [1.0, 0.0], seats=["a", "a"])], "")
     assert not [name for name in alone if name.startswith("seats/")]

@@ -91,4 +91,4 @@ def test_tokens_of_later_turns_belong_to_the_last_step():
     groups = sample_groups(JUDGED, [question("p", turns=2)], asks, completions_per_prompt=1, seed=0)
     (valued,) = state_values(groups, States(1, 0, 25), JUDGED, asks, seed=0)
     assert valued.steps == (0, 0, 1, 1, 1, 1, 1, 1) == (0, 0, *[1] * 6)
-    assert len(valued.values) == len(groups[0].trajectories[0].logprobs)
+    assert len(valued.values) == len(groups[0].rows[0].trajectory.logprobs)

@@ -50,7 +50,7 @@ def sampled(engine, policy, reward, **more):
 
 def test_the_policy_scores_what_it_has_said(engine, policy):
     groups = sampled(engine, policy, Judge(policy))
-    rows = [(t.text, reward) for group in groups for t, reward in zip(group.trajectories, group.rewards, strict=True)]
+    rows = [(row.trajectory.text, row.reward) for group in groups for row in group.rows]
     assert {text for text, _ in rows} == {"ab", "abcd"}
     assert all(reward == pytest.approx({"ab": 0.7, "abcd": 0.2}[text]) for text, reward in rows)
     assert [len(batch) for batch in engine.asked] == [8, 8]  # the answers, and then all verdicts together

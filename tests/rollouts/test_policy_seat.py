@@ -10,10 +10,11 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
 from posttrain.rollouts.policy_seat import PolicySeat
-from posttrain.training.inputs.context import examples_in
-from posttrain.types import Completion, Group, Message, Sampling, StopReason, Task, Trajectory
+from posttrain.training.inputs import examples_in
+from posttrain.types import Completion, Message, Sampling, StopReason, Trajectory
 from tests.data.families import of_family
 from tests.data.test_tool_calls import CHATS
+from tests.groups import group_of
 
 QWEN3, SMOLLM2 = (ChatFormat(of_family(name)) for name in ("qwen3", "smollm2"))
 THOUGHT = "<think>\nhm 20\n</think>\n\n20"
@@ -64,7 +65,7 @@ def talk(chat, texts, told, *, room=10_000, most=500, max_turns=9, tools=(), sto
 def trained(seat):
     """Every token that is trained, of all examples, in order; and the examples."""
     trajectory = Trajectory(tuple(seat.turns))
-    examples = examples_in([Group(Task(()), (trajectory,), (0.0,), ({},))])
+    examples = examples_in([group_of([trajectory], [0.0])])
     learned = [t for e in examples for t, mine in zip(e.continuation, e.learned, strict=True) if mine]
     return learned, examples
 

@@ -2,29 +2,29 @@
 
 import math
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import EpisodeError, RewardError
 from posttrain.rewards import Weighted, from_function
-from posttrain.rollouts.episodes import Lost
+from posttrain.rollouts.episodes import Lost, run_with
 from posttrain.rollouts.monte_carlo_values import state_values
-from posttrain.rollouts.sampler import Rolling, Sampler
+from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, States, Task
+from tests.groups import with_rows
 from tests.rollouts.conversations import CHAT, players
 
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
 LETTERS = [CHAT.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "abcd"]
 
 
-def sampler(reward, prompts=2):
+def sampler(reward, prompts=2, **settings):
     tasks = [Task((Message("user", name),), id=name, metadata={"kind": name}) for name in ("math", "prose")]
     engine = ScriptedEngine(lambda request: (LETTERS[request.seed % 4], STOP), CHAT.stop_ids)
     environment = ScoredEnvironment(Weighted(((from_function(reward, "mine"), 1.0),)))
-    return Sampler(environment, tasks, players(engine, Sampling(4)), prompts, 4, seed=0)
+    return Sampler(environment, tasks, players(engine, Sampling(4)), prompts, 4, seed=0, **settings)
 
 
 def only_math(completions, kind):
@@ -35,10 +35,10 @@ def test_a_group_without_a_reward_is_left_out_and_another_drawn():
     rolled = sampler(only_math).roll_out(0)
     assert [group.task.id for group in rolled.groups] == ["math"] and len(rolled.sampled) == 2
     assert (rolled.lost, rolled.thrown_away, rolled.draws) == (1, 0, (0,))
-    again = sampler(only_math).roll_out(0, max_refills=3)
+    again = sampler(only_math, max_refills=3).roll_out(0)
     assert [group.task.id for group in again.groups] == ["math"] * 2
     assert (again.lost, again.thrown_away, again.draws) == (2, 0, (0, 1))
-    choosy = sampler(only_math).roll_out(0, lambda rewards: False)
+    choosy = sampler(only_math, accepts=lambda rewards: False).roll_out(0)
     assert (choosy.groups, choosy.lost, choosy.thrown_away) == ([], 1, 1)
 
 
@@ -54,7 +54,7 @@ def test_a_group_is_accepted_by_the_rewards_of_one_of_its_seats():
 
     def seated(*rewards):
         def shaped(group):
-            return replace(group, rewards=rewards, seats=("black", "white") * 2, episodes=(0, 0, 1, 1))
+            return with_rows(group, reward=rewards, seat=["black", "white"] * 2, episode=[0, 0, 1, 1])
 
         return shaped
 
@@ -64,10 +64,13 @@ def test_a_group_is_accepted_by_the_rewards_of_one_of_its_seats():
         asked.append(list(rewards))
         return len(set(rewards)) > 1
 
-    ready = sampler(lambda completions: [1.0] * len(completions))
-    assert ready.roll_out(0, varies, seated(1.0, 0.0, 1.0, 0.0)).groups == []
+    def groups(*rewards):
+        every = sampler(lambda completions: [1.0] * len(completions), accepts=varies, shaped=seated(*rewards))
+        return every.roll_out(0).groups
+
+    assert groups(1.0, 0.0, 1.0, 0.0) == []
     assert asked == [[1.0, 1.0], [0.0, 0.0]] * 2
-    assert len(ready.roll_out(0, varies, seated(1.0, 0.0, 1.0, 0.5)).groups) == 2
+    assert len(groups(1.0, 0.0, 1.0, 0.5)) == 2
 
 
 def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
@@ -75,7 +78,7 @@ def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
     groups = ready.roll_out(0).groups
 
     def played(self, tasks, *options):
-        return [replace(group, rewards=(1.0, -1.0, 0.0, 0.5), seats=tuple("abcd")) for group in groups]
+        return [with_rows(group, reward=[1.0, -1.0, 0.0, 0.5], seat="abcd") for group in groups]
 
     monkeypatch.setattr(Sampler, "_sample", played)
     assert ready.greedy_rewards(groups)[0] == {"a": 1.0, "b": -1.0, "c": 0.0, "d": 0.5}
@@ -107,25 +110,23 @@ def test_a_state_is_worth_what_the_continuations_that_are_judged_earn():
     assert {value for one in found for value in one.values} == {3.0}
 
 
-def one_by_one(of, draws, accepts=lambda rewards: True, shaped=lambda group: group):
-    """The groups of these draws, sampled in a pool."""
-    pool = Rolling(of, count(), accepts, shaped, 0, lambda rolled, mine: rolled).pool(of.players.engine)
-    found = []
+def one_by_one(of, draws, **settings):
+    """The groups of these draws, sampled one by one."""
+    asks = (of := replace(of, **settings)).asks()
 
     async def sample():
-        found.extend([await pool.one(draw) for draw in draws])
+        return [await of.one(draw, asks) for draw in draws]
 
-    pool.run(sample())
-    return found
+    return run_with(asks, of.players, sample())
 
 
 def test_a_group_sampled_by_itself_is_that_of_a_batch_of_one():
     alone = sampler(lambda completions: list(map(len, completions)), prompts=1)
-    found = one_by_one(alone, range(4), shaped=lambda group: replace(group, metrics=({"shaped": 1.0},)))
+    found = one_by_one(alone, range(4), shaped=lambda group: with_rows(group, metrics=[{"shaped": 1.0}] * 4))
     for draw, each in enumerate(found):
         (expected,) = alone.roll_out(draw).groups
         assert each[:2] == (draw, expected) and each.failed == []
-        assert each.accepted == replace(expected, metrics=({"shaped": 1.0},))
+        assert each.accepted == with_rows(expected, metrics=[{"shaped": 1.0}] * 4)
     refused = one_by_one(alone, range(1), accepts=lambda rewards: False)
     assert refused[0].group == found[0].group and refused[0].accepted is None
 
@@ -165,7 +166,6 @@ def test_a_step_of_single_groups_fails_as_one_of_a_batch_does():
 
 def test_accepted_groups_beyond_those_of_a_step_are_thrown_away():
     verdicts = iter([False, True, True, True])
-    rolled = sampler(lambda completions: [1.0] * len(completions)).roll_out(
-        0, lambda rewards: next(verdicts), max_refills=3
-    )
+    every = sampler(lambda completions: [1.0] * len(completions), accepts=lambda rewards: next(verdicts), max_refills=3)
+    rolled = every.roll_out(0)
     assert (len(rolled.groups), len(rolled.sampled), rolled.thrown_away, rolled.draws) == (2, 4, 2, (0, 1))

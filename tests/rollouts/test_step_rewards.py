@@ -83,16 +83,16 @@ def sampled(parts, environment=None, say="ba", turns=2):
 
 def test_groups_have_what_spans_pay_by_weight_and_cross_a_process():
     (group,) = pickle.loads(pickle.dumps(sampled(((Letters(), 0.5), (Plain(), 2.0)))))
-    assert group.step_rewards == ({1: 0.5, 4: 0.5},) * 2
+    assert [row.step_rewards for row in group.rows] == [{1: 0.5, 4: 0.5}] * 2
     assert group.rewards == (0.5 * 12 + 2.0,) * 2
-    assert [scores["letters"].total for scores in group.scores] == [12.0] * 2
+    assert [row.scores["letters"].total for row in group.rows] == [12.0] * 2
 
 
 def test_rewards_of_weight_0_and_without_spans_pay_no_steps():
     (group,) = sampled(((Letters(), 0.0), (Plain(), 1.0)))
-    assert group.step_rewards == () and group.rewards == (1.0, 1.0)
+    assert [(row.step_rewards, row.reward) for row in group.rows] == [({}, 1.0)] * 2
     (group,) = sampled(((Letters(), 1.0),), say="bb")
-    assert group.step_rewards == ()
+    assert [row.step_rewards for row in group.rows] == [{}] * 2
 
 
 class Pair(Environment):
@@ -111,8 +111,8 @@ class Pair(Environment):
 
 def test_each_seat_is_paid_for_what_it_said():
     (group,) = sampled(((Letters(seat="policy"), 1.0), (Letters("of the critic", seat="critic"), -1.0)), Pair())
-    assert group.seats == ("policy", "critic") * 2
-    assert group.step_rewards == ({1: 1.0, 4: 1.0}, {1: -1.0}) * 2
+    assert [row.seat for row in group.rows] == ["policy", "critic"] * 2
+    assert [row.step_rewards for row in group.rows] == [{1: 1.0, 4: 1.0}, {1: -1.0}] * 2
     assert group.rewards == (12.0, -11.0) * 2
 
 

@@ -1,14 +1,15 @@
-from dataclasses import replace
+from typing import Any
 
 from posttrain.session.samples import samples_of
 from posttrain.types import Group, Message, Score, StopReason, Task, Trajectory, Turn
+from tests.groups import group_of
 
 
-def group(name: str, answer: object, texts: list[str]) -> Group:
+def group(name: str, answer: object, texts: list[str], **columns: Any) -> Group:
     task = Task((Message("system", "Be brief."), Message("user", name)), answer)
     trajectories = [Trajectory((Turn((1,), (2,), (-0.1,), StopReason.LENGTH, text),)) for text in texts]
     scores = [{"exact": Score(float(i)), "tags": Score(0.5)} for i in range(len(texts))]
-    return Group(task, tuple(trajectories), tuple(i + 0.05 for i in range(len(texts))), tuple(scores))
+    return group_of(trajectories, [i + 0.05 for i in range(len(texts))], task=task, scores=scores, **columns)
 
 
 def test_each_completion_is_a_sample_with_its_own_rewards() -> None:
@@ -25,9 +26,9 @@ def test_only_the_first_of_each_group_are_taken() -> None:
 
 
 def test_of_several_seats_all_rows_of_an_episode_are_taken_and_named() -> None:
-    both = replace(group("a", 1, ["x", "y", "z", "u"]), seats=("one", "two") * 2, episodes=(0, 0, 1, 1))
+    both = group("a", 1, ["x", "y", "z", "u"], seats=["one", "two"] * 2, episodes=[0, 0, 1, 1])
     found = [(sample.completion, sample.seat) for sample in samples_of([both], per_group=1)]
     assert found == [("x", "one"), ("y", "two")]
     assert len(list(samples_of([both]))) == 4
-    alone = replace(both, seats=("one",) * 4, episodes=(0, 1, 2, 3))
+    alone = group("a", 1, ["x", "y", "z", "u"], seats=["one"] * 4)
     assert [(sample.completion, sample.seat) for sample in samples_of([alone], per_group=1)] == [("x", "")]

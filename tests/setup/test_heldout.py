@@ -16,7 +16,8 @@ from posttrain.setup.heldout import (
     past_budget,
     weighed,
 )
-from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
+from posttrain.types import Score, StopReason, Trajectory, Turn
+from tests.groups import group_of
 
 
 def rows(*gold: float) -> list[dict[str, float]]:
@@ -69,7 +70,7 @@ def test_tasks_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted
 
     def group(rewards, mine, gold):
         scores = tuple({"mine": m, "gold": g} for m, g in zip(mine, gold, strict=True))
-        return Group(Task(()), (ended, ended), rewards, scores)
+        return group_of([ended, ended], rewards, scores=scores)
 
     groups = [
         group((1.0, 0.0), (Score(1.0), Score(0.0)), (Score(3.0), Score(1.0))),

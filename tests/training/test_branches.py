@@ -17,14 +17,14 @@ from posttrain.models.critic import TrunkCritic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
-from posttrain.training.inputs import columns_of
-from posttrain.training.inputs.context import Context, example_of
+from posttrain.training.inputs import Context, columns_of, example_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.types import Group, StateValues, StopReason, Task, Trajectory, Turn
+from tests.groups import group_of, with_rows
 from tests.tiny import tiny_llama
 from tests.training.test_policy import difference
 
@@ -63,7 +63,7 @@ def groups_of(trajectory) -> list[Group]:
     for number in (0, 1):
         _, trajectories, rewards = zip(*[row for row in rows if row[0] == number], strict=True)
         task = Task((), metadata={"kind": "sums"})
-        groups.append(Group(task, trajectories, rewards, ({},) * len(rewards)))
+        groups.append(group_of(trajectories, rewards, task=task))
     return groups
 
 
@@ -83,8 +83,8 @@ def greedy(groups):
 def states(groups, need):
     """Steps of two tokens."""
     found = []
-    for row in (row for group in groups for row in group.trajectories):
-        steps = tuple(n // 2 for n in range(len(row.logprobs)))
+    for row in (row for group in groups for row in group.rows):
+        steps = tuple(n // 2 for n in range(len(row.trajectory.logprobs)))
         found.append(StateValues(tuple(0.4 - 0.1 * (step % 3) for step in steps), steps))
     return found
 
@@ -166,7 +166,7 @@ def played(draw):
         ]
         seats = draw(st.lists(st.sampled_from("ab"), min_size=rows, max_size=rows))
         rewards = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=rows, max_size=rows))
-        found.append(Group(Task(()), tuple(trajectories), tuple(rewards), ({},) * rows, tuple(seats)))
+        found.append(group_of(trajectories, rewards, seats=seats))
     return found
 
 
@@ -174,7 +174,7 @@ def played(draw):
 @given(played())
 def test_every_sampled_token_is_learned_in_exactly_one_example(found):
     batch, _ = policy_batch(found, algorithms.online("grpo-bucketed")(kl_coefficient=0.01), context=LOGPROBS)
-    rows = [row for group in found for row in group.trajectories]
+    rows = [row.trajectory for group in found for row in group.rows]
     learned = [
         [token for token, mine in zip(example.continuation, example.learned, strict=True) if mine]
         for example in batch.examples
@@ -207,27 +207,27 @@ def test_the_reward_falls_on_the_last_token_of_the_last_branch_and_gae_goes_on_b
             return [(0.0,) * sum(example.learned) for example in examples]
 
     algorithm = PPO(kl_coefficient=0.0, discount=0.5, gae_lambda=1.0)
-    group = Group(Task(()), (in_branches(PLAY[0]),), (8.0,), ({},))
+    group = group_of([in_branches(PLAY[0])], [8.0])
     batch, _ = policy_batch([group], algorithm, context=Context(learner=Zeros()))
     assert batch.tokens["returns"] == [(0.5, 1.0), (2.0, 4.0, 8.0)]
 
 
 def test_a_group_without_a_signal_leaves_with_all_its_branches():
-    dead = replace(CUT[1], rewards=(1.0, 1.0))
+    dead = with_rows(CUT[1], reward=[1.0, 1.0])
     batch, metrics = policy_batch([dead, CUT[0]], GRPO(kl_coefficient=0.0))
     assert metrics["groups/kept"] == 1 and metrics["groups/zero_advantage"] == 0.5
-    assert batch.examples == [example_of(branch) for row in CUT[0].trajectories for branch in row.branches]
+    assert batch.examples == [example_of(branch) for row in CUT[0].rows for branch in row.trajectory.branches]
     assert batch.counts.sequences == 5
 
 
 def test_a_pair_is_not_made_of_several_branches():
     with pytest.raises(ValueError, match="a trajectory of 2 branches"):
-        example_of(CUT[0].trajectories[0])
+        example_of(CUT[0].rows[0].trajectory)
 
 
 def test_a_kl_is_of_a_row_and_not_of_a_branch():
     found = distance(CUT, lambda examples: [(-0.5,) * sum(e.learned) for e in examples])
-    rows = [row for group in CUT for row in group.trajectories]
+    rows = [row.trajectory for group in CUT for row in group.rows]
     assert found == pytest.approx(sum(sum(row.logprobs) + 0.5 * len(row.logprobs) for row in rows) / 5)
     batch, _ = policy_batch(CUT, GRPO(), context=LOGPROBS)
     assert batch.scalars["kl"] == pytest.approx(found)
@@ -236,19 +236,19 @@ def test_a_kl_is_of_a_row_and_not_of_a_branch():
 def test_seats_are_compared_with_themselves_alone():
     """Black earned 1 and 0, white 5 and 7: as two groups of one seat would have it."""
     rows = tuple(in_one(PLAY[i]) for i in (0, 1, 0, 1))
-    both = Group(Task(()), rows, (1.0, 5.0, 0.0, 7.0), ({},) * 4, ("black", "white") * 2, (0, 0, 1, 1))
+    both = group_of(rows, [1.0, 5.0, 0.0, 7.0], seats=["black", "white"] * 2, episodes=[0, 0, 1, 1])
     batch, metrics = policy_batch([both], DAPO(overlong_share=0.0, std_epsilon=0.0))
     half = 0.5**0.5
     assert [of[0] for of in batch.tokens["advantages"]] == pytest.approx([half, -half, -half, half])
     assert metrics["groups/reward_std"] == pytest.approx((half + 2 * half) / 2)
-    later = Group(Task(()), rows[:2], (3.0, 9.0), ({},) * 2, ("white", "white"), (0, 1))  # seats are known by name
+    later = group_of(rows[:2], [3.0, 9.0], seats=["white", "white"])  # seats are known by name
     again, _ = policy_batch([both, later], GRPO(kl_coefficient=0.0, std_epsilon=0.0))
     assert [of[0] for of in again.tokens["advantages"]] == pytest.approx([half, -half, -half, half, -half, half])
 
 
 def test_a_penalty_on_length_goes_by_what_the_seat_earns():
     rows = tuple(in_one(PLAY[i]) for i in (0, 1, 1, 0))  # of 5, 2, 2 and 5 tokens
-    both = Group(Task(()), rows, (1.0, 0.0, 1.0, 0.0), ({},) * 4, ("a", "b", "a", "b"), (0, 0, 1, 1))
+    both = group_of(rows, [1.0, 0.0, 1.0, 0.0], seats=["a", "b"] * 2, episodes=[0, 0, 1, 1])
     found = shortened(both, 0.6, longest=10).rewards  # a is always solved, b never: as if once in two
     assert found == pytest.approx([1 - 0.6 * 0.5, -0.6 * 0.2 / 2, 1 - 0.6 * 0.2, -0.6 * 0.5 / 2])
 

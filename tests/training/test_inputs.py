@@ -23,6 +23,7 @@ from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_be
 from posttrain.training.load import Load
 from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
 from posttrain.types import StateValues as Found
+from tests.groups import group_of, with_rows
 from tests.tiny import tiny_llama
 from tests.training.steps import learner_of
 
@@ -32,8 +33,8 @@ def trajectory(*tokens: int) -> Trajectory:
 
 
 GROUPS = [
-    Group(Task((), metadata={"kind": "sums"}), (trajectory(3, 4), trajectory(5)), (1.0, 0.0), ({}, {})),
-    Group(Task(()), (trajectory(6, 7, 8),), (0.5,), ({},)),
+    group_of([trajectory(3, 4), trajectory(5)], [1.0, 0.0], task=Task((), metadata={"kind": "sums"})),
+    group_of([trajectory(6, 7, 8)], [0.5]),
 ]
 
 
@@ -52,7 +53,7 @@ def test_what_is_declared_is_found_by_its_kind():
 
 
 def test_greedy_rewards_are_one_number_per_row():
-    context = Context(greedy_rewards=lambda groups: [{"": float(len(group.trajectories))} for group in groups])
+    context = Context(greedy_rewards=lambda groups: [{"": float(len(group.rows))} for group in groups])
     found = columns_of([GreedyReward()], GROUPS, context, samples=True)
     assert found["greedy_R"].tolist() == [2.0, 2.0, 1.0]
     assert found["greedy_R"].dtype == torch.float64
@@ -60,20 +61,20 @@ def test_greedy_rewards_are_one_number_per_row():
 
 def test_a_seat_is_compared_with_what_it_earns_greedily():
     rows = (trajectory(3),) * 3
-    both = Group(Task(()), rows, (0.0,) * 3, ({},) * 3, ("black", "white", "black"), (0, 0, 1))
+    both = group_of(rows, [0.0] * 3, seats=["black", "white", "black"], episodes=[0, 0, 1])
     context = Context(greedy_rewards=lambda groups: [{"white": 1.0, "black": -1.0} for _ in groups])
     assert columns_of([GreedyReward()], [both], context, samples=True)["greedy_R"].tolist() == [-1.0, 1.0, -1.0]
 
 
 def test_kinds_are_a_column_of_the_data_or_empty():
-    level = Group(Task((), metadata={"kind": 3}), (trajectory(6),), (0.5,), ({},))
+    level = group_of([trajectory(6)], [0.5], task=Task((), metadata={"kind": 3}))
     assert columns_of([PromptKinds()], [*GROUPS, level], Context(), samples=False) == {
         "kinds_R": ("sums", "sums", "", "3")
     }
 
 
 def test_step_rewards_are_numbers_of_tokens_and_a_step_that_pays_nothing_is_marked():
-    paid = replace(GROUPS[0], step_rewards=({1: 0.0}, {0: -0.5}))
+    paid = with_rows(GROUPS[0], step_rewards=[{1: 0.0}, {0: -0.5}])
     found = columns_of([StepRewards()], [paid, GROUPS[1]], Context(), samples=False)
     assert found["step_rewards_N"].tolist() == [0.0, 0.0, -0.5, 0.0, 0.0, 0.0]
     assert found["step_end_N"].tolist() == [False, True, True, False, False, False]
@@ -82,7 +83,7 @@ def test_step_rewards_are_numbers_of_tokens_and_a_step_that_pays_nothing_is_mark
 
 def test_step_rewards_are_counted_over_the_turns_and_branches_of_a_row():
     first, second = trajectory(3, 4).turns[0], replace(trajectory(5, 6).turns[0], restarts=True)
-    row = Group(Task(()), (Trajectory((first, second)),), (1.0,), ({},), step_rewards=({1: 0.25, 3: 0.75},))
+    row = group_of([Trajectory((first, second))], [1.0], step_rewards=[{1: 0.25, 3: 0.75}])
     found = columns_of([StepRewards()], [row], Context(), samples=False)
     assert found["step_rewards_N"].tolist() == [0.0, 0.25, 0.0, 0.75]
 
@@ -126,8 +127,8 @@ def test_a_teacher_reads_the_sampled_tokens_at_the_sampling_temperature():
 def test_averages_of_seats_are_of_each_game_and_go_on():
     def game(kind: str, *rewards: float) -> Group:
         rows = (trajectory(3),) * 4
-        names, plays = ("first", "second") * 2, (0, 0, 1, 1)
-        return Group(Task((), metadata={"kind": kind} if kind else {}), rows, rewards, ({},) * 4, names, plays)
+        task = Task((), metadata={"kind": kind} if kind else {})
+        return group_of(rows, rewards, task=task, seats=("first", "second") * 2, episodes=(0, 0, 1, 1))
 
     groups = [game("", 1.0, -1.0, 1.0, -1.0), game("nim", -1.0, 1.0, 0.0, 0.0)]
     before = {" first": 0.5, "chess first": 1.0}

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.training.inputs.context import example_of
+from posttrain.training.inputs import example_of
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.types import Trajectory
+from tests.groups import with_rows
 from tests.training.test_policy import REWARDS, SPOKEN, group, groups
 
 
@@ -41,8 +42,8 @@ def test_those_that_differ_by_less_than_the_margin_are_left_out(margin, count):
 
 def test_what_was_sampled_is_learned_as_it_was_sampled():
     (pair,) = pairs_of([group(SPOKEN[0], REWARDS[0])], "best-worst")
-    trajectories = group(SPOKEN[0], REWARDS[0]).trajectories
-    assert pair == (example_of(trajectories[0]), example_of(trajectories[1]))
+    first, second, *_ = group(SPOKEN[0], REWARDS[0]).rows
+    assert pair == (example_of(first.trajectory), example_of(second.trajectory))
     assert pair.chosen.prefix == pair.rejected.prefix == SPOKEN[0][0][0]
 
 
@@ -58,11 +59,12 @@ def test_the_chosen_one_always_earned_more(rewards):
 def test_pairs_are_of_one_seat_and_one_prompt():
     """Rows 0 and 1 are one seat's, row 2 another's; then two rows of one seat that were asked otherwise."""
     whole = group(SPOKEN[0], (0.0, 1.0, 9.0))
-    seats = replace(whole, seats=("first", "first", "second"), episodes=(0, 1, 0))
+    seats = with_rows(whole, seat=["first", "first", "second"], episode=[0, 1, 0])
     (pair,) = pairs_of([seats], "best-worst")
     words = [each for _, each in SPOKEN[0]]
     assert said([pair]) == [(words[1], words[0])]
-    turns = [trajectory.turns for trajectory in whole.trajectories]
-    other = Trajectory((replace(turns[2][0], context_ids=(*turns[2][0].context_ids, 7)), *turns[2][1:]))
-    asked = replace(whole, trajectories=(*whole.trajectories[:2], other))
+    trajectories = [row.trajectory for row in whole.rows]
+    turns = trajectories[2].turns
+    other = Trajectory((replace(turns[0], context_ids=(*turns[0].context_ids, 7)), *turns[1:]))
+    asked = with_rows(whole, trajectory=[*trajectories[:2], other])
     assert said(pairs_of([asked], "best-worst")) == [(words[1], words[0])]

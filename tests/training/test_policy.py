@@ -19,10 +19,11 @@ from posttrain.models.float64_reference import Float64
 from posttrain.models.lora import add_adapter, add_lora
 from posttrain.models.lora_config import Lora
 from posttrain.models.reference import AdapterOff, FrozenCopy
-from posttrain.training.inputs.context import example_of
+from posttrain.training.inputs import example_of
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch, shortened
-from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, StopReason, Trajectory, Turn
+from tests.groups import group_of, with_rows
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
 from tests.training.steps import context_of, policy_step
@@ -36,11 +37,11 @@ REWARDS = [[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]]
 
 
 def group(spoken, rewards) -> Group:
-    trajectories = tuple(
+    trajectories = [
         Trajectory((Turn(shown, said, tuple(-1.0 - 0.1 * i for i in range(len(said))), StopReason.STOP, ""),))
         for shown, said in spoken
-    )
-    return Group(Task(()), trajectories, tuple(rewards), tuple({} for _ in rewards))
+    ]
+    return group_of(trajectories, rewards)
 
 
 def groups(rewards=REWARDS) -> list[Group]:
@@ -250,7 +251,7 @@ def test_the_kl_of_a_batch_is_of_whole_completions():
             return torch.full((len(row.targets),), -3.0)
 
     batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), context=context_of(MODEL, reference=Half()))
-    said = [trajectory.logprobs for one in groups() for trajectory in one.trajectories]
+    said = [row.trajectory.logprobs for one in groups() for row in one.rows]
     assert batch.scalars["kl"] == pytest.approx(sum(sum(logprob + 3.0 for logprob in each) for each in said) / 6)
 
 
@@ -365,7 +366,7 @@ def test_a_penalty_on_length_is_taken_off_the_rewards():
     found = shortened(said, 0.6, longest=10)
     expected = [r - 0.6 * n / 10 * 2 / 3 for r, n in zip([1.0, 0.0, 0.5], [3, 2, 5], strict=True)]
     assert found.rewards == pytest.approx(expected, rel=1e-12)
-    assert found.trajectories == said.trajectories and said.rewards == (1.0, 0.0, 0.5)
+    assert with_rows(found, reward=said.rewards) == said and said.rewards == (1.0, 0.0, 0.5)
     assert shortened(said, 0.0, longest=10) is said
 
 
@@ -404,7 +405,7 @@ def batches(draw):
                 turns.append(Turn(more, (7, 1), (-1.0, -1.0), StopReason.STOP, ""))
             trajectories.append(Trajectory(tuple(turns)))
         rewards = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=size, max_size=size))
-        found.append(Group(Task(()), tuple(trajectories), tuple(rewards), tuple({} for _ in rewards)))
+        found.append(group_of(trajectories, rewards))
     return found
 
 

@@ -1,6 +1,6 @@
 """Inputs that an algorithm may declare in addition to samples and rewards; the trainer provides them.
 
-A new input is one class here, one provider in `training/inputs/`, and one line in that folder's table; the recipes, the
+A new input is one class here, one provider in `training/inputs.py`, and one line in its table there; the recipes, the
 catalogue, the planner and the documentation read it from there. The columns of a batch are fields of
 `rollout.Rollout`.
 

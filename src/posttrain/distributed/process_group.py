@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from posttrain.errors import ProcessLost, TrainingError, first_line
-from posttrain.models.language_model import LanguageModel
-from posttrain.training.shards import REPLICATED, Shards
+from posttrain.training.ranks import Ranks
 
 T = TypeVar("T")
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009  torch exports it without saying so
@@ -44,8 +43,8 @@ def waited() -> float:
     return _WAITED[0]
 
 
-class ProcessGroup:
-    """This process as one of the ranks. Conforms to `training.ranks.Ranks`; a process has one.
+class ProcessGroup(Ranks):
+    """This process as one of the ranks; a process has one.
 
     Args:
         store: what all ranks were given, such as a `TCPStore`; they meet there.
@@ -54,8 +53,6 @@ class ProcessGroup:
         backend: gloo or nccl.
         timeout_s: how long a call waits for the others before it raises.
     """
-
-    loads_on = "auto"
 
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
         self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
@@ -67,10 +64,6 @@ class ProcessGroup:
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`."""
         return ((number, 1.0) for number in range(self.rank, rows, self.size))
-
-    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`; these hold replicas."""
-        return REPLICATED
 
     @peers()
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:

@@ -55,7 +55,7 @@ class RoutedDecoding:
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
-        refuse_unanswerable([request], self._group.facts.context, self._group.facts.name)
+        refuse_unanswerable(number, request, self._group.facts.context, self._group.facts.name)
         self._waiting[number] = request
 
     def forget(self) -> None:

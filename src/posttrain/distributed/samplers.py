@@ -25,12 +25,12 @@ from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.routing import Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Offer, Sampler
 from posttrain.errors import EngineError
-from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.engine import DecodingEngine
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
 from posttrain.rollouts.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
 from posttrain.runs.timeline import Span
-from posttrain.types import Completion, Decoding, Request
+from posttrain.types import Decoding
 
 
 class Source(Protocol):
@@ -50,7 +50,7 @@ class Source(Protocol):
         ...
 
 
-class SamplerGroup(Group):
+class SamplerGroup(DecodingEngine, Group):
     """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
 
     Where its source goes on while it samples, it is also a `shared_engine.Renewed`.
@@ -102,17 +102,6 @@ class SamplerGroup(Group):
         """Stop all processes."""
         super().stop()
         self._places = []
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order.
-
-        Raises:
-            UserError: a prompt is empty, or leaves no room in the model's context.
-            EngineError: one sampler after another is lost.
-        """
-        refuse_unanswerable(requests, self.facts.context, self.facts.name)
-        with self.open(on_tokens) as decoding:
-            return finish_all(decoding, requests)
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:

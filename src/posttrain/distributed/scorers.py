@@ -82,7 +82,8 @@ class ScoringProcess(cluster.Process):
         """Give requests to one of the chat models. Raises as its engine."""
         self.end()
         policy = self._models.chats[model]
-        refuse_unanswerable(requests, policy.model.context, policy.model.name)
+        for number, request in enumerate(requests):
+            refuse_unanswerable(number, request, policy.model.context, policy.model.name)
         self._decoding = self._opened.enter_context(policy.engine.open(self._count))
         for number, request in enumerate(requests):
             self._decoding.add(number, request)

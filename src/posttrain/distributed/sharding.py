@@ -41,6 +41,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.rounding import l2_norm
 from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.optimizer import WIDE
+from posttrain.training.ranks import Ranks
 from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
 from posttrain.training.shards import Named, Shards
 
@@ -57,8 +58,8 @@ def check_torch() -> None:
         raise UserError(f"`fsdp` needs torch 2.13 or later; this is {torch.__version__}")
 
 
-class ShardedRanks:
-    """A process group whose learners are sharded. Conforms to `training.ranks.Ranks`; all ranks construct it.
+class ShardedRanks(Ranks):
+    """A process group whose learners are sharded; all ranks construct it.
 
     Args:
         group: the ranks.
@@ -122,7 +123,7 @@ class ShardedRanks:
             raise PeerFailed(f"the ranks compute different layers: of {-least} and of {most} numbers")
 
 
-class FSDPShards:
+class FSDPShards(Shards):
     """Weights that are sharded by rows. Conforms to `training.shards.Shards`.
 
     Args:

@@ -7,7 +7,7 @@ from posttrain.environments.env import Environment
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import UserError
 from posttrain.rewards import Weighted, parse_rewards
-from posttrain.types import EpisodeGroup, Group, Score, SeatScores, Span, Task
+from posttrain.types import Group, Score, SeatScores
 
 
 @dataclass(frozen=True)
@@ -35,33 +35,10 @@ class ScoredEnvironment:
 
     def outcome_of(self, groups: Sequence[Group]) -> str:
         """`outcome`; "" if it has weight 0 and applies to none: an environment that does not say what is solved."""
-        silent = not any(scores[self.outcome].applicable for group in groups for scores in group.scores if self.outcome)
-        return "" if self.outcome and not self.reward.weights[self.outcome] and silent else self.outcome
-
-    @property
-    def min_group(self) -> int:
-        """How many episodes of a task the rewards need."""
-        return self.reward.min_group
-
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, SeatScores]]]:
-        """The scores of every reward by name, for each episode of each group; of some rewards by seat.
-
-        Raises:
-            RewardError: a reward failed.
-        """
-        return [list(scores) for scores in await self.reward.score_parts(groups)]
-
-    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Of each task, why a reward cannot read its own answer; "" where all can."""
-        return await self.reward.unreadable(tasks)
-
-    def total(self, scores: Mapping[str, Score]) -> float:
-        """The weighted sum of the applicable scores of one seat; NaN where none that is optimised applies."""
-        return self.reward.total(scores)
-
-    def spans(self, scores: Mapping[str, Score]) -> list[Span]:
-        """The spans of the scores of one seat, by weight; those that are not optimised are left out."""
-        return self.reward.spans(scores)
+        if not self.outcome or self.reward.weights[self.outcome]:
+            return self.outcome
+        applies = any(row.scores[self.outcome].applicable for group in groups for row in group.rows)
+        return self.outcome if applies else ""
 
 
 def of_seat(scores: Mapping[str, SeatScores], seat: str) -> dict[str, Score]:
@@ -76,8 +53,8 @@ def need_group(environment: ScoredEnvironment, size: int, what: str) -> None:
     Raises:
         UserError: they are smaller than the rewards need; `what` says where the number is from.
     """
-    if size < environment.min_group:
+    if size < environment.reward.min_group:
         raise UserError(
-            f"reward '{environment.reward.most_compared}' compares {environment.min_group} or more completions of a "
-            f"task; {what} gives {size}"
+            f"reward '{environment.reward.most_compared}' compares {environment.reward.min_group} or more completions "
+            f"of a task; {what} gives {size}"
         )

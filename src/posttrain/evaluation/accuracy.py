@@ -1,6 +1,5 @@
 """Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -78,15 +77,15 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     if not outcome:
         return _rewarded(groups, greedy=greedy)
     every = len(groups)
-    groups = [_one_seat(g) for g in groups if all(scores[outcome].applicable for scores in g.scores)]
+    groups = [_one_seat(g) for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
     if not groups:
         raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
-    judged = [[scores[outcome] for scores in group.scores] for group in groups]
+    judged = [[row.scores[outcome] for row in group.rows] for group in groups]
     counts = [(len(scores), sum(score.total >= SOLVED for score in scores)) for scores in judged]
     rates = [solved / size for size, solved in counts]
     single = all(size == 1 for size, _ in counts)
     size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
-    trajectories = [t for group in groups for t in group.trajectories]
+    trajectories = [row.trajectory for group in groups for row in group.rows]
     return Accuracy(
         accuracy=fmean(rates),
         ci95=wilson_interval(int(sum(rates)), len(groups)) if single else mean_interval(rates),
@@ -104,21 +103,21 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
 
 def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
     """The mean over tasks of their mean reward, excluding tasks with an answer to which no reward applies."""
-    kept = [group for group in groups if not any(map(math.isnan, group.rewards))]
+    kept = [group for group in groups if not group.lost]
     if not kept:
         raise RewardError(f"no reward applies to the answers of any of the {len(groups)} tasks; name another one")
     rewards = [fmean(group.rewards) for group in kept]
-    trajectories = [t for group in kept for t in group.trajectories]
+    rows = [row for group in kept for row in group.rows]
     return Accuracy(
         accuracy=fmean(rewards),
         ci95=normal_interval(rewards),
         n=len(kept),
-        samples_per_task=min(len(group.trajectories) for group in kept),
+        samples_per_task=min(len(group.rows) for group in kept),
         greedy=greedy,
         pass_at={},
-        unparsed=fmean(any(s.unparsed for s in scores.values()) for group in kept for scores in group.scores),
-        truncated=fmean(_cut_off(t) for t in trajectories),
-        mean_tokens=fmean(map(_tokens, trajectories)),
+        unparsed=fmean(any(score.unparsed for score in row.scores.values()) for row in rows),
+        truncated=fmean(_cut_off(row.trajectory) for row in rows),
+        mean_tokens=fmean(_tokens(row.trajectory) for row in rows),
         rates=tuple(rewards),
         groups=tuple(kept),
         measure="reward",
@@ -127,12 +126,7 @@ def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
 
 def _one_seat(group: Group) -> Group:
     """A group with one row for each episode: that of its first trained seat."""
-    rows = [row for row, seat in enumerate(group.seats) if seat == group.seats[0]]
-    if len(rows) == len(group.seats):
-        return group
-    columns = ("trajectories", "rewards", "scores", "seats", "episodes", "metrics", "conversations")
-    columns += ("step_rewards",) if group.step_rewards else ()
-    return replace(group, **{name: tuple(getattr(group, name)[row] for row in rows) for name in columns})
+    return replace(group, rows=tuple(row for row in group.rows if row.seat == group.rows[0].seat))
 
 
 def _cut_off(trajectory: Trajectory) -> bool:

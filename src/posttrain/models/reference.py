@@ -21,7 +21,7 @@ class Predictions(NamedTuple):
     head: Tensor  # [V, D]
 
 
-class _Reference:
+class Reference:
     """A frozen policy; subclasses differ in how its weights are held."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -59,7 +59,7 @@ class _Reference:
 
 
 @final
-class FrozenCopy(_Reference):
+class FrozenCopy(Reference):
     """A second copy of the policy's current weights."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -74,7 +74,7 @@ class FrozenCopy(_Reference):
 
 
 @final
-class AdapterOff(_Reference):
+class AdapterOff(Reference):
     """The base under the policy's own adapter: nothing is copied."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -87,7 +87,7 @@ class AdapterOff(_Reference):
 
 
 @final
-class FrozenAdapter(_Reference):
+class FrozenAdapter(Reference):
     """The initial policy of continued adapter training: a copy of the adapter's weights only."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -112,7 +112,7 @@ class FrozenAdapter(_Reference):
 
 
 @final
-class FrozenModel(_Reference):
+class FrozenModel(Reference):
     """Another model than the policy, such as a teacher."""
 
     def __init__(self, model: LanguageModel) -> None:

@@ -47,7 +47,7 @@ from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, set_up
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Group, Message, StopReason
+from posttrain.types import Group, Message, Row, StopReason, Task
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
@@ -237,13 +237,13 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
             completions_per_prompt=config.completions_per_prompt,
             seed=seed_for(config.seed, "best-of-n", start),
         )
-    whole = [group for group in groups if not group.lost and len(group.rewards) == config.completions_per_prompt]
+    whole = [group for group in groups if not group.lost and len(group.rows) == config.completions_per_prompt]
     seen.lost = len(setup.tasks[start : start + TOGETHER]) - len(whole)
     for group in whole:
-        places = chosen(group, config.keep, config.at_least)
+        best = chosen(group, config.keep, config.at_least)
         seen.rewards.append(group.rewards)
-        seen.whole.append([t.stop_reason is StopReason.STOP for t in group.trajectories])
-        golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
+        seen.whole.append([row.trajectory.stop_reason is StopReason.STOP for row in group.rows])
+        golds = [weighed(row.scores, setup.gold) for row in group.rows] if setup.gold else []
         if any(map(math.isnan, golds)):
             raise RewardError(f"no gold reward applies to an answer to task {group.task.id!r}; leave such tasks out")
         if golds:
@@ -251,27 +251,25 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
             seen.adversarial_pairs += adversarial.pair_rows(group, golds)
         seen.annotation_items += adversarial.item_rows(group, config.seed)
         seen.cut_off += seen.whole[-1].count(False)
-        seen.without += not places
-        seen.rows += [_row(group, place) for place in places]
+        seen.without += not best
+        seen.rows += [_record(group.task, row) for row in best]
     return seen
 
 
-def chosen(group: Group, keep: int, least: float | None) -> list[int]:
-    """The places of the answers to keep, the best first; of equal ones the first that was sampled."""
-    texts: dict[tuple[Message, ...], int] = {}
-    for place in sorted(range(len(group.rewards)), key=lambda place: -group.rewards[place]):
-        whole = group.trajectories[place].stop_reason is StopReason.STOP
-        if whole and (least is None or group.rewards[place] >= least):
-            texts.setdefault(group.conversation(place), place)
+def chosen(group: Group, keep: int, least: float | None) -> list[Row]:
+    """The rows to keep, the best first; of equal ones the first that was sampled."""
+    texts: dict[tuple[Message, ...], Row] = {}
+    for row in sorted(group.rows, key=lambda row: -row.reward):
+        if row.trajectory.stop_reason is StopReason.STOP and (least is None or row.reward >= least):
+            texts.setdefault(row.conversation, row)
     return list(texts.values())[:keep]
 
 
-def _row(group: Group, place: int) -> dict[str, Any]:
-    said = group.conversation(place)
+def _record(task: Task, row: Row) -> dict[str, Any]:
     return {
-        "messages": written(said),
-        **tools_column(said),
-        "id": group.task.id,
-        "reward": group.rewards[place],
-        "scores": {name: score.total for name, score in group.scores[place].items() if score.applicable},
+        "messages": written(row.conversation),
+        **tools_column(row.conversation),
+        "id": task.id,
+        "reward": row.reward,
+        "scores": {name: score.total for name, score in row.scores.items() if score.applicable},
     }

@@ -84,11 +84,11 @@ class StageResult:
 
     def share(self, score: str) -> float:
         """The mean of a score over sampled completions: `tags` for thinking, `last_number` for a lenient judge."""
-        return fmean(part[score].total for group in self.sampled.groups for part in group.scores)
+        return fmean(row.scores[score].total for group in self.sampled.groups for row in group.rows)
 
     def solved_by(self, thinking: bool) -> float | None:
         """The share of sampled completions with (or without) thinking that are right; None if there are none."""
-        scores = [part for group in self.sampled.groups for part in group.scores]
+        scores = [row.scores for group in self.sampled.groups for row in group.rows]
         solved = [part[ENVIRONMENT.outcome].total >= SOLVED for part in scores if (part["tags"].value == 1) == thinking]
         return fmean(solved) if solved else None
 

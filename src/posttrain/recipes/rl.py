@@ -29,7 +29,7 @@ from posttrain.algorithms.inputs import (
 )
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
-from posttrain.models.reference import reference_for
+from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
 from posttrain.planning import Plan, plan_of, unloaded
@@ -71,7 +71,7 @@ from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
-from posttrain.training.local_learner import Frozen, learner_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
@@ -131,13 +131,14 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
         tokens = session.progress.tokens if not setup.backend.staleness else None
         sampler = setup.sampler(config, tokens, algorithm.least_group)
+        sampler = replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills)
         inputs = algorithm.inputs
 
         def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
             values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
             return rolled, columns_of(inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
 
-        rolling = Rolling(sampler, draws, accepts, shaped, config.max_refills, given)
+        rolling = Rolling(sampler, draws, given)
         rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
         session.evaluate(examine)
         for step in session.steps():
@@ -207,7 +208,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
 def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a policy: with the critic, reference and teacher that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
-    references: dict[str, Frozen] = {}
+    references: dict[str, Reference] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if teacher:

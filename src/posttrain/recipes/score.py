@@ -132,11 +132,11 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     found: dict[int, Scored] = {}
     with judging.kept_beside(path), Progress("score", len(episodes), quiet=quiet) as progress:
         for some in _at_a_time(groups):
-            scores = finish(environment.score([group for group, _ in some]))
+            scores = finish(environment.reward.score_parts([group for group, _ in some]))
             for (group, places), of_group in zip(some, scores, strict=True):
                 shown = [of_seat(scores, "") for scores in of_group]
                 ids = [episode.task.id for episode in group.episodes]
-                scored = [Scored(name, environment.total(s), s) for name, s in zip(ids, shown, strict=True)]
+                scored = [Scored(name, environment.reward.total(s), s) for name, s in zip(ids, shown, strict=True)]
                 found |= zip(places, scored, strict=True)
             mean = _mean(row.total for row in found.values() if not math.isnan(row.total))
             progress.step(len(found), **({} if mean is None else {"reward": mean}))

@@ -169,7 +169,7 @@ def ages_of(groups: Sequence[Group], step: int, staleness: int) -> dict[str, flo
     """
     if not staleness:
         return {}
-    turns = [turn for group in groups for row in group.trajectories for turn in row.turns]
+    turns = [turn for group in groups for row in group.rows for turn in row.trajectory.turns]
     runs = [(step - step_of(version), tokens) for turn in turns for tokens, version in _runs(turn)]
     if not runs:
         return {}

@@ -19,8 +19,9 @@ from typing import Generic, Self, TypeVar
 
 from posttrain.background import forget
 from posttrain.rollouts.ahead import ENDING_S, raised
-from posttrain.rollouts.async_engine import LOOP
-from posttrain.rollouts.sampler import Finished, Pool, Rolling
+from posttrain.rollouts.async_engine import LOOP, AsyncEngine
+from posttrain.rollouts.episodes import run_with
+from posttrain.rollouts.sampler import Finished, Rolling, Sampler
 from posttrain.rollouts.shared_engine import SharedEngine
 
 T = TypeVar("T")
@@ -86,7 +87,8 @@ class AsFinished(Generic[T]):
             self._next = step + 1
             self._drop_old()
             self._wake()
-        return self._rolling.step([each for each, _ in taken], evicted, begun, self._shared.newest)
+        mine = self._rolling.sampler.on(self._shared.newest)
+        return self._rolling.given(mine.rolled([each for each, _ in taken], evicted, begun), mine)
 
     def trained(self, step: int) -> None:
         """As in `Rollouts`; the weights are published."""
@@ -100,20 +102,21 @@ class AsFinished(Generic[T]):
         accepted = 0
         for count, (each, _) in enumerate(self._finished, 1):
             accepted += each.accepted is not None
-            if accepted == self._rolling.groups or count == self._rolling.most:
+            if accepted == self._rolling.sampler.prompts or count == self._rolling.sampler.most:
                 return count
         return 0
 
     def _run(self) -> None:
         try:
-            pool = self._rolling.pool(self._shared.at_least(self._next))
-            pool.run(self._keep_sampling(pool))
+            mine = self._rolling.sampler.on(self._shared.at_least(self._next))
+            asks = mine.asks()
+            run_with(asks, mine.players, self._keep_sampling(mine, asks))
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    async def _keep_sampling(self, pool: Pool) -> None:
+    async def _keep_sampling(self, sampler: Sampler, asks: AsyncEngine) -> None:
         """Begin and evict groups whenever something has changed."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         under_way: dict[asyncio.Task[Finished], tuple[int, int]] = {}  # its draw, and the step that was published
@@ -127,7 +130,7 @@ class AsFinished(Generic[T]):
                     ending = {task for task in ending | self._settle(under_way) if not task.done()}
                     for _ in range(self._room(len(under_way))):
                         draw = next(self._rolling.draws)
-                        task = loop.create_task(pool.one(draw))
+                        task = loop.create_task(sampler.one(draw, asks))
                         task.add_done_callback(lambda _: changed.set())
                         under_way[task] = draw, self._published
                     self._under_way = len(under_way)
@@ -168,8 +171,8 @@ class AsFinished(Generic[T]):
         """
         steps = min(self._published + self.staleness + 1, self._steps) - self._next
         waiting = sum(each.accepted is not None for each, _ in self._finished)
-        needed = steps * self._rolling.groups - under_way - waiting
-        return max(0, min(needed, steps * self._rolling.most - under_way - len(self._finished)))
+        needed = steps * self._rolling.sampler.prompts - under_way - waiting
+        return max(0, min(needed, steps * self._rolling.sampler.most - under_way - len(self._finished)))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:

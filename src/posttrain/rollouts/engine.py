@@ -12,17 +12,16 @@ from posttrain.errors import UserError
 from posttrain.types import Completion, Decoding, Engine, Request, Sampling, StopReason
 
 
-def refuse_unanswerable(requests: Sequence[Request], context: int, name: str) -> None:
+def refuse_unanswerable(number: int, request: Request, context: int, name: str) -> None:
     """Raise `UserError` for a prompt without tokens, or one that fills the `context` of the model called `name`."""
-    for number, request in enumerate(requests):
-        length = len(request.token_ids)
-        if not length:
-            raise UserError(f"request {number} has an empty prompt; there is nothing to continue")
-        if length >= context:
-            raise UserError(
-                f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
-                "shorten the prompt or filter with `max_prompt_tokens`"
-            )
+    length = len(request.token_ids)
+    if not length:
+        raise UserError(f"request {number} has an empty prompt; there is nothing to continue")
+    if length >= context:
+        raise UserError(
+            f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
+            "shorten the prompt or filter with `max_prompt_tokens`"
+        )
 
 
 def finish_all(decoding: Decoding, requests: Sequence[Request]) -> list[Completion]:
@@ -33,6 +32,21 @@ def finish_all(decoding: Decoding, requests: Sequence[Request]) -> list[Completi
     while len(done) < len(requests):
         done |= decoding.step()
     return [done[number] for number in range(len(requests))]
+
+
+class DecodingEngine:
+    """An engine with continuous batching: a subclass has `open`."""
+
+    def open(
+        self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
+    ) -> contextlib.AbstractContextManager[Decoding]:
+        """As in `types.Engine`."""
+        raise NotImplementedError
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order; raises `UserError` as `Decoding.add`."""
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
 
 
 class BatchEngine:

@@ -33,6 +33,7 @@ from posttrain.types import (
     Outcome,
     Reply,
     Request,
+    Row,
     Sampling,
     SeatScores,
     StopReason,
@@ -323,7 +324,7 @@ async def _scored(
     environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
 ) -> list[Group]:
     groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
-    scores = await environment.score(groups)
+    scores = await environment.reward.score_parts(groups)
     if list(map(len, scores)) != [len(of) for of in played]:
         raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
     return [_group(environment, players.chat, *each) for each in zip(tasks, played, scores, strict=True)]
@@ -337,24 +338,22 @@ def _group(
     scores: Sequence[Mapping[str, SeatScores]],
 ) -> Group:
     """One row for each trained seat of each episode."""
-    rows = [
-        (number, seat, trajectory, of_seat(parts, seat))
-        for number, (each, parts) in enumerate(zip(played, scores, strict=True))
-        for seat, trajectory in each.trajectories.items()
-    ]
-    spans = [environment.spans(parts) for *_, parts in rows]
-    paid = [step_rewards(trajectory, of_row, chat) for (_, _, trajectory, _), of_row in zip(rows, spans, strict=True)]
-    return Group(
-        task,
-        tuple(trajectory for _, _, trajectory, _ in rows),
-        tuple(environment.total(parts) for *_, parts in rows),
-        tuple(parts for *_, parts in rows),
-        tuple(seat for _, seat, _, _ in rows),
-        tuple(number for number, *_ in rows),
-        tuple(played[number].episode.outcome.metrics for number, *_ in rows),
-        tuple(played[number].episode.views[seat] for number, seat, *_ in rows),
-        tuple(paid) if any(spans) else (),
-    )
+    rows: list[Row] = []
+    for number, (each, by_reward) in enumerate(zip(played, scores, strict=True)):
+        for seat, trajectory in each.trajectories.items():
+            own = of_seat(by_reward, seat)
+            row = Row(
+                trajectory=trajectory,
+                episode=number,
+                seat=seat,
+                scores=own,
+                reward=environment.reward.total(own),
+                metrics=each.episode.outcome.metrics,
+                conversation=each.episode.views[seat],
+                step_rewards=step_rewards(trajectory, environment.reward.spans(own), chat),
+            )
+            rows.append(row)
+    return Group(task=task, rows=tuple(rows))
 
 
 def sample_groups(
@@ -376,7 +375,7 @@ def sample_groups(
     """
     need_group(environment, completions_per_prompt, COMPLETIONS)
     seeds = [[seed_for(seed, "completion", p, g) for g in range(completions_per_prompt)] for p in range(len(tasks))]
-    least = max(min_group, environment.min_group)
+    least = max(min_group, environment.reward.min_group)
     if players.pipelined:
         return _pipelined(environment, tasks, players, seeds, least)
     each = [task for task in tasks for _ in range(completions_per_prompt)]
@@ -436,7 +435,7 @@ async def sample_group(
     seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
     found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
     whole, lost = _whole(found), _lost(found)
-    if len(whole) < max(min_group, environment.min_group):
+    if len(whole) < max(min_group, environment.reward.min_group):
         return None, lost
     (group,) = await _scored(environment, [task], [whole], players)
     return group, lost

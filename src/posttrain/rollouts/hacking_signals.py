@@ -28,7 +28,7 @@ def signals(groups: Sequence[Group]) -> dict[str, float]:
     with lists, headings, tables, code or bold words; `refusals` the share that begin like one;
     `reward/length_correlation` the correlation of reward and length within groups.
     """
-    said = [t.text for group in groups for t in group.trajectories]
+    said = [row.trajectory.text for group in groups for row in group.rows]
     found = {
         "distinct/2": fmean(_distinct(group) for group in groups),
         "formatting": fmean(bool(_MARKUP.search(text)) for text in said),
@@ -41,8 +41,8 @@ def signals(groups: Sequence[Group]) -> dict[str, float]:
 def _distinct(group: Group) -> float:
     grams = [
         pair
-        for t in group.trajectories
-        for turn in t.turns
+        for row in group.rows
+        for turn in row.trajectory.turns
         for pair in zip(turn.token_ids, turn.token_ids[1:], strict=False)
     ]
     return len(set(grams)) / len(grams) if grams else 1.0
@@ -54,8 +54,8 @@ def _length_correlation(groups: Sequence[Group]) -> float | None:
     None if one does not vary.
     """
     rewards, lengths = list[float](), list[float]()
-    for group, rows in [(each, rows) for each in groups for rows in each.rows_by_seat]:
-        earned, tokens = [group.rewards[row] for row in rows], [len(group.trajectories[row].logprobs) for row in rows]
+    for rows in [rows for group in groups for rows in group.by_seat.values()]:
+        earned, tokens = [row.reward for row in rows], [len(row.trajectory.logprobs) for row in rows]
         rewards += [reward - fmean(earned) for reward in earned]
         lengths += [count - fmean(tokens) for count in tokens]
     spread = math.sqrt(sum(r * r for r in rewards) * sum(n * n for n in lengths))

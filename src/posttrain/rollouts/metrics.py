@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from posttrain.rollouts.hacking_signals import signals
-from posttrain.types import Group, Score, StopReason
+from posttrain.types import Group, Row, Score, StopReason
 
 HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # metric names: terminal to log
 SOLVED = 1.0  # an outcome's score when the task is solved
@@ -21,13 +21,13 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     Each reward is measured over the completions that it applies to; `not_applicable/NAME` is the share of those that it
     does not apply to, and `lost` of those that no optimised one applies to, where there are any.
     """
-    rewards = [reward for group in groups for reward in group.rewards if not math.isnan(reward)]
-    scores = [part for group in groups for part in group.scores]
-    trajectories = [t for group in groups for t in group.trajectories]
+    rows = [row for group in groups for row in group.rows]
+    rewards = [row.reward for row in rows if not math.isnan(row.reward)]
+    scores, trajectories = [row.scores for row in rows], [row.trajectory for row in rows]
     lengths = [len(t.logprobs) for t in trajectories]
     return {
         **({"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)} if rewards else {}),
-        **_by_seat(groups),
+        **_by_seat(rows),
         **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
         **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
         **_not_applicable(scores),
@@ -42,18 +42,15 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     }
 
 
-def _by_seat(groups: Sequence[Group]) -> dict[str, float]:
+def _by_seat(rows: Sequence[Row]) -> dict[str, float]:
     """The mean reward of each seat, if several are trained: in a zero-sum game their common mean is constant."""
-    seats = dict.fromkeys(seat for group in groups for seat in group.seat_names)
-    earned = {
-        seat: [
-            r for g in groups for s, r in zip(g.seat_names, g.rewards, strict=True) if s == seat and not math.isnan(r)
-        ]
-        for seat in seats
-    }
-    return (
-        {f"seats/{seat}/reward": fmean(values) for seat, values in earned.items() if values} if len(seats) > 1 else {}
-    )
+    earned: dict[str, list[float]] = {row.seat: [] for row in rows}
+    for row in rows:
+        if not math.isnan(row.reward):
+            earned[row.seat].append(row.reward)
+    if len(earned) == 1:
+        return {}
+    return {f"seats/{seat}/reward": fmean(rewards) for seat, rewards in earned.items() if rewards}
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -61,20 +58,19 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
     A measure is averaged over the episodes that have it. Nothing, where all episodes have one turn and no measures.
     """
-    rows = [(t, m) for group in groups for t, m in zip(group.trajectories, _measured(group), strict=True)]
-    found = {"turns": fmean(len(t.turns) for t, _ in rows)} if any(len(t.turns) > 1 for t, _ in rows) else {}
-    names = dict.fromkeys(name for _, measured in rows for name in measured)
-    return found | {f"environment/{name}": fmean(m[name] for _, m in rows if name in m) for name in names}
+    rows = [row for group in groups for row in group.rows]
+    turns = [len(row.trajectory.turns) for row in rows]
+    found = {"turns": fmean(turns)} if any(count > 1 for count in turns) else {}
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    return found | {
+        f"environment/{name}": fmean(row.metrics[name] for row in rows if name in row.metrics) for name in names
+    }
 
 
 def lost_metrics(lost: Mapping[str, int]) -> dict[str, float]:
     """How many episodes failed, in all and by the type of the error; nothing where none did."""
     by_cause = {f"episodes/lost/{cause}": count for cause, count in sorted(lost.items())}
     return {"episodes/lost": sum(lost.values()), **by_cause} if by_cause else {}
-
-
-def _measured(group: Group) -> Sequence[Mapping[str, float]]:
-    return group.metrics or [{}] * len(group.trajectories)
 
 
 def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:

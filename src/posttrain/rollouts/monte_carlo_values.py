@@ -29,11 +29,11 @@ def state_values(
     trajectory of several turns the first is cut.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
-    begun = [[step_starts(t, states, players.chat) for t in group.trajectories] for group in groups]
+    begun = [[step_starts(row.trajectory, states, players.chat) for row in group.rows] for group in groups]
     wanted: dict[tuple[int, tuple[int, ...]], float] = {}
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
-        for trajectory, begins in zip(group.trajectories, starts, strict=True):
-            wanted |= {(p, trajectory.turns[0].token_ids[:start]): 0.0 for start in begins}
+        for row, begins in zip(group.rows, starts, strict=True):
+            wanted |= {(p, row.trajectory.turns[0].token_ids[:start]): 0.0 for start in begins}
     tasks = [groups[p].task for p, _ in wanted]
     played = play(
         environment,
@@ -62,10 +62,10 @@ def state_values(
         wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
-        for trajectory, begins in zip(group.trajectories, starts, strict=True):
-            tokens = trajectory.turns[0].token_ids
+        for row, begins in zip(group.rows, starts, strict=True):
+            tokens = row.trajectory.turns[0].token_ids
             steps = [sum(start <= n for start in begins) - 1 for n in range(len(tokens))]
-            steps += [steps[-1]] * (len(trajectory.logprobs) - len(tokens))
+            steps += [steps[-1]] * (len(row.trajectory.logprobs) - len(tokens))
             values = [wanted[p, tokens[:start]] for start in begins]
             found.append(StateValues(tuple(values[step] for step in steps), tuple(steps)))
     return found

@@ -1,11 +1,10 @@
 """Dynamic sampling: groups without signal are filtered and resampled."""
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.scored import ScoredEnvironment, need_group
@@ -18,7 +17,6 @@ from posttrain.rollouts.episodes import (
     asks_of,
     none_left,
     refuse_losses,
-    run_with,
     sample_group,
     sample_groups,
 )
@@ -66,43 +64,51 @@ class Finished(NamedTuple):
 
 
 T = TypeVar("T")
-Accepts = Callable[[Sequence[float]], bool]
-Shaped = Callable[[Group], Group]
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws prompts and samples their completions; every draw depends only on the seed and its number."""
+    """Draws prompts and samples their completions; every draw depends only on the seed and its number.
+
+    Attributes:
+        environment: plays and scores episodes.
+        tasks: the prompts.
+        players: who plays; `on` another engine.
+        prompts: of a draw, and the number of groups to train on per step.
+        completions: of each prompt.
+        seed: of all draws.
+        min_group: minimum number of episodes of a task to train on, if others failed.
+        accepts: whether to train on a group, given the rewards of one seat's rows; one accepted seat is enough.
+        shaped: applies reward shaping to a group; the groups in `Rolled.sampled` keep the unshaped rewards.
+        max_refills: maximum number of further draws in a step, if not enough groups are accepted.
+    """
 
     environment: ScoredEnvironment
     tasks: Sequence[Task]
     players: Players
-    prompts: int  # per draw, and the number of groups to train on per step
-    completions: int  # of each prompt
+    prompts: int
+    completions: int
     seed: int
-    min_group: int = 1  # minimum number of episodes of a task to train on, if others failed
+    min_group: int = 1
+    accepts: Callable[[Sequence[float]], bool] = lambda rewards: True
+    shaped: Callable[[Group], Group] = lambda group: group
+    max_refills: int = 0
+
+    @property
+    def most(self) -> int:
+        """Groups that are sampled for a step if not enough are accepted."""
+        return self.prompts * (1 + self.max_refills)
 
     def on(self, engine: Engine) -> "Sampler":
         """The same with another engine."""
         return replace(self, players=replace(self.players, engine=engine))
 
-    def roll_out(
-        self,
-        draw: int,
-        accepts: Accepts = lambda rewards: True,
-        shaped: Shaped = lambda group: group,
-        *,
-        max_refills: int = 0,
-        further: Iterator[int] | None = None,
-    ) -> Rolled:
+    def roll_out(self, draw: int, further: Iterator[int] | None = None) -> Rolled:
         """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
 
         Args:
             draw: the number of the first draw.
-            accepts: whether to train on a group, given the rewards of one seat's rows; one accepted seat is enough.
-            shaped: applies reward shaping to a group; the groups in `sampled` keep the unshaped rewards.
-            max_refills: maximum number of further draws.
-            further: their numbers; None: those that follow `draw`.
+            further: the numbers of the others; None: those that follow `draw`.
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
@@ -119,7 +125,7 @@ class Sampler:
         draws: list[int] = []
         lost = 0
         further = count(draw + 1) if further is None else further
-        while len(groups) < self.prompts and len(draws) <= max_refills:
+        while len(groups) < self.prompts and len(draws) <= self.max_refills:
             draws.append(next(further) if draws else draw)
             chosen = batch_indices(len(self.tasks), self.prompts, draws[-1], self.seed)
             found = self._sample([self.tasks[i] for i in chosen], players, self.completions, draws[-1])
@@ -128,14 +134,19 @@ class Sampler:
             if found and not whole and draws[-1] == 0:
                 raise RewardError(_never(found))
             lost += len(found) - len(whole)
-            groups += [group for group in map(shaped, whole) if _is_accepted(group, accepts)]
+            groups += filter(self._is_accepted, map(self.shaped, whole))
         if not sampled:
             raise EpisodeError(none_left(failed))
         kept = groups[: self.prompts]
         return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, tuple(draws), failed)
 
-    async def one(self, draw: int, asks: AsyncEngine, accepts: Accepts, shaped: Shaped) -> Finished:
-        """The group of one prompt; draws are numbers of prompts here."""
+    def asks(self) -> AsyncEngine:
+        """Where `one` asks, for as long as the step is under way. Raises `UserError` as `sample_groups`."""
+        need_group(self.environment, self.completions, COMPLETIONS)
+        return asks_of(self.environment, replace(self.players, schedule="continuous"))
+
+    async def one(self, draw: int, asks: AsyncEngine) -> Finished:
+        """The group of one prompt, for a coroutine that `asks` runs; draws are numbers of prompts here."""
         (index,) = batch_indices(len(self.tasks), 1, draw, self.seed)
         group, failed = await sample_group(
             self.environment,
@@ -146,8 +157,8 @@ class Sampler:
             seed=seed_for(self.seed, "rollout", draw),
             min_group=min(self.min_group, self.completions),
         )
-        mine = shaped(group) if group and not group.lost else None
-        return Finished(draw, group, mine if mine and _is_accepted(mine, accepts) else None, failed)
+        mine = self.shaped(group) if group and not group.lost else None
+        return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
 
     def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:
         """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`.
@@ -185,7 +196,7 @@ class Sampler:
                 f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "
                 "compares the others; leave such tasks out, or use another `algorithm`"
             )
-        return [dict(zip(group.seat_names, group.rewards, strict=True)) for group in found]
+        return [{row.seat: row.reward for row in group.rows} for group in found]
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
@@ -207,83 +218,38 @@ class Sampler:
             min_group=min(self.min_group, completions),
         )
 
-
-class Pool(NamedTuple):
-    """Samples groups one by one.
-
-    Attributes:
-        run: runs a coroutine that awaits them, until it is done.
-        one: the group of a prompt, by the number of its draw.
-    """
-
-    run: Callable[[Coroutine[Any, Any, None]], None]
-    one: Callable[[int], Coroutine[Any, Any, Finished]]
+    def _is_accepted(self, group: Group) -> bool:
+        return any(self.accepts([row.reward for row in rows]) for rows in group.by_seat.values())
 
 
 @dataclass(frozen=True)
 class Rolling(Generic[T]):
-    """How the groups of a step are sampled, and which it is trained on.
+    """What the steps of a run are trained on.
 
     Attributes:
         sampler: its engine is replaced by that of the call.
-        draws: numbers of draws: of batches of prompts, or with `one` by one of prompts.
-        accepts: as in `Sampler.roll_out`.
-        shaped: as there.
-        max_refills: as there.
+        draws: numbers of draws: of batches of prompts, or of prompts that are sampled one by one.
         given: from the rollouts and a sampler to what the step is given.
     """
 
     sampler: Sampler
     draws: Iterator[int]
-    accepts: Accepts
-    shaped: Shaped
-    max_refills: int
     given: Callable[[Rolled, Sampler], T]
 
     def __call__(self, step: int, engine: Engine) -> T:
         """Sample a step."""
         mine = self.sampler.on(engine)
-        rolled = mine.roll_out(
-            next(self.draws), self.accepts, self.shaped, max_refills=self.max_refills, further=self.draws
-        )
-        return self.given(rolled, mine)
-
-    @property
-    def groups(self) -> int:
-        """That a step is trained on."""
-        return self.sampler.prompts
-
-    @property
-    def most(self) -> int:
-        """Groups that are sampled for a step if not enough are accepted."""
-        return self.groups * (1 + self.max_refills)
-
-    def pool(self, engine: Engine) -> Pool:
-        """Sample groups one by one, each answered as soon as it is done. Raises `UserError` as `sample_groups`."""
-        mine = self.sampler.on(engine)
-        need_group(mine.environment, mine.completions, COMPLETIONS)
-        players = replace(mine.players, schedule="continuous")
-        asks = asks_of(mine.environment, players)
-        return Pool(partial(run_with, asks, players), lambda draw: mine.one(draw, asks, self.accepts, self.shaped))
-
-    def step(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int, engine: Engine) -> T:
-        """What a step of such groups is given; see `Sampler.rolled`."""
-        mine = self.sampler.on(engine)
-        return self.given(mine.rolled(finished, evicted, begun), mine)
-
-
-def _is_accepted(group: Group, accepts: Accepts) -> bool:
-    return any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
+        return self.given(mine.roll_out(next(self.draws), self.draws), mine)
 
 
 def _never(groups: Sequence[Group]) -> str:
     """The error message for a first batch whose groups are all lost, with the explanation of one score."""
-    names = ", ".join(f"'{name}'" for name in groups[0].scores[0])
+    names = ", ".join(f"'{name}'" for name in groups[0].rows[0].scores)
     said = [
         f"'{name}': {score.explanation}"
         for group in groups
-        for scores in group.scores
-        for name, score in scores.items()
+        for row in group.rows
+        for name, score in row.scores.items()
         if not score.applicable and score.explanation
     ]
     return (

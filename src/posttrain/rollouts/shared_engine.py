@@ -11,13 +11,13 @@ the new weights and the keys and values of the old ones, and a completion says w
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
 from posttrain.errors import EngineError
-from posttrain.rollouts.engine import finish_all
+from posttrain.rollouts.engine import DecodingEngine
 from posttrain.types import Completion, Decoding, Engine, Request
 
 YIELD_S = 0.001  # that a batch leaves the engine to others after a step
@@ -209,8 +209,8 @@ class _Lane:
 
 
 @dataclass(frozen=True)
-class _Bounded:
-    """Samples from weights that are not too old. Conforms to `types.Engine`."""
+class _Bounded(DecodingEngine):
+    """Samples from weights that are not too old."""
 
     shared: SharedEngine
     least: Callable[[], int]
@@ -219,7 +219,3 @@ class _Bounded:
         self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
     ) -> contextlib.AbstractContextManager[Decoding]:
         return self.shared.lane(self.least(), on_tokens, turns)
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        with self.open(on_tokens) as decoding:
-            return finish_all(decoding, requests)

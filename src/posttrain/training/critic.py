@@ -4,7 +4,7 @@ Shape letters: N sampled tokens of a micro-batch.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +12,7 @@ from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm
 from posttrain.data.packing import PackedRow
 from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.language_model import LanguageModel
+from posttrain.options.online import RL
 from posttrain.training.learner import CRITIC, Batch, Models, Share
 from posttrain.training.optimizer import OPTIMIZERS, MasterAdamW
 
@@ -38,22 +39,7 @@ class CriticLoss:
         return Share(self.algorithm.reduce(loss_N, length_N, batch.counts), per_token)
 
 
-class _Criticised(Protocol):
-    """The options that a critic needs."""
-
-    @property
-    def critic(self) -> str: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def optim(self) -> str: ...
-    @property
-    def offload_optimizer(self) -> bool: ...
-
-
-def critic_for(options: _Criticised, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
+def critic_for(options: RL, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
     """The critic of a policy that the options name, and the optimiser of its own parameters."""
     made = CRITICS[options.critic](model)
     optimizer = MasterAdamW(

@@ -17,7 +17,7 @@ from torch import Tensor
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow
 from posttrain.models.critic import Critic
-from posttrain.models.reference import Predictions
+from posttrain.models.reference import Reference
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is the main trained model, which may be a reward model."""
@@ -72,18 +72,6 @@ def of_row(numbers: Column, row: PackedRow, like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).to(like)
 
 
-class Whole(Protocol):
-    """A frozen model."""
-
-    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
-        """Logprobs of a row's learned tokens, [N], without gradient."""
-        ...
-
-    def predictions(self, row: PackedRow) -> Predictions:
-        """Its distributions over the vocabulary at those tokens, without gradient."""
-        ...
-
-
 @dataclass(frozen=True)
 class Models(Generic[M]):
     """The models that a loss may use.
@@ -97,7 +85,7 @@ class Models(Generic[M]):
 
     model: M
     critic: Critic | None
-    reference: Whole | None
+    reference: Reference | None
     keep: Callable[[str, PackedRow, Callable[[], Tensor]], Tensor]
 
 

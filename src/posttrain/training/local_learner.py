@@ -16,7 +16,7 @@ from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
 from posttrain.training.metric_means import Means
@@ -26,7 +26,6 @@ from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
-Frozen = FrozenCopy | AdapterOff | FrozenAdapter | FrozenModel
 
 
 class _Kept:
@@ -65,7 +64,7 @@ class LocalLearner(Generic[M]):
         microbatch_tokens: int,
         body: LanguageModel | None = None,
         critic: tuple[Critic, MasterAdamW] | None = None,
-        references: Mapping[str, Frozen] | None = None,
+        references: Mapping[str, Reference] | None = None,
         renewed: bool = False,
         save_model: Callable[[Path], None] = lambda folder: None,
         ranks: Ranks = ALONE,

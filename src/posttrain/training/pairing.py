@@ -5,7 +5,7 @@ from itertools import combinations
 from types import MappingProxyType
 
 from posttrain.data.packing import Pair
-from posttrain.training.inputs.context import example_of
+from posttrain.training.inputs import example_of
 from posttrain.types import Group
 
 
@@ -38,14 +38,14 @@ def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> l
     """
     found: list[Pair] = []
     for group in groups:
-        examples = [example_of(trajectory) for trajectory in group.trajectories]
+        examples = [example_of(row.trajectory) for row in group.rows]
         alike: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        for row, (seat, example) in enumerate(zip(group.seat_names, examples, strict=True)):
-            alike.setdefault((seat, tuple(example.prefix)), []).append(row)
-        for rows in alike.values():
-            for better, worse in PAIRINGS[pairing]([group.rewards[row] for row in rows]):
-                chosen, rejected = rows[better], rows[worse]
-                apart = group.rewards[chosen] - group.rewards[rejected]
+        for place, (row, example) in enumerate(zip(group.rows, examples, strict=True)):
+            alike.setdefault((row.seat, tuple(example.prefix)), []).append(place)
+        for places in alike.values():
+            for better, worse in PAIRINGS[pairing]([group.rows[place].reward for place in places]):
+                chosen, rejected = places[better], places[worse]
+                apart = group.rows[chosen].reward - group.rows[rejected].reward
                 if apart > 0 and apart >= margin:
                     found.append(Pair(examples[chosen], examples[rejected]))
     return found

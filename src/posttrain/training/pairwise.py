@@ -16,8 +16,9 @@ from posttrain.algorithms.inputs import ReferenceDivergence, ReferenceLogprobs, 
 from posttrain.data.packing import Example, PackedRow, Pair
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import token_divergence, token_logprobs
+from posttrain.models.reference import Reference
 from posttrain.objectives import reduce
-from posttrain.training.learner import POLICY, Batch, Column, Models, Share, Whole
+from posttrain.training.learner import POLICY, Batch, Column, Models, Share
 from posttrain.training.sequence_logprobs import responses_of
 
 TOGETHER = len(Pair._fields)
@@ -78,7 +79,7 @@ def _both(responses: Responses) -> Both:
     return chosen, rejected
 
 
-def _with_divergence(model: LanguageModel, reference: Whole, row: PackedRow) -> tuple[Both, Both]:
+def _with_divergence(model: LanguageModel, reference: Reference, row: PackedRow) -> tuple[Both, Both]:
     """Both responses under the policy, with their sequential KL, and under the reference."""
     states, targets = model.learned_states(row), model.ids(row.targets)
     given = reference.predictions(row)

@@ -16,8 +16,7 @@ from posttrain.algorithms.inputs import CriticValues, declared
 from posttrain.algorithms.rollout import Rollout
 from posttrain.data.packing import Example
 from posttrain.objectives.shaping import adaptive_length_penalty
-from posttrain.training.inputs import columns_of
-from posttrain.training.inputs.context import Columns, Context, branches_in, examples_in, flat
+from posttrain.training.inputs import Columns, Context, branches_in, columns_of, examples_in, flat
 from posttrain.training.learner import Batch, Column
 from posttrain.types import Group
 
@@ -29,23 +28,26 @@ def shortened(group: Group, weight: float, longest: int) -> Group:
     if not weight:
         return group
     rewards_R = torch.tensor(group.rewards, dtype=torch.float64)
-    lengths_R = torch.tensor([len(trajectory.logprobs) for trajectory in group.trajectories])
-    for rows_G in map(list, group.rows_by_seat):
-        rewards_R[rows_G] -= weight * adaptive_length_penalty(rewards_R[rows_G], lengths_R[rows_G], longest)
-    return replace(group, rewards=tuple(rewards_R.tolist()))
+    lengths_R = torch.tensor([len(row.trajectory.logprobs) for row in group.rows])
+    for seat in group.by_seat:
+        own_R = torch.tensor([row.seat == seat for row in group.rows])
+        rewards_R[own_R] -= weight * adaptive_length_penalty(rewards_R[own_R], lengths_R[own_R], longest)
+    rows = zip(group.rows, rewards_R.tolist(), strict=True)
+    return replace(group, rows=tuple(replace(row, reward=reward) for row, reward in rows))
 
 
 def rows_of(groups: Sequence[Group]) -> dict[str, Any]:
     """The row columns of `Rollout`: rewards, groups, seats and the row of each token."""
-    seats = {name: number for number, name in enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))}
-    sizes, rows = torch.tensor([len(g.trajectories) for g in groups]), [t for g in groups for t in g.trajectories]
-    lengths_R = torch.tensor([len(row.logprobs) for row in rows])
+    rows = [row for group in groups for row in group.rows]
+    seats = {name: number for number, name in enumerate(dict.fromkeys(row.seat for row in rows))}
+    sizes = torch.tensor([len(group.rows) for group in groups])
+    logprobs = [row.trajectory.logprobs for row in rows]
     return {
-        "rewards_R": torch.tensor([reward for g in groups for reward in g.rewards], dtype=torch.float64),
+        "rewards_R": torch.tensor([row.reward for row in rows], dtype=torch.float64),
         "group_R": torch.repeat_interleave(torch.arange(len(groups)), sizes),
-        "seat_R": torch.tensor([seats[name] for g in groups for name in g.seat_names]),
-        "row_N": torch.repeat_interleave(torch.arange(len(rows)), lengths_R),
-        "sampler_N": flat([row.logprobs for row in rows]),
+        "seat_R": torch.tensor([seats[row.seat] for row in rows]),
+        "row_N": torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(each) for each in logprobs])),
+        "sampler_N": flat(logprobs),
     }
 
 
@@ -101,7 +103,7 @@ def policy_batch(
     batch = Batch(examples_in(groups), counts, tokens=tokens, scalars=kl, seed=seed, key=key)
     everything = not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
     numbers = count()
-    members = [[next(numbers) for row in group.trajectories for _ in row.branches] for group in groups]
+    members = [[next(numbers) for row in group.rows for _ in row.trajectory.branches] for group in groups]
     taken = [group for group in members if everything or any(any(tokens["advantages"][i]) for i in group)]
     metrics = {"groups/kept": len(taken), **{f"groups/{key}": value for key, value in found.metrics.items()}}
     return batch.chosen(list(chain.from_iterable(taken))), metrics
@@ -117,4 +119,4 @@ def distance(groups: Sequence[Group], logprobs_of: Callable[[Sequence[Example]],
     """
     behind = zip(branches_in(groups), logprobs_of(examples_in(groups)), strict=True)
     gone = sum(sum(branch.logprobs) - sum(before) for branch, before in behind)
-    return gone / sum(len(group.trajectories) for group in groups)
+    return gone / sum(len(group.rows) for group in groups)

@@ -1,4 +1,4 @@
-"""What the ranks of one learner tell each other. A learner in one process is `Alone`.
+"""What the ranks of one learner tell each other. A learner in one process is `ALONE`.
 
 The ranks see the same batches. Each computes every `size`-th packed row; results are merged by the number of the row,
 in one order, so that sums and means are those of one process, and gradients are added up before they are measured. Each
@@ -6,7 +6,7 @@ holds all weights, or a shard of them (`shards.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -25,35 +25,32 @@ class RowPass(NamedTuple, Generic[R]):
     weight: float = 1.0  # of its gradient: 0 in a dummy pass, of a row of another rank
 
 
-class Ranks(Protocol):
-    """The ranks of a learner, as one of them sees them. All of them call the same methods in the same order."""
+class Ranks:
+    """The ranks of a learner, as one of them sees them. All of them call the same methods in the same order.
 
-    @property
-    def rank(self) -> int:
-        """The number of this rank, from 0."""
-        ...
+    This class is the only rank; a subclass is one of several.
 
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        ...
+    Attributes:
+        rank: the number of this rank, from 0.
+        size: the number of ranks.
+        loads_on: where models are loaded: `auto`, or `cpu` if it is `shard` that puts them where they compute.
+    """
 
-    @property
-    def loads_on(self) -> str:
-        """Where models are loaded: `auto`, or `cpu` if it is `shard` that puts them where they compute."""
-        ...
+    rank: int = 0
+    size: int = 1
+    loads_on: str = "auto"
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """The indices of the rows that this rank computes, of `rows` in all, with the weight of each (`RowPass`)."""
-        ...
+        return ((number, 1.0) for number in range(rows))
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """Shard the weights of these models and what their optimisers hold, unless these ranks hold replicas."""
-        ...
+        return REPLICATED
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """What all ranks have found, by number, in ascending order of the numbers."""
-        ...
+        return dict(found)
 
     def agree(self, error: BaseException | None) -> None:
         """Tell the other ranks whether this one has failed; with `error`, the caller raises it afterwards.
@@ -61,42 +58,16 @@ class Ranks(Protocol):
         Raises:
             TrainingError: another rank has failed, and this one has not.
         """
-        ...
 
     def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """Of each parameter the sum of its gradients over the ranks; None where no rank has one.
 
         All ranks get the same bits.
         """
-        ...
-
-
-class Alone:
-    """The only rank. Conforms to `Ranks`."""
-
-    rank, size, loads_on = 0, 1, "auto"
-
-    def passes(self, rows: int) -> Iterator[tuple[int, float]]:
-        """See `Ranks`."""
-        return ((number, 1.0) for number in range(rows))
-
-    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`."""
-        return REPLICATED
-
-    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
-        """See `Ranks`."""
-        return dict(found)
-
-    def agree(self, error: BaseException | None) -> None:
-        """See `Ranks`."""
-
-    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """See `Ranks`."""
         return [parameter.grad for parameter in parameters]
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 def over(

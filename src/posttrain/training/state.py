@@ -4,13 +4,12 @@ Every random choice is a function of the seed and the step (data/order.py), so t
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
-
+from posttrain.models.reference import Reference
 from posttrain.training.checkpoint import Json
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
@@ -18,18 +17,6 @@ from posttrain.training.shards import REPLICATED, Shards
 
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
 REFERENCE = "reference.safetensors"
-
-
-class Renewable(Protocol):
-    """A reference whose weights change during a run."""
-
-    def kept(self) -> dict[str, Tensor]:
-        """Its own weights by name."""
-        ...
-
-    def renew(self, weights: Mapping[str, Tensor]) -> None:
-        """Take these weights."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +39,7 @@ class Trained:
     save_model: Callable[[Path], None]
     optimizer: MasterAdamW
     critic: MasterAdamW | None = None
-    reference: Renewable | None = None
+    reference: Reference | None = None
     network: Any = None
     shards: Shards = REPLICATED
 

@@ -177,7 +177,7 @@ def _prepare(config: Evaluate) -> _Parts:
     environment = overseen(rewards, environment=played).environment
     players_of(judging, environment.environment, Sampling(config.max_new_tokens))
     for decoding, (count, _) in config.decodings().items():
-        alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
+        alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.reward.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "`samples`")
     tasks, notes = _tasks(config, environment)
     notes += judge_notes

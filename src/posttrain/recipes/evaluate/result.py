@@ -75,13 +75,11 @@ def answers_of(groups: Sequence[Group], model: str, decoding: str, outcome: str)
             **asdict(sample),
             decoding=decoding,
             task=group.task.id,
-            tokens=len(trajectory.logprobs),
-            unparsed=scores[outcome].unparsed if outcome else any(score.unparsed for score in scores.values()),
+            tokens=len(row.trajectory.logprobs),
+            unparsed=row.scores[outcome].unparsed if outcome else any(score.unparsed for score in row.scores.values()),
         )
         for group in groups
-        for sample, trajectory, scores in zip(
-            samples_of([group], model=model), group.trajectories, group.scores, strict=True
-        )
+        for sample, row in zip(samples_of([group], model=model), group.rows, strict=True)
     ]
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import pack
@@ -44,14 +45,14 @@ def lost_episodes(subject: Subject) -> Item:
     for broken, left in ((whole.seeds[:1], [size - 1] + [size] * (len(groups) - 1)),
                          (whole.seeds[: size - 1], [size] * (len(groups) - 1))):  # fmt: skip
         kept = _sampled(subject, _Fails(max_turns=2, broken=frozenset(broken)))
-        if (sizes := [len(group.rewards) for group in kept]) != left:
+        if (sizes := [len(group.rows) for group in kept]) != left:
             found.append(f"with {len(broken)} of {size} episodes of a task broken, groups of {sizes} are left")
             continue
         parts = (_without(group, set(broken), whole.seeds[n * size :]) for n, group in enumerate(groups))
-        expected = [group for group in parts if len(group.trajectories) >= 2]
+        expected = [group for group in parts if len(group.rows) >= 2]
         if _tokens(kept) != _tokens(expected):
             found.append("the episodes that are left say other things than without the broken ones")
-        counts, tokens = batch_of(kept).counts, sum(len(t.logprobs) for group in expected for t in group.trajectories)
+        counts, tokens = batch_of(kept).counts, sum(map(len, chain(*_tokens(expected))))
         if (counts.sequences, counts.tokens) != (sum(left), tokens):
             found.append(f"denominators are {counts.sequences} and {counts.tokens}; left are {sum(left)} and {tokens}")
     return violations(
@@ -73,17 +74,11 @@ def _sampled(subject: Subject, environment: Environment) -> list[Group]:
 
 def _without(group: Group, broken: set[int], seeds: Sequence[int]) -> Group:
     """A group without its broken episodes; `seeds` are those of its episodes, in order."""
-    kept = [row for row in range(len(group.rewards)) if seeds[row] not in broken]
-    return Group(
-        group.task,
-        tuple(group.trajectories[row] for row in kept),
-        tuple(group.rewards[row] for row in kept),
-        tuple(group.scores[row] for row in kept),
-    )
+    return replace(group, rows=tuple(row for row in group.rows if seeds[row.episode] not in broken))
 
 
 def _tokens(groups: Sequence[Group]) -> list[list[tuple[int, ...]]]:
-    return [[turn.token_ids for turn in t.turns] for group in groups for t in group.trajectories]
+    return [[turn.token_ids for turn in row.trajectory.turns] for group in groups for row in group.rows]
 
 
 class _Rewriting:
@@ -115,7 +110,7 @@ def trained_once(subject: Subject) -> Item:
         if branches == 2:
             policy = Policy(policy.model, _Rewriting(policy.chat), policy.engine)  # pyright: ignore[reportArgumentType]
         groups = subject.sample(policy, engine=Recording(policy.engine, said), turns=TURNS)
-        if {len(t.branches) for group in groups for t in group.trajectories} != {branches}:
+        if {len(row.trajectory.branches) for group in groups for row in group.rows} != {branches}:
             found.append(f"a trajectory has another number of branches than {branches}")
         found += _differences(batch_of(groups), said)
         told.append(f"{sum(len(done.token_ids) for _, done in said)} tokens of dialogues in {branches}")

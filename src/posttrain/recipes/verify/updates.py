@@ -49,7 +49,8 @@ def _update(model: LanguageModel, optimizer: MasterAdamW, batch: Batch, *, lr: f
 def _look_again(subject: Subject, policy: Policy, before: Sequence[Group], what: str, found: list[str]) -> None:
     """The same requests get other samples than before, and the trainer's new logprobs are the sampler's."""
     after = subject.sample(policy)
-    if [t.token_ids for g in after for t in g.trajectories] == [t.token_ids for g in before for t in g.trajectories]:
+    said, said_before = ([row.trajectory.token_ids for group in of for row in group.rows] for of in (after, before))
+    if said == said_before:
         found.append(f"{what}: the sampler emits the same as before the update")
     batch = batch_of(after)
     sampler = torch.tensor([value for values in batch.tokens["sampler_logprobs"] for value in values])
