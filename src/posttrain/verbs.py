@@ -175,14 +175,14 @@ def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[A
     if isinstance(value, str):
         kind = hyperparameters(value, command.family)
         return form, algorithm_of(command.family, value, kind(**knobs)), ""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "family"):
+    if isinstance(value, type) or not dataclasses.is_dataclass(value) or not hasattr(value, "family"):
         raise UserError(
             f"`algorithm` is a name, or an object with its hyperparameters such as GRPO(kl_coefficient=0); got "
             f"{value!r}"
         )
     name = next((name for name, make in ALGORITHMS.items() if make is type(value)), "")
-    if value.family != command.family:
-        raise UserError(f"{name_of(value)} is of the family {value.family}, and this form's are {command.family}")
+    if (family := str(getattr(value, "family", ""))) != command.family:
+        raise UserError(f"{name_of(value)} is of the family {family}, and this form's are {command.family}")
     mark = "" if name else f"{MARK}{name_of(value)} sha256:{digest_of(type(value))}"
     return dataclasses.replace(form, algorithm=name or type(value).__name__), value, mark
 

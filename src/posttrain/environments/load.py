@@ -15,9 +15,7 @@ GROUP = "posttrain.environments"
 """The group of entry points under which a package offers its environments."""
 
 
-def load_environment(
-    given: str | Environment | type[Environment], arguments: str | Mapping[str, Any] = ""
-) -> Environment:
+def load_environment(given: object, arguments: str | Mapping[str, Any] = "") -> Environment:
     """An environment, made with arguments such as `numbers=100 max_turns=6`.
 
     Args:

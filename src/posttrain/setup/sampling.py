@@ -20,6 +20,7 @@ from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
+from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
 from posttrain.rollouts.async_engine import Schedule
@@ -277,7 +278,7 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode, bool(parsed.movable), chats)
 
 
-def rewards_of(config: OnlineOptions) -> str:
+def rewards_of(config: OnlineOptions) -> Rewards:
     """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source.
 
     Raises:
