@@ -33,8 +33,7 @@ from sqlalchemy.orm import Session
 
 from posttrain.annotation.store import exports, people, projects
 from posttrain.annotation.store.database import open_store
-from posttrain.annotation.store.projects import NewItem
-from posttrain.annotation.store.tables import Assignment, Item, Judgement, User
+from posttrain.annotation.store.tables import Assignment, Completion, Item, Judgement, User
 
 KINDS = ("next", "page", "submit", "manager")
 PASSWORD = "benchmark password"
@@ -125,12 +124,16 @@ def fill(store_path: str, people_: int, items: int, judged: int, managers: int) 
         secret = people.invite(connection, "manager", uses=max(1, managers))
         for number in range(managers):
             people.accept(connection, secret, f"manager {number}", kept)
-        texts = [(f"answer {n} " * 40, f"model {n}", {}) for n in range(4)]
-        new = [NewItem(f"q{n}", [{"role": "user", "content": f"question {n}"}], texts, {}) for n in range(items)]
-        projects.add_items(connection, project, new)
+        projects.add_items(connection, project, [item_of(number) for number in range(items)])
         connection.flush()
         judge(connection, judged)
     store.close()
+
+
+def item_of(number: int) -> Item:
+    """A question with four long answers."""
+    texts = [Completion(number=n, text=f"answer {n} " * 40, model=f"model {n}") for n in range(4)]
+    return Item(name=f"q{number}", prompt=[{"role": "user", "content": f"question {number}"}], completions=texts)
 
 
 def judge(connection: Session, judged: int) -> None:

@@ -28,7 +28,8 @@ def _lines(result: Any) -> Iterable[str]:
 
 
 def _summary(result: Any) -> Any:
-    return result.summary()
+    """All its fields, unless it says which."""
+    return result.summary() if hasattr(result, "summary") else dataclasses.asdict(result)
 
 
 def _success(result: Any) -> int:
@@ -53,7 +54,7 @@ class Command:
         load: gives the dataclass of its options and the function that runs it.
         shared: which of the options that several commands have.
         show: its result in lines for people; what its `lines()` says unless given.
-        answer: its result as JSON, for commands with `json` among `shared`; its `summary()` unless given.
+        answer: its result as JSON, for commands with `json` among `shared`; its `summary()` or fields unless given.
         code: the exit code that the result means.
         fetches: whether a packaged model is fetched first, which is then shown.
         family: of the algorithms that it runs, for commands that have `--algorithm`.

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from posttrain.annotation.aggregation import METHODS
-from posttrain.annotation.task_kinds import KINDS
+from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.training_rows import LESSONS, Told
 from posttrain.data import load_demonstrations, load_judgements, load_preferences, load_ratings
-from posttrain.types import Message, Ranking
+from posttrain.types import Message
 
 PROMPT = [{"role": "user", "content": "My house is too hot."}]
 TEXTS = {0: "There is nothing you can do.", 1: "Turn on the air conditioning.", 2: "It is not too hot."}
@@ -17,10 +17,8 @@ TEXTS = {0: "There is nothing you can do.", 1: "Turn on the air conditioning.", 
 def told(kind, *answers, texts=TEXTS):
     """What annotators a, b, c, ... say of one item."""
     said = [("x", chr(ord("a") + place), answer) for place, answer in enumerate(answers)]
-    ranking = KINDS[kind].ranking
-    rankings = [Ranking(item, who, *ranking(answer)) for item, who, answer in said] if ranking else []
-    models = {"x": {number: f"model {number}" for number in texts}}
-    return Told(kind, {"x": PROMPT}, {"x": texts}, models, said, rankings)
+    completions = [Completion(number=number, text=text, model=f"model {number}") for number, text in texts.items()]
+    return Told(kind, {"x": Item(name="x", prompt=PROMPT, completions=completions)}, said)
 
 
 def rows(name, found, method="majority"):
@@ -155,10 +153,8 @@ def test_a_circle_is_no_tie_and_what_failed_is_none():
 def test_a_decided_tie_is_one():
     found = told("rank", ranked([0], [1], [2]), ranked([1], [0], [2]), ranked([1], [0], [2]))
     assert tied(found) == set()
-    decision = Ranking("x", "", ((0, 1), (2,)))
-    assert tied(found._replace(decided={"x": decision}, rulings={"x": ranked([0, 1], [2])})) == {(TEXTS[0], TEXTS[1])}
-    decision = Ranking("x", "", ((0,),), (1, 2))
-    assert tied(found._replace(decided={"x": decision}, rulings={"x": ranked([0], failed=[1, 2])})) == set()
+    assert tied(found._replace(rulings={"x": ranked([0, 1], [2])})) == {(TEXTS[0], TEXTS[1])}
+    assert tied(found._replace(rulings={"x": ranked([0], failed=[1, 2])})) == set()
 
 
 def test_training_leaves_ties_out_and_evaluation_reads_them(tmp_path):

@@ -1,14 +1,19 @@
 """A store with a project, items and people, as tests need them."""
 
 from posttrain.annotation.store import people, projects
-from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.store.tables import Completion, Item
 
 PASSWORD = "correct horse"
 
 
+def completions(*texts, model="secret-model"):
+    return [Completion(number=number, text=text, model=f"{model}-{number}") for number, text in enumerate(texts)]
+
+
 def item(name="q", size=3, **more):
-    completions = [(f"answer {number} to {name}", f"secret-model-{number}", {}) for number in range(size)]
-    return NewItem(name, [{"role": "user", "content": f"question {name}"}], completions, {}, **more)
+    texts = [f"answer {number} to {name}" for number in range(size)]
+    plain = {"prompt": [{"role": "user", "content": f"question {name}"}], "completions": completions(*texts)}
+    return Item(name=name, **(plain | more))
 
 
 def add_user(store, name, project=None, role="annotator"):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import krippendorff
 import numpy as np
@@ -39,29 +39,29 @@ def unit_ranks(rankings: Sequence[Ranking]) -> list[tuple[float, ...]]:
 
 def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
     """`alpha` of units that are counted: the ranks that a unit was given, and how many units were given these."""
-    shared = {ranks: times for ranks, times in units.items() if len(ranks) > 1}
-    every = sorted({rank for ranks in shared for rank in ranks})
-    if len(every) < 2:
-        return None
-    counts = np.array([[ranks.count(rank) for rank in every] for ranks in shared], dtype=float)
-    rows = np.repeat(counts, list(shared.values()), axis=0)
-    return float(krippendorff.alpha(value_counts=rows, value_domain=every, level_of_measurement="ordinal"))
+    return _krippendorff(units, sorted({rank for ranks in units if len(ranks) > 1 for rank in ranks}), "ordinal")
 
 
-def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
+def nominal_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
     """Krippendorff's alpha of nominal data, such as which step is wrong; each unit has its annotators' values.
 
     None where no unit has two values, or all values are the same.
     """
-    shared = [values for values in units if len(values) > 1]
-    every = {value: i for i, value in enumerate(dict.fromkeys(value for values in shared for value in values))}
+    counted = Counter(map(tuple, units))
+    every = list(dict.fromkeys(value for values in counted if len(values) > 1 for value in values))
+    return _krippendorff(counted, every, "nominal")
+
+
+def _krippendorff(
+    units: Mapping[tuple[Any, ...], int], every: Sequence[Any], level: Literal["nominal", "ordinal"]
+) -> float | None:
     if len(every) < 2:
         return None
-    counts = np.zeros((len(shared), len(every)))
-    for unit, values in enumerate(shared):
-        for value in values:
-            counts[unit, every[value]] += 1
-    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
+    shared = {values: times for values, times in units.items() if len(values) > 1}
+    counts = np.array([[values.count(value) for value in every] for values in shared], dtype=float)
+    rows = np.repeat(counts, list(shared.values()), axis=0)
+    domain = every if level == "ordinal" else range(len(every))
+    return float(krippendorff.alpha(value_counts=rows, value_domain=list(domain), level_of_measurement=level))
 
 
 def kendall_w(rankings: Sequence[Ranking]) -> float | None:

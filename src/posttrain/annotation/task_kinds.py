@@ -6,7 +6,7 @@ An answer is kept only if its kind's `check` finds it whole. Completions are kno
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.resources import files
-from operator import eq
+from operator import eq, itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -154,10 +154,6 @@ def _compare_words(answer: Answer) -> str:
     return f"{_letter(answer['of'].index(answer['better']))} is {how}"
 
 
-def _better(choice: Answer) -> int | None:
-    return choice["better"]
-
-
 def _worse(choice: Answer) -> int | None:
     """An attack goes on from the reply that it got further with (Bai et al., 2204.05862, of red teaming)."""
     return None if choice["better"] is None else next(one for one in choice["of"] if one != choice["better"])
@@ -246,13 +242,9 @@ def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
     return {"wrong": wrong}
 
 
-def _wrong(answer: Answer) -> int | None:
-    return answer["wrong"]
-
-
 def _same_steps(answers: Sequence[Answer]) -> float:
     """The share of those who say what most say."""
-    return Counter(map(_wrong, answers)).most_common(1)[0][1] / len(answers)
+    return Counter(answer["wrong"] for answer in answers).most_common(1)[0][1] / len(answers)
 
 
 def _steps_words(answer: Answer) -> str:
@@ -308,12 +300,18 @@ KINDS: dict[str, Kind] = {
             "mark the first wrong step of a reasoning",
             (1, 1),
             _steps,
-            verdict=_wrong,
+            verdict=itemgetter("wrong"),
             alike=_same_steps,
             words=_steps_words,
         ),
         Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
-        Kind("converse", "talk with a model and choose between two replies", (0, 0), _choose, goes_on=_better),
+        Kind(
+            "converse",
+            "talk with a model and choose between two replies",
+            (0, 0),
+            _choose,
+            goes_on=itemgetter("better"),
+        ),
         Kind("red-team", "try to make a model break the rules", (0, 0), _choose, goes_on=_worse),
     )
 }

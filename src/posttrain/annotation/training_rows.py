@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from posttrain.annotation.aggregation import method
 from posttrain.annotation.consensus import Agreed, agree, settle
 from posttrain.annotation.rankings import by_item, votes_of
-from posttrain.annotation.task_kinds import STRONGEST, Answer, steps_of
+from posttrain.annotation.store.tables import Item
+from posttrain.annotation.task_kinds import KINDS, STRONGEST, Answer, steps_of
 from posttrain.types import Ranking
 
 TrainingRow = dict[str, Any]
@@ -25,24 +26,31 @@ class Choice(NamedTuple):
     name: str  # of the item, the annotator and the turn
     annotator: str
     prompt: Sequence[Mapping[str, str]]  # what the model had read
-    replies: Mapping[int, str]  # two, by number
+    replies: Mapping[int, Mapping[str, str]]  # two, by number: text, and the model whose it is
     choice: Answer
-    models: Mapping[int, str]  # whose they are
 
 
 class Told(NamedTuple):
     """All answers of a project."""
 
     kind: str
-    prompts: Mapping[str, Sequence[Mapping[str, str]]]  # by the item's name
-    texts: Mapping[str, Mapping[int, str]]  # and by the completion's number
-    models: Mapping[str, Mapping[int, str]]  # whose they are
+    items: Mapping[str, Item]  # by name
     answers: Sequence[tuple[str, str, Answer]]  # item, annotator, and the answer
-    rankings: Sequence[Ranking]  # the same as an order, for kinds that say one
     choices: Sequence[Choice] = ()  # for kinds in which people talk with a model
     rules: Sequence[str] = ()
     rulings: Mapping[str, Answer] = {}  # by the item's name, what a manager has decided
-    decided: Mapping[str, Ranking] = {}  # the same as an order, for kinds that say one
+
+    @property
+    def rankings(self) -> list[Ranking]:
+        """The answers as an order; empty where the kind says none."""
+        ranking = KINDS[self.kind].ranking
+        return [Ranking(item, who, *ranking(answer)) for item, who, answer in self.answers] if ranking else []
+
+    @property
+    def decided(self) -> dict[str, Ranking]:
+        """The rulings as an order, by the item's name."""
+        ranking = KINDS[self.kind].ranking
+        return {item: Ranking(item, "", *ranking(answer)) for item, answer in self.rulings.items()} if ranking else {}
 
 
 def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -53,8 +61,9 @@ def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
     method overrules those who compared the two. Where a manager has decided it is 1, or as strong as they said.
     """
     strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
+    said = by_item(told.rankings)
     for one in _agreed(told, way):
-        votes = list(votes_of(by_item(told.rankings).get(one.item, [])))
+        votes = list(votes_of(said[one.item]))
         for chosen, rejected in one.pairs:
             about = [vote for vote in votes if {vote.first, vote.second} == {chosen, rejected}]
             signed = [
@@ -80,7 +89,7 @@ def ties(told: Told, way: str) -> Iterator[TrainingRow]:
         equal = {pair for pair, odds in one.belief.odds.items() if odds.neither > max(odds.first, odds.second)}
         for group in one.order:
             for first, second in combinations(sorted(set(group) - set(one.failed)), 2):
-                if (first, second) in equal or one.item in told.decided:
+                if (first, second) in equal or one.item in told.rulings:
                     yield _row(told, one, way) | _two(told, one, first, second) | {"tie": True}
 
 
@@ -96,9 +105,9 @@ def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
             yield {
                 "prompt": one.prompt,
                 "item": one.name,
-                "chosen": one.replies[better],
-                "rejected": one.replies[number],
-                "models": {"chosen": one.models[better], "rejected": one.models[number]},
+                "chosen": one.replies[better]["text"],
+                "rejected": one.replies[number]["text"],
+                "models": {"chosen": one.replies[better]["model"], "rejected": one.replies[number]["model"]},
                 "strength": one.choice["strength"] / STRONGEST,
                 "annotator": one.annotator,
             }
@@ -107,10 +116,17 @@ def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
 def kept_rules(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each reply to an attack: whether it kept all rules, and which it broke (Glaese et al., 2209.14375)."""
     for one in told.choices:
-        for number, text in one.replies.items():
+        for number, reply in one.replies.items():
             broken = [told.rules[rule] for rule in one.choice["broken"].get(str(number), ())]
-            row = {"prompt": one.prompt, "item": one.name, "completion": text, "label": not broken, "broken": broken}
-            yield row | {"annotator": one.annotator, "model": one.models[number]}
+            yield {
+                "prompt": one.prompt,
+                "item": one.name,
+                "completion": reply["text"],
+                "label": not broken,
+                "broken": broken,
+                "annotator": one.annotator,
+                "model": reply["model"],
+            }
 
 
 def judgements(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -128,15 +144,16 @@ def judgements(told: Told, way: str) -> Iterator[TrainingRow]:
             if item in told.rulings:
                 balance = 1 if number in told.rulings[item]["good"] else -1
             if balance:
-                text = told.texts[item][number]
-                row = {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
-                yield row | {"model": told.models[item][number]}
+                of, said = told.items[item], told.items[item].completions[number]
+                row = {"prompt": of.prompt, "completion": said.text, "label": balance > 0, "item": item}
+                yield row | {"model": said.model}
         return
     for one in _agreed(told, way):
         best = () if len(one.order) == 1 else [number for number in one.order[0] if number not in one.failed]
         for number in sorted({*best, *one.failed}):
-            said = {"completion": told.texts[str(one.item)][number], "model": told.models[str(one.item)][number]}
-            yield _row(told, one, way) | said | {"label": number not in one.failed}
+            said = told.items[str(one.item)].completions[number]
+            row = _row(told, one, way) | {"completion": said.text, "model": said.model}
+            yield row | {"label": number not in one.failed}
 
 
 def steps(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -154,16 +171,17 @@ def steps(told: Told, way: str) -> Iterator[TrainingRow]:
             most = counted[wrong]
         elif others and others[0][1] == most:
             continue
-        every = steps_of(told.texts[item][0])
+        (reasoning,) = told.items[item].completions
+        every = steps_of(reasoning.text)
         seen = every if wrong is None else every[: wrong + 1]
         yield {
-            "prompt": told.prompts[item],
+            "prompt": told.items[item].prompt,
             "steps": seen,
             "labels": [place != wrong for place in range(len(seen))],
             "agree": most,
             "annotators": counted.total(),
             "item": item,
-            "model": told.models[item][0],
+            "model": reasoning.model,
         }
 
 
@@ -174,17 +192,18 @@ def ratings(told: Told, way: str) -> Iterator[TrainingRow]:
         given.setdefault(item, []).append(answer)
     for item, answers in given.items():
         counted = [told.rulings[item]] if item in told.rulings else answers
-        for number, text in told.texts[item].items():
-            scores = [answer["scores"][str(number)] for answer in counted]
+        for said in told.items[item].completions:
+            scores = [answer["scores"][str(said.number)] for answer in counted]
             means = {attribute: fmean(one[attribute] for one in scores) for attribute in scores[0]}
-            row = {"prompt": told.prompts[item], "completion": text, "ratings": means}
-            yield row | {"annotators": len(answers), "item": item, "model": told.models[item][number]}
+            row = {"prompt": told.items[item].prompt, "completion": said.text, "ratings": means}
+            yield row | {"annotators": len(answers), "item": item, "model": said.model}
 
 
 def demonstrations(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each written demonstration."""
     for item, annotator, answer in told.answers:
-        yield {"prompt": told.prompts[item], "completion": answer["text"], "annotator": annotator, "item": item}
+        prompt = told.items[item].prompt
+        yield {"prompt": prompt, "completion": answer["text"], "annotator": annotator, "item": item}
 
 
 Rows = Callable[[Told, str], Iterator[TrainingRow]]
@@ -202,18 +221,16 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
 
 
 def _agreed(told: Told, way: str) -> list[Agreed]:
-    return settle(agree(told.rankings, method(way)(told.rankings)), told.decided)
+    rankings = told.rankings
+    return settle(agree(rankings, method(way)(rankings)), told.decided)
 
 
 def _row(told: Told, one: Agreed, way: str) -> TrainingRow:
-    return {"prompt": told.prompts[str(one.item)], "item": one.item, "method": way}
+    return {"prompt": told.items[str(one.item)].prompt, "item": one.item, "method": way}
 
 
 def _two(told: Told, one: Agreed, chosen: int, rejected: int) -> TrainingRow:
     """What two completions say, and whose they are."""
-    texts, models = told.texts[str(one.item)], told.models[str(one.item)]
-    return {
-        "chosen": texts[chosen],
-        "rejected": texts[rejected],
-        "models": {"chosen": models[chosen], "rejected": models[rejected]},
-    }
+    first, second = (told.items[str(one.item)].completions[number] for number in (chosen, rejected))
+    models = {"chosen": first.model, "rejected": second.model}
+    return {"chosen": first.text, "rejected": second.text, "models": models}

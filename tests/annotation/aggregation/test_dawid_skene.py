@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.annotation.aggregation import dawid_skene, majority
 from posttrain.annotation.aggregation.dawid_skene import beliefs
-from posttrain.annotation.agreement import annotators
+from posttrain.annotation.agreement import annotators, shares
 from posttrain.annotation.consensus import agree
 from posttrain.types import Ranking
 from tests.annotation.said import mistaken, planted, right
@@ -23,7 +23,7 @@ def test_planted_error_rates_are_found_and_weighed(seed):
     said, truth = mistaken(rates, seed=seed)
     by_votes, weighed = (agree(said, way.beliefs(said)) for way in (majority, dawid_skene))
     assert right(weighed, truth) > 0.93 and right(weighed, truth) > right(by_votes, truth) + 0.05
-    found = annotators(said, weighed, dawid_skene.beliefs)
+    found = annotators([shares(said, weighed, dawid_skene.beliefs)])
     told = {one.annotator: one for one in found}
     for person, rate in enumerate(rates):  # each has judged some 285 items; the consensus is nearly the truth
         one = told[f"person {person}"]

@@ -16,6 +16,7 @@ import pytest
 
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.tables import Completion, Item
 from tests.annotation.worlds import PASSWORD, add_project, add_user
 from tests.conftest import CHROMIUM
 
@@ -418,8 +419,8 @@ def test_every_page_fits_a_phone_and_can_be_read_in_light_and_dark(office, schem
     long = "A long word: " + "donaudampfschifffahrt" * 5 + " and `" + "code " * 30 + "`\n\n1. one\n2. two\n\n"
     long += "```\n" + "a line of code " * 20 + "\n```\n\n" + "| a long cell " * 20 + "|\n" + "|---" * 20 + "|\n"
     for kind, size in KINDS.items():
-        completions = [(f"{long} {number}", "", {}) for number in range(size)]
-        one = projects.NewItem("q", [{"role": "user", "content": long}], completions, {})
+        completions = [Completion(number=number, text=f"{long} {number}") for number in range(size)]
+        one = Item(name="q", prompt=[{"role": "user", "content": long}], completions=completions)
         attributes = ["helpful", "correct"] if kind == "score" else []
         add_project(store, kind, [one], kind=kind, attributes=attributes)
         add_user(store, f"ann of {kind}", kind)

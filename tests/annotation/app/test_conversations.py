@@ -9,8 +9,7 @@ from posttrain.annotation.app import chat_worker as partner_module
 from posttrain.annotation.app import create_app
 from posttrain.annotation.app.chat_worker import TOGETHER, Partner
 from posttrain.annotation.store import conversations, exports, projects
-from posttrain.annotation.store.projects import NewItem
-from posttrain.annotation.store.tables import Assignment
+from posttrain.annotation.store.tables import Assignment, Item
 from tests.annotation.app.browsing import JSON, Browser
 from tests.annotation.worlds import add_project, add_user
 
@@ -41,7 +40,7 @@ def model():
 
 def enter(store, model, *names, kind="converse", people=1):
     rules = RULES if kind == "red-team" else ()
-    items = [NewItem(f"topic {n}", [], [], {"topic": f"Talk about {n}."}) for n in range(len(names) or 1)]
+    items = [Item(name=f"topic {n}", prompt=[], details={"topic": f"Talk about {n}."}) for n in range(len(names) or 1)]
     add_project(store, "talk", items=items, kind=kind, rules=rules, annotators_per_item=people)
     app = create_app(store, speak=model)
     for name in names:

@@ -12,7 +12,7 @@ from posttrain.annotation.app.session import COOKIE
 from posttrain.annotation.store import people
 from posttrain.annotation.store.tables import Judgement, Project
 from tests.annotation.app.browsing import JSON, Browser, office
-from tests.annotation.worlds import PASSWORD, add_project, add_user, item
+from tests.annotation.worlds import PASSWORD, add_project, add_user, completions, item
 
 ANSWER = '{"ranking": [[0], [1], [2]]}'
 
@@ -95,11 +95,8 @@ def test_behind_tls_the_cookie_goes_no_other_way(store):
 
 def test_a_script_in_a_prompt_or_completion_is_text(store):
     text = "<script>document.title='x'</script><img src=x onerror=alert(1)>"
-    bad = item("bad")._replace(
-        prompt=[{"role": "user", "content": text}],
-        completions=[(text, "m", {}), ("[a](javascript:x)", "m", {})],
-        name=text,
-    )
+    prompt = [{"role": "user", "content": text}]
+    bad = item(text, prompt=prompt, completions=completions(text, "[a](javascript:x)"))
     add_project(store, items=[bad])
     _, (ann,) = office(store, "ann")
     for path in (ann.get("/projects/1").url.path, "/projects/1/mine"):

@@ -6,7 +6,6 @@ from sqlalchemy import select
 from posttrain.annotation.store import conversations, exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
-from posttrain.annotation.store.projects import NewItem
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Turn, User
 from posttrain.annotation.task_kinds import NoAnswer
 from posttrain.annotation.training_rows import LESSONS
@@ -21,7 +20,7 @@ class Talk:
 
     def __init__(self, store, kind="converse", name="ann", **options):
         self.store = store
-        items = [NewItem("trip", [SYSTEM], [], {"topic": "Plan a trip."})]
+        items = [Item(name="trip", prompt=[SYSTEM], details={"topic": "Plan a trip."})]
         rules = RULES if kind == "red-team" else ()
         add_project(store, "talk", items=items, kind=kind, rules=rules, annotators_per_item=1, **options)
         self.user = add_user(store, name, "talk")

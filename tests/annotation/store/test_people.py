@@ -76,16 +76,16 @@ def test_a_session_lasts_until_it_is_left_expires_or_its_user_is_locked_out(stor
     with store.write() as connection:
         first, second, old = (people.enter(connection, ann, days=days) for days in (1, 1, -1))
     with store.read() as connection:
-        assert people.session(connection, first.cookie).user.name == "ann"
-        assert people.session(connection, first.cookie).csrf == first.csrf != second.csrf
-        assert people.session(connection, old.cookie) is None and people.session(connection, "guess") is None
+        assert people.session(connection, first).user.name == "ann"
+        assert people.session(connection, first).csrf != people.session(connection, second).csrf
+        assert people.session(connection, old) is None and people.session(connection, "guess") is None
     with store.write() as connection:
-        people.leave(connection, first.cookie)
+        people.leave(connection, first)
     with store.write() as connection:
-        assert people.session(connection, first.cookie) is None
+        assert people.session(connection, first) is None
         people.lock(connection, "ann", True)
     with store.read() as connection:
-        assert people.session(connection, second.cookie) is None
+        assert people.session(connection, second) is None
 
 
 def test_no_secret_is_in_the_database(store):
@@ -96,7 +96,7 @@ def test_no_secret_is_in_the_database(store):
         everything = "".join(
             str(connection.execute(text(f"SELECT * FROM {table.name}")).all()) for table in Base.metadata.sorted_tables
         )
-    assert not any(word in everything for word in (secret, entry.cookie, PASSWORD))
+    assert not any(word in everything for word in (secret, entry, PASSWORD))
     with store.read() as connection:
         assert connection.scalar(select(User.password)).startswith("scrypt$")
         assert len(connection.scalar(select(Session.digest))) == len(connection.scalar(select(Invite.digest))) == 64
@@ -146,7 +146,7 @@ def test_every_write_is_in_the_audit(store):
     ann = add_user(store, "ann", add_project(store).name)
     with store.write() as connection:
         entry = people.enter(connection, ann)
-        people.leave(connection, entry.cookie)
+        people.leave(connection, entry)
         people.lock(connection, "ann", True)
     with store.read() as connection:
         actions = list(connection.scalars(select(Event.action).order_by(Event.id)))
@@ -197,11 +197,11 @@ def test_sessions_of_before_end_with_an_invitation_and_with_a_lock(store):
         promoted, again = people.invite(connection, "manager"), people.invite(connection, "annotator")
         old, others = people.enter(connection, ann), people.enter(connection, ben)
         assert people.join(connection, promoted, ann)
-        assert people.session(connection, old.cookie) is None
+        assert people.session(connection, old) is None
         new = people.enter(connection, ann)
         assert not people.join(connection, again, ann)  # which has nothing for them
-        assert people.session(connection, new.cookie) is not None
+        assert people.session(connection, new) is not None
         people.lock(connection, "ann", True)
         people.lock(connection, "ann", False)
-        assert people.session(connection, new.cookie) is None
-        assert people.session(connection, others.cookie) is not None
+        assert people.session(connection, new) is None
+        assert people.session(connection, others) is not None

@@ -10,7 +10,7 @@ from posttrain.annotation import agreement
 from posttrain.annotation.store import project_statistics, projects, rulings, work
 from posttrain.annotation.store.project_statistics import StatisticsCache, statistics_of
 from posttrain.annotation.store.tables import Assignment, Item, User
-from tests.annotation.worlds import add_project, add_user, item
+from tests.annotation.worlds import add_project, add_user, completions, item
 
 PEOPLE = ("ann", "ben", "cat", "dan")
 
@@ -34,8 +34,9 @@ KINDS = {"rank": rank, "thumbs": thumbs, "steps": steps}
 
 
 def items_of(kind, names, expected=None):
-    new = [item(name, expected=expected) for name in names]
-    return [one._replace(completions=[("one\ntwo\nthree", "", {})]) for one in new] if kind == "steps" else new
+    if kind != "steps":
+        return [item(name, expected=expected) for name in names]
+    return [item(name, expected=expected, completions=completions("one\ntwo\nthree")) for name in names]
 
 
 def sent(draws):

@@ -7,7 +7,7 @@ from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Item
 from posttrain.annotation.task_kinds import NoAnswer, instructions
-from tests.annotation.worlds import add_project, add_user, item
+from tests.annotation.worlds import add_project, add_user, completions, item
 
 
 def test_a_project_has_instructions_unless_given_its_own(store):
@@ -49,10 +49,10 @@ def test_items_are_added_once_and_all_or_none(store):
         (item("x", size=1), Refused),
         (item("x", size=10), Refused),
         (item("x", expected={"ranking": [[0]]}), NoAnswer),
-        (item("x")._replace(name="a\0"), Refused),
-        (item("x")._replace(completions=[("a", "", {}), ("b", "model\0", {})]), Refused),
-        (item("x")._replace(completions=[("fine", "", {}), ("half \ud83d", "", {})]), Refused),
-        (item("x")._replace(prompt=[{"role": "user", "content": "nothing\0"}]), Refused),
+        (item("a\0", prompt=[], completions=completions("a", "b")), Refused),
+        (item("x", completions=completions("a", "b", model="model\0")), Refused),
+        (item("x", completions=completions("fine", "half \ud83d")), Refused),
+        (item("x", prompt=[{"role": "user", "content": "nothing\0"}]), Refused),
     ):
         with pytest.raises(error), store.write() as connection:
             projects.add_items(connection, projects.find(connection, "a"), [item("new"), wrong])

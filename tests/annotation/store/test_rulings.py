@@ -9,9 +9,9 @@ from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Event, Item, User
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.annotation.training_rows import LESSONS
-from tests.annotation.worlds import add_project, add_user, item
+from tests.annotation.worlds import add_project, add_user, completions, item
 
-STEPS = [("one\ntwo\nthree", "", {})]
+STEPS = "one\ntwo\nthree"
 
 
 def judged(store, answers, kind="rank", items=None, **options):
@@ -46,8 +46,8 @@ def disputed(store):
     rows = seen(
         store,
         lambda connection, project: [
-            (d.item.name, d.agreement, d.decided)
-            for d in rulings.disputed(connection, statistics_of(connection, project).disputes)
+            (connection.get_one(Item, d.item).name, d.agreement, d.decided)
+            for d in statistics_of(connection, project).disputes
         ],
     )
     return [(name, pytest.approx(share), decided) for name, share, decided in rows]
@@ -110,7 +110,7 @@ def test_steps_that_are_disputed(store):
         "ben": [{"wrong": None}, {"wrong": 2}],
         "cat": [{"wrong": 0}, {"wrong": 2}],
     }
-    items = [item(f"q{n}")._replace(completions=STEPS) for n in range(2)]
+    items = [item(f"q{n}", completions=completions(STEPS)) for n in range(2)]
     boss = judged(store, said, "steps", items)
     assert disputed(store) == [("q0", 1 / 3, "")]
     assert [row["item"] for row in lessons(store, "steps", "steps")] == ["q1"]
@@ -206,7 +206,7 @@ def test_others_are_judged_by_the_decision_too(store):
 
 
 def test_a_decided_step_is_what_annotators_are_compared_with(store):
-    items = [item("q0")._replace(completions=STEPS)]
+    items = [item("q0", completions=completions(STEPS))]
     boss = judged(store, {"ann": [{"wrong": 1}], "ben": [{"wrong": 2}], "cat": [{"wrong": 2}]}, "steps", items)
     assert with_others(store) == {"ann": 0.0, "ben": None, "cat": None}
     rule(store, boss, 1, {"wrong": 1})

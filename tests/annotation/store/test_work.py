@@ -188,7 +188,7 @@ def test_items_come_a_second_time_later_and_count_once(store):
     with store.read() as connection:
         project = projects.find(connection, "helpful")
         assert projects.progress(connection, project).judged == 20
-        assert len(exports.rankings(connection, project)) == 20
+        assert len(exports.told(connection, project).rankings) == 20
         assert statistics_of(connection, project).work["ann"].repeats == (0, 5)
         assert len(list(exports.rows(connection, project, history=True))) == 25
 
@@ -215,7 +215,7 @@ def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(stor
         project = projects.find(connection, "helpful")
         done = statistics_of(connection, project).work
         assert done["ann"].checks == (2, 2) and done["ben"].checks == (0, 0) and "cat" not in done
-        assert {one.item for one in exports.rankings(connection, project)} == {"q0", "q1", "q2", "q3"}
+        assert {one.item for one in exports.told(connection, project).rankings} == {"q0", "q1", "q2", "q3"}
         assert {name for name, *_ in exports.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
         assert [row["check"] for row in exports.rows(connection, project)].count(True) == 2
         counted = projects.progress(connection, project)

@@ -19,25 +19,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posttrain.annotation.aggregation.strengths import Array, Fitted, Likelihood, fit
+from posttrain.annotation.aggregation.strengths import Array, Fitted, Likelihood, beliefs_of, fit
 from posttrain.annotation.consensus import Belief, Odds
-from posttrain.annotation.rankings import Vote, by_item, votes_of
+from posttrain.annotation.rankings import Vote
 from posttrain.types import Ranking
 
 
 def beliefs(rankings: Sequence[Ranking]) -> Mapping[str | int, Belief]:
     """The probabilities of the three outcomes for the average annotator, and strengths with their errors."""
-    votes = list(votes_of(rankings))
-    odds: dict[str | int, dict[tuple[int, int], Odds]] = {item: {} for item in by_item(rankings)}
-    if not votes:
-        return {item: Belief({}) for item in odds}
-    found = fitted(votes)
-    nu = math.exp(found.extra[0]) if len(found.extra) else 0.0
-    for item, i, j in dict.fromkeys((vote.item, vote.first, vote.second) for vote in votes):
-        odds[item][i, j] = _odds(found.strengths[item][i] - found.strengths[item][j], nu)
-    return {
-        item: Belief(mine, found.strengths.get(item, {}), found.errors.get(item, {})) for item, mine in odds.items()
-    }
+    return beliefs_of(rankings, fitted, _odds)
 
 
 def fitted(votes: Sequence[Vote]) -> Fitted:
@@ -70,8 +60,8 @@ def fitted(votes: Sequence[Vote]) -> Fitted:
     return fit(completions, annotators, likelihood, extra=(0.0,) if tied else ())
 
 
-def _odds(gap: float, nu: float) -> Odds:
-    """The three probabilities, for strengths that differ by `gap`."""
+def _odds(gap: float, found: Fitted) -> Odds:
+    nu = math.exp(found.extra[0]) if len(found.extra) else 0.0
     up, down = math.exp(gap / 2), math.exp(-gap / 2)
     total = up + down + nu
     return Odds(up / total, nu / total, down / total)

@@ -19,6 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from posttrain.annotation.consensus import Belief, Odds
+from posttrain.annotation.rankings import Vote, by_item, votes_of
+from posttrain.types import Ranking
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Item = str | int
 Key = tuple[Item, int]  # a completion: its item, and its number
@@ -43,6 +47,27 @@ class Fitted:
     errors: Mapping[Item, Mapping[int, float]]  # their standard errors, given the annotators' weights
     weights: Mapping[str | int, float]  # of annotators; 1 on average
     extra: Array
+
+
+def beliefs_of(
+    rankings: Sequence[Ranking], fitted: Callable[[Sequence[Vote]], Fitted], odds: Callable[[float, Fitted], Odds]
+) -> Mapping[Item, Belief]:
+    """What a model says of each item.
+
+    Args:
+        rankings: of all items.
+        fitted: the model, fitted to the comparisons that these imply.
+        odds: for the average annotator, of two completions whose strengths differ by so much.
+    """
+    votes = list(votes_of(rankings))
+    found = fitted(votes) if votes else Fitted({}, {}, {}, np.empty(0))
+    pairs: dict[Item, dict[tuple[int, int], Odds]] = {item: {} for item in by_item(rankings)}
+    for item, i, j in dict.fromkeys((vote.item, vote.first, vote.second) for vote in votes):
+        strengths = found.strengths[item]
+        pairs[item][i, j] = odds(strengths[i] - strengths[j], found)
+    return {
+        item: Belief(mine, found.strengths.get(item, {}), found.errors.get(item, {})) for item, mine in pairs.items()
+    }
 
 
 def fit(

@@ -1,18 +1,18 @@
 """Pages of managers: projects, invitations, progress, agreement."""
 
-import secrets
-
 from fastapi import APIRouter
+from sqlalchemy import select
+from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from posttrain.annotation.app import tasks
 from posttrain.annotation.app.forms import READ
-from posttrain.annotation.app.session import Asked, Desk, Doing, Form, Manager, Number, allowed, sent_by
-from posttrain.annotation.store import exports, people, projects, rulings, work
+from posttrain.annotation.app.session import Asked, Desk, Doing, Manager, Number, OwnForm, sent_by
+from posttrain.annotation.store import people, projects, rulings, work
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Item, Project
-from posttrain.annotation.task_kinds import KINDS, instructions, steps_of
+from posttrain.annotation.store.tables import Item, Project, Session
+from posttrain.annotation.task_kinds import KINDS, instructions
 
 router = APIRouter(prefix="/manage")
 SHOWN = 20  # of the items on which people do not agree
@@ -28,9 +28,8 @@ def overview(request: Request, desk: Asked, visitor: Manager, words: str = "") -
 
 
 @router.post("")
-def create(desk: Asked, visitor: Manager, form: Form) -> Response:
+def create(desk: Asked, visitor: Manager, form: OwnForm) -> Response:
     """A new project, of which its maker is a member."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         project = projects.create(
             connection,
@@ -61,10 +60,12 @@ def project_page(request: Request, desk: Asked, visitor: Manager, number: Number
     return _page(request, desk, visitor, number)
 
 
-def _page(request: Request, desk: Desk, visitor: Manager, number: int, link: str = "") -> Response:
+def _page(request: Request, desk: Desk, visitor: Session, number: int, link: str = "") -> Response:
     with desk.store.read() as connection:
         project = _project(connection, number)
         found = desk.statistics.read(connection, project)
+        disputed = found.disputes[:SHOWN]
+        numbers = [one.item for one in disputed]
         return desk.page(
             request,
             "project.html",
@@ -73,7 +74,8 @@ def _page(request: Request, desk: Desk, visitor: Manager, number: int, link: str
             progress=projects.progress(connection, project),
             found=found,
             agreement={str(one.annotator): one for one in found.annotators},
-            disputed=rulings.disputed(connection, found.disputes[:SHOWN]),
+            disputed=disputed,
+            items={item.id: item for item in connection.scalars(select(Item).where(Item.id.in_(numbers)))},
             link=link,
         )
 
@@ -86,25 +88,22 @@ def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, p
         question = work.asked(project, item)
         here, versions = f"/manage/{number}/items/{place}", len(item.rulings)
         said = item.rulings[-1].answer if versions else None
-        return desk.page(
+        return tasks.form_page(
             request,
-            f"{project.kind}.html",
-            visitor=visitor,
-            project=project,
-            item=item,
+            desk,
+            visitor,
+            project,
+            item,
+            question,
+            sorted(question.texts),
             doing=Doing(project.kind, here, versions, said, "Change" if said else "Decide", here),
-            shown=tasks.lettered(item, sorted(question.texts)),
-            attributes=question.attributes,
-            steps=[step for text in question.texts.values() for step in steps_of(text)],
             said_by=rulings.said_of(connection, project, item),
-            sending=secrets.token_urlsafe(16),
         )
 
 
 @router.post("/{number}/items/{place}")
-def decide(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number, form: Form) -> Response:
+def decide(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number, form: OwnForm) -> Response:
     """Keep a decision."""
-    allowed(desk, visitor, form)
     sent = sent_by(form)
     with desk.store.write() as connection:
         project, item = _item(connection, number, place)
@@ -113,7 +112,7 @@ def decide(request: Request, desk: Asked, visitor: Manager, number: Number, plac
     return desk.on(request, f"/manage/{number}")
 
 
-def _item(connection: exports.Connection, number: int, place: int) -> tuple[Project, Item]:
+def _item(connection: Connection, number: int, place: int) -> tuple[Project, Item]:
     """An item that can be decided."""
     project, item = _project(connection, number), connection.get(Item, place)
     if item is None or item.project_id != project.id or not rulings.decidable(project):
@@ -121,7 +120,7 @@ def _item(connection: exports.Connection, number: int, place: int) -> tuple[Proj
     return project, item
 
 
-def _project(connection: exports.Connection, number: int) -> Project:
+def _project(connection: Connection, number: int) -> Project:
     project = connection.get(Project, number)
     if project is None:
         raise LookupError("project")
@@ -129,9 +128,8 @@ def _project(connection: exports.Connection, number: int) -> Project:
 
 
 @router.post("/{number}/invite")
-def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: Form) -> Response:
+def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: OwnForm) -> Response:
     """A link by which people join; it is shown once, since the store does not know it."""
-    allowed(desk, visitor, form)
     role = form.get("role", "annotator")
     uses, days = _number(form, "uses", 1), _number(form, "days", 7)
     if role not in people.ROLES or not 1 <= uses <= 1000 or not 1 <= days <= 365:

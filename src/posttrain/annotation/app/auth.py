@@ -6,9 +6,9 @@ from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from posttrain.annotation.app.session import COOKIE, Asked, Desk, Form, LoggedOut, Somebody, allowed, visitor_of
+from posttrain.annotation.app.session import COOKIE, Asked, Desk, Form, LoggedOut, OwnForm, Somebody, visitor_of
 from posttrain.annotation.store import people
-from posttrain.annotation.store.people import Entry, Refused
+from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Member, Project
 
 router = APIRouter()
@@ -24,16 +24,14 @@ def _leave(connection: Connection, request: Request) -> None:
         people.leave(connection, cookie)
 
 
-def _inside(desk: Desk, entry: Entry) -> Response:
+def _inside(desk: Desk, cookie: str) -> Response:
     """To the first page, with a session.
 
     The cookie comes along when a link is followed from elsewhere, such as an invitation in a mail; what another site
     would have a form of its own do is refused by origin and token.
     """
     response = RedirectResponse("/", 303)
-    response.set_cookie(
-        COOKIE, entry.cookie, max_age=30 * 86400, httponly=True, samesite="lax", secure=desk.https, path="/"
-    )
+    response.set_cookie(COOKIE, cookie, max_age=30 * 86400, httponly=True, samesite="lax", secure=desk.https, path="/")
     return response
 
 
@@ -63,14 +61,13 @@ def login(request: Request, desk: Asked, form: Form) -> Response:
         return desk.page(request, "login.html", code=403, words="name or password is wrong", name=form.get("name", ""))
     with desk.store.write() as connection:
         _leave(connection, request)
-        entry = people.enter(connection, user)
-    return _inside(desk, entry)
+        cookie = people.enter(connection, user)
+    return _inside(desk, cookie)
 
 
 @router.post("/logout")
-def logout(request: Request, desk: Asked, visitor: Somebody, form: Form) -> Response:
+def logout(request: Request, desk: Asked, visitor: Somebody, form: OwnForm) -> Response:
     """End the session."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         _leave(connection, request)
     response = RedirectResponse("/login", 303)
@@ -113,22 +110,21 @@ def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
         with desk.store.write() as connection:
             user = people.accept(connection, secret, form.get("name", ""), kept)
             _leave(connection, request)
-            entry = people.enter(connection, user)
+            cookie = people.enter(connection, user)
     except Refused as problem:
         with desk.store.read() as connection:
             found = people.invitation(connection, secret)
         return desk.page(
             request, "invite.html", code=400, invite=found, words=str(problem), name=form.get("name", ""), project=None
         )
-    return _inside(desk, entry)
+    return _inside(desk, cookie)
 
 
 @router.post("/invite/{secret}/join")
-def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: Form) -> Response:
+def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: OwnForm) -> Response:
     """Work in one more project, or become a manager, as the user that one is."""
-    allowed(desk, visitor, form)
     desk.failures.check(_address(request))
     _invited(request, desk, secret)
     with desk.store.write() as connection:
-        entry = people.enter(connection, visitor.user) if people.join(connection, secret, visitor.user) else None
-    return _inside(desk, entry) if entry else RedirectResponse("/", 303)
+        cookie = people.enter(connection, visitor.user) if people.join(connection, secret, visitor.user) else None
+    return _inside(desk, cookie) if cookie else RedirectResponse("/", 303)

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.annotation.app.chat_worker import Partner
-from posttrain.annotation.app.session import Asked, Desk, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
+from posttrain.annotation.app.session import Asked, Desk, Doing, Number, OwnForm, Somebody, sent_by
 from posttrain.annotation.store import conversations, work
 from posttrain.annotation.store.conversations import following
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Assignment, Project, Turn
+from posttrain.annotation.store.tables import Assignment, Project, Session, Turn
 from posttrain.annotation.task_kinds import Answer, NoAnswer
 from posttrain.errors import as_typed
 
@@ -69,9 +69,8 @@ def trouble(desk: Desk, assignment: Assignment) -> str:
 
 
 @router.post("/work/{number}/say")
-def say(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+def say(request: Request, desk: Asked, visitor: Somebody, number: Number, form: OwnForm) -> Response:
     """Keep a message. It is on the disk when this is answered; the replies come later."""
-    allowed(desk, visitor, form)
     partner = _partner(desk)
     sent = sent_by(form)
     message = sent.answer.get("text", "") if sent.answer else form.get("text", "")
@@ -93,9 +92,8 @@ def replies(desk: Asked, visitor: Somebody, number: Number) -> Response:
 
 
 @router.post("/work/{number}/again")
-def again(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+def again(request: Request, desk: Asked, visitor: Somebody, number: Number, form: OwnForm) -> Response:
     """Let the model try once more."""
-    allowed(desk, visitor, form)
     with desk.store.read() as connection:
         turn = _last(connection, number, visitor)
     _partner(desk).wake(turn.id)
@@ -103,9 +101,8 @@ def again(request: Request, desk: Asked, visitor: Somebody, number: Number, form
 
 
 @router.post("/work/{number}/end")
-def end(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+def end(request: Request, desk: Asked, visitor: Somebody, number: Number, form: OwnForm) -> Response:
     """End a conversation."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)
         conversations.end(connection, assignment)
@@ -113,7 +110,7 @@ def end(request: Request, desk: Asked, visitor: Somebody, number: Number, form: 
     return desk.on(request, following)
 
 
-def _last(connection: Connection, number: int, visitor: Visitor) -> Turn:
+def _last(connection: Connection, number: int, visitor: Session) -> Turn:
     turns = work.assigned(connection, number, visitor.user).turns
     if not turns:
         raise LookupError("no message")

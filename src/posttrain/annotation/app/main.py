@@ -20,7 +20,7 @@ from posttrain.annotation.app import admin, auth, conversations, tasks
 from posttrain.annotation.app.chat_worker import Partner, Speak
 from posttrain.annotation.app.markdown import rendered
 from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften
-from posttrain.annotation.app.session import Desk, LoggedOut
+from posttrain.annotation.app.session import Desk, LoggedOut, wants_json
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import StatisticsCache
@@ -114,17 +114,13 @@ def _http(request: Request, error: Any) -> Response:
 
 
 def _to_login(request: Request, error: Exception) -> Response:
-    if _wants_json(request):
+    if wants_json(request):
         return JSONResponse({"error": "you are logged out; log in in another tab, then send again"}, 401)
     return RedirectResponse("/login", 303)
 
 
-def _wants_json(request: Request) -> bool:
-    return "application/json" in request.headers.get("accept", "")
-
-
 def show(request: Request, code: int, words: str) -> Response:
     """What went wrong, for a script or for a person."""
-    if _wants_json(request):
+    if wants_json(request):
         return JSONResponse({"error": words}, code)
     return request.app.state.desk.page(request, "error.html", code=code, words=words)

@@ -5,7 +5,6 @@ can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
 """
 
 import asyncio
-import hmac
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -14,7 +13,8 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from posttrain.errors import as_typed
@@ -50,14 +50,6 @@ class TooOften(Exception):
     """Rate limit exceeded."""
 
 
-class TooLarge(Exception):
-    """A body above the size limit."""
-
-
-class TooSlow(Exception):
-    """A body that exceeded its time limit."""
-
-
 class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
@@ -72,51 +64,43 @@ class Guard:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+            return await self.app(scope, receive, send)
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in given),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        read, whole, until = 0, False, time.monotonic() + BODY_SECONDS
-
-        async def limited() -> Message:
-            nonlocal read, whole
-            if whole:  # what comes now is that the client has gone
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
-            except TimeoutError:
-                raise TooSlow from None
-            whole = not message.get("more_body", False)
-            read += len(message.get("body", b""))
-            if read > LARGEST:
-                raise TooLarge
-            return message
+        async def refuse(words: str, code: int, **headers: str) -> None:
+            await PlainTextResponse(words, code, headers)(scope, receive, with_headers)
 
         if self.hosts is not None and not is_served(host_of(scope), self.hosts):
             words = "these pages are not served by this name; start the server with `url` and the address of the pages"
-            await PlainTextResponse(as_typed(words), 421)(scope, receive, with_headers)
-            return
+            return await refuse(as_typed(words), 421)
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > LARGEST:
-            await PlainTextResponse("too large", 413)(scope, receive, with_headers)
-            return
+            return await refuse("too large", 413)
+        body, whole = bytearray(), False
         try:
-            await self.app(scope, limited, with_headers)
-        except TooLarge:
-            await PlainTextResponse("too large", 413)(scope, receive, with_headers)
-        except TooSlow:
-            late = PlainTextResponse("the request took too long", 408, {"connection": "close"})
-            await late(scope, receive, with_headers)
-        except ClientDisconnect:
-            return  # the client is gone
+            async with asyncio.timeout(BODY_SECONDS):
+                while not whole:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    whole = not message.get("more_body", False)
+                    if len(body) > LARGEST:
+                        return await refuse("too large", 413)
+        except TimeoutError:
+            return await refuse("the request took too long", 408, connection="close")
+        read = iter([{"type": "http.request", "body": bytes(body)}])
+
+        async def replayed() -> Message:
+            return next(read, None) or await receive()
+
+        await self.app(scope, replayed, with_headers)
 
 
 def host_of(scope: Message) -> str:
@@ -150,12 +134,6 @@ def from_here(request: Request, url: str) -> None:
     origin = request.headers.get("origin")
     if origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host"):
         raise Forbidden("this request comes from another site")
-
-
-def same_token(expected: str, sent: str) -> None:
-    """Raise `Forbidden` unless a form carries the session's token."""
-    if not hmac.compare_digest(expected.encode(), sent.encode()):
-        raise Forbidden("this page is out of date; load it again")
 
 
 SWEPT = 1024  # keys from which those are forgotten that have nothing left: addresses come and never come back

@@ -1,5 +1,6 @@
 """The session of a request, and its form data."""
 
+import hmac
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -10,11 +11,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
 from posttrain.annotation.app.chat_worker import Partner
-from posttrain.annotation.app.security import Limit, from_here, same_token
+from posttrain.annotation.app.security import Forbidden, Limit, from_here
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.project_statistics import StatisticsCache
-from posttrain.annotation.store.tables import User
+from posttrain.annotation.store.tables import Session
 from posttrain.annotation.task_kinds import Answer, NoAnswer, storable
 
 COOKIE = "posttrain_session"
@@ -49,17 +50,14 @@ class Desk:
 
     def on(self, request: Request, path: str, **kept: Any) -> Response:
         """What was sent is kept, and `path` comes next: for a script, or for a browser without one."""
-        if "application/json" in request.headers.get("accept", ""):
+        if wants_json(request):
             return JSONResponse(kept | {"next": path})
         return RedirectResponse(path, 303)
 
 
-@dataclass(frozen=True)
-class Visitor:
-    """A logged-in user."""
-
-    user: User
-    csrf: str
+def wants_json(request: Request) -> bool:
+    """Whether a script asks, and not a browser on its own."""
+    return "application/json" in request.headers.get("accept", "")
 
 
 def desk_of(request: Request) -> Desk:
@@ -67,25 +65,14 @@ def desk_of(request: Request) -> Desk:
     return request.app.state.desk
 
 
-def visitor_of(request: Request) -> Visitor:
-    """The logged-in user; raises `LoggedOut` if there is none."""
-    cookie = request.cookies.get(COOKIE)
-    if cookie:
+def visitor_of(request: Request) -> Session:
+    """The session of the logged-in user; raises `LoggedOut` if there is none."""
+    if cookie := request.cookies.get(COOKIE):
         with desk_of(request).store.read() as connection:
-            found = people.session(connection, cookie)
-            if found is not None:
-                user = found.user
+            if found := people.session(connection, cookie):
                 connection.expunge_all()
-                return Visitor(user, found.csrf)
+                return found
     raise LoggedOut
-
-
-def manager_of(request: Request) -> Visitor:
-    """The logged-in manager; anybody else gets 404."""
-    visitor = visitor_of(request)
-    if visitor.user.role != "manager":
-        raise LookupError("manage")
-    return visitor
 
 
 async def form_of(request: Request) -> dict[str, str]:
@@ -100,16 +87,28 @@ async def form_of(request: Request) -> dict[str, str]:
 
 Asked = Annotated[Desk, Depends(desk_of)]
 Form = Annotated[dict[str, str], Depends(form_of)]
-Somebody = Annotated[Visitor, Depends(visitor_of)]
-Manager = Annotated[Visitor, Depends(manager_of)]
+Somebody = Annotated[Session, Depends(visitor_of)]
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
-def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
-    """Raise unless a write is allowed: the form is from the user's own page, and within the rate limit."""
-    same_token(visitor.csrf, form.get("csrf", ""))
+def manager_of(visitor: Somebody) -> Session:
+    """The logged-in manager; anybody else gets 404."""
+    if visitor.user.role != "manager":
+        raise LookupError("manage")
+    return visitor
+
+
+def own_form_of(desk: Asked, visitor: Somebody, form: Form) -> dict[str, str]:
+    """A form from the user's own page, which may write within the rate limit."""
+    if not hmac.compare_digest(visitor.csrf.encode(), form.get("csrf", "").encode()):
+        raise Forbidden("this page is out of date; load it again")
     desk.writes.check(str(visitor.user.id))
     desk.writes.count(str(visitor.user.id))
+    return form
+
+
+Manager = Annotated[Session, Depends(manager_of)]
+OwnForm = Annotated[dict[str, str], Depends(own_form_of)]
 
 
 class Doing(NamedTuple):

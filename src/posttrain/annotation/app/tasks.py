@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session as Connection
@@ -10,15 +11,15 @@ from starlette.responses import RedirectResponse, Response
 
 from posttrain.annotation.app import conversations
 from posttrain.annotation.app.forms import READ
-from posttrain.annotation.app.session import Asked, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
+from posttrain.annotation.app.session import Asked, Desk, Doing, Number, OwnForm, Somebody, sent_by
 from posttrain.annotation.store import work
-from posttrain.annotation.store.tables import Assignment, Item, Member, Project
-from posttrain.annotation.task_kinds import KINDS, steps_of
+from posttrain.annotation.store.tables import Assignment, Item, Member, Project, Session
+from posttrain.annotation.task_kinds import KINDS, Question, steps_of
 
 router = APIRouter()
 
 
-def _project(connection: Connection, number: int, visitor: Visitor) -> Project:
+def _project(connection: Connection, number: int, visitor: Session) -> Project:
     """A project of the user; any other gets 404."""
     if connection.get(Member, (number, visitor.user.id)) is None:
         raise LookupError("project")
@@ -54,22 +55,46 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number, 
         project = connection.get_one(Project, assignment.item.project_id)
         question = work.question(project, assignment)
         done, before = work.so_far(connection, project, visitor.user, number)
-        return desk.page(
+        return form_page(
             request,
-            f"{project.kind}.html",
-            visitor=visitor,
-            project=project,
-            item=assignment.item,
+            desk,
+            visitor,
+            project,
+            assignment.item,
+            question,
+            assignment.shown,
             doing=_doing(project, assignment, before, change)._replace(new=not done and not assignment.turns),
-            shown=lettered(assignment.item, assignment.shown),
             exchanges=conversations.exchanges(project, assignment),
             trouble=conversations.trouble(desk, assignment),
-            attributes=question.attributes,
-            rules=question.rules,
-            steps=[step for text in question.texts.values() for step in steps_of(text)],
-            sending=secrets.token_urlsafe(16),
             done=done,
         )
+
+
+def form_page(
+    request: Request,
+    desk: Desk,
+    visitor: Session,
+    project: Project,
+    item: Item,
+    question: Question,
+    shown: Sequence[int],
+    **more: Any,
+) -> Response:
+    """The page of an item, with the form of its kind and the completions in the order `shown`."""
+    texts = {completion.number: completion.text for completion in item.completions}
+    return desk.page(
+        request,
+        f"{project.kind}.html",
+        visitor=visitor,
+        project=project,
+        item=item,
+        shown=[(chr(ord("A") + place), number, texts[number]) for place, number in enumerate(shown)],
+        attributes=question.attributes,
+        rules=question.rules,
+        steps=[step for text in question.texts.values() for step in steps_of(text)],
+        sending=secrets.token_urlsafe(16),
+        **more,
+    )
 
 
 def _doing(project: Project, assignment: Assignment, before: int | None, change: bool) -> Doing:
@@ -82,16 +107,9 @@ def _doing(project: Project, assignment: Assignment, before: int | None, change:
     return Doing(project.kind, here, versions, said, "Change" if said else "Submit", here, back, skip)
 
 
-def lettered(item: Item, shown: Sequence[int]) -> list[tuple[str, int, str]]:
-    """An item's completions in the order of the page: a letter, the number, the text."""
-    texts = {completion.number: completion.text for completion in item.completions}
-    return [(chr(ord("A") + place), number, texts[number]) for place, number in enumerate(shown)]
-
-
 @router.post("/work/{number}")
-def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form: OwnForm) -> Response:
     """Store an answer. It is on disk before the response is sent."""
-    allowed(desk, visitor, form)
     sent = sent_by(form)
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)
@@ -110,9 +128,8 @@ def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form
 
 
 @router.post("/work/{number}/skip")
-def skip(desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+def skip(desk: Asked, visitor: Somebody, number: Number, form: OwnForm) -> Response:
     """Skip an item."""
-    allowed(desk, visitor, form)
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)
         work.skip(connection, assignment, form.get("reason", ""))

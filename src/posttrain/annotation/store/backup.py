@@ -8,11 +8,10 @@ import contextlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from posttrain.annotation.store.database import PATIENCE, parsed_url, sqlite_file
+from posttrain.annotation.store.database import PATIENCE, PRIVATE, parsed_url, sqlite_file
 from posttrain.errors import UserError
 
 
@@ -30,7 +29,9 @@ def back_up(url: str, output: Path) -> int:
     if not output.parent.is_dir():
         raise UserError(f"there is no folder {output.parent}; make it first, or name another file with `output`")
     try:
-        with _temporary(output) as new:
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".new", dir=output.parent) as folder:
+            new = Path(folder) / "copy"
+            new.touch(PRIVATE)
             count = _copy(source, new)
             with new.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -57,18 +58,6 @@ def _source(url: str, output: Path) -> Path:
     if not file.is_file():
         raise UserError(f"there is no database {file}; name it with `store`")
     return file
-
-
-@contextlib.contextmanager
-def _temporary(output: Path) -> Iterator[Path]:
-    """A private temporary file next to `output`, removed afterwards with SQLite's side files."""
-    handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".new", dir=output.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        for end in ("", "-journal", "-wal", "-shm"):
-            Path(name + end).unlink(missing_ok=True)
 
 
 def _copy(source: Path, new: Path) -> int:

@@ -23,12 +23,7 @@ MOST = 50  # turns of a conversation
 def say(connection: Connection, assignment: Assignment, message: str, *, sending: str, turn: int) -> Turn:
     """Store an annotator's message to the model; it has no replies yet.
 
-    Args:
-        connection: within a write.
-        assignment: whose conversation it is.
-        message: what they say.
-        sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
-        turn: how many turns the page knew of.
+    Arguments are as those of `work.answer`; `turn` is how many turns the page knew of.
 
     Raises:
         NoAnswer: there is nothing in it, or too much.
@@ -121,10 +116,3 @@ def end(connection: Connection, assignment: Assignment) -> None:
     if assignment.state != "done":
         finish(assignment)
         record(connection, assignment.user_id, "end", f"assignment {assignment.id}", turns=len(assignment.turns))
-
-
-def chosen_at(assignment: Assignment) -> list[tuple[Turn, list[dict[str, str]], Answer]]:
-    """Each turn that has a choice, with what the model had read, and the choice."""
-    return [
-        (turn, transcript(turn), choice) for turn, choice in zip(assignment.turns, choices(assignment), strict=False)
-    ]

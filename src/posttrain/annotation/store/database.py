@@ -64,7 +64,8 @@ def open_store(url: str) -> Store:
     if "://" not in url and not (folder := Path(str(parsed.database)).parent).is_dir():
         raise UserError(f"there is no folder {folder}; make it first, or name another file with `store`")
     shown = parsed.difference_update_query(["password"]).render_as_string(hide_password=True)
-    name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
+    sqlite = parsed.get_backend_name() == "sqlite"
+    name = parsed.database if sqlite else shown
     file = sqlite_file(parsed)
     if file is not None and not file.exists():
         with contextlib.suppress(OSError):  # SQLite's own error is clearer
@@ -75,9 +76,9 @@ def open_store(url: str) -> Store:
             pool_size=20,
             max_overflow=60,
             pool_pre_ping=True,
-            connect_args=_arguments(parsed.get_backend_name()),
+            connect_args={"timeout": PATIENCE, "check_same_thread": False} if sqlite else {},
         )
-        if engine.dialect.name == "sqlite":
+        if sqlite:
             event.listen(engine, "connect", _prepare)
             event.listen(engine, "begin", _begin)
         _migrate(engine)
@@ -90,7 +91,7 @@ def open_store(url: str) -> Store:
     if file is not None:
         _make_private(file)
     writer = engine.execution_options(begin="IMMEDIATE")
-    turn = threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
+    turn = threading.Lock() if sqlite else contextlib.nullcontext()
     return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False), turn)
 
 
@@ -114,10 +115,6 @@ def _make_private(file: Path) -> None:
         with contextlib.suppress(FileNotFoundError, PermissionError):  # another's file is for them to close
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
                 path.chmod(PRIVATE)
-
-
-def _arguments(backend: str) -> dict[str, Any]:
-    return {"timeout": PATIENCE, "check_same_thread": False} if backend == "sqlite" else {}
 
 
 def _prepare(connection: sqlite3.Connection, record: object) -> None:

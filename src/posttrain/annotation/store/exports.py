@@ -9,40 +9,17 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
+from posttrain.annotation.store.work import choices, given_of
 from posttrain.annotation.task_kinds import KINDS, Answer
 from posttrain.annotation.training_rows import Choice, Told
-from posttrain.types import Ranking
+
+TURN = ("message", "replies", "shown", "taken", "said", "replied")  # of a turn, what is exported
 
 
 def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
     """All that has been answered, or all of one item; of a conversation, as far as it has come."""
-    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    query = query if item is None else query.where(Item.id == item.id)
-    query = query.where(Item.project_id == project.id, Assignment.judgements.any()).order_by(Assignment.id)
-    return connection.scalars(query).all()
-
-
-def first(connection: Connection, project: Project) -> list[Assignment]:
-    """Answers for training and agreement: annotators' first encounters with each item.
-
-    Attention-check items are excluded.
-    """
-    return [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
-
-
-def rankings(connection: Connection, project: Project) -> list[Ranking]:
-    """What each annotator says now of the order of each item's completions, as in `first`.
-
-    Empty where the project's kind says nothing of an order.
-    """
-    ranking = KINDS[project.kind].ranking
-    if ranking is None:
-        return []
-    said = [(one, one.judgements[-1]) for one in first(connection, project)]
-    return [
-        Ranking(one.item.name, one.user.name, *ranking(last.answer), source=f"assignment {one.id}", time=last.said)
-        for one, last in said
-    ]
+    query = given_of(project, Assignment.judgements.any())
+    return connection.scalars(query if item is None else query.where(Item.id == item.id)).all()
 
 
 def items(connection: Connection, project: Project) -> Sequence[Item]:
@@ -57,14 +34,6 @@ def rulings(connection: Connection, project: Project) -> dict[str, Answer]:
     return {row.name: row.answer for row in connection.execute(query)}
 
 
-def decided(connection: Connection, project: Project) -> dict[str, Ranking]:
-    """The same as an order, where the project's kind says one."""
-    ranking = KINDS[project.kind].ranking
-    if ranking is None:
-        return {}
-    return {name: Ranking(name, "", *ranking(answer)) for name, answer in rulings(connection, project).items()}
-
-
 def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:
     """A row for each judgement, with all that is known of how it came about.
 
@@ -73,7 +42,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
         project: whose.
         history: also what was corrected later, and what was said of an item that came a second time.
     """
-    decisions = rulings(connection, project)
+    decisions, talk = rulings(connection, project), KINDS[project.kind].goes_on is not None
     for one in done(connection, project):
         if one.repeat and not history:
             continue
@@ -89,7 +58,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                     {"text": completion.text, "model": completion.model, **completion.details}
                     for completion in one.item.completions
                 ],
-                **({"turns": _turns(one)} if KINDS[project.kind].goes_on else {}),
+                **({"turns": [{name: getattr(turn, name) for name in TURN} for turn in one.turns]} if talk else {}),
                 "shown": one.shown,
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
@@ -103,36 +72,29 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
             }
 
 
-def _turns(assignment: Assignment) -> list[dict[str, Any]]:
-    fields = ("message", "replies", "shown", "taken", "said", "replied")
-    return [{name: getattr(turn, name) for name in fields} for turn in assignment.turns]
-
-
 def told(connection: Connection, project: Project) -> Told:
-    """All that was said, as in `first`, as they say it now."""
-    every, said, talk = items(connection, project), first(connection, project), KINDS[project.kind].goes_on is not None
-    answers = [(one.item.name, one.user.name, one.judgements[-1].answer) for one in said]
+    """Answers for training: what annotators say now of items that they met for the first time.
+
+    Attention-check items are excluded.
+    """
+    said = [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
     return Told(
         project.kind,
-        {item.name: item.prompt for item in every},
-        {item.name: {completion.number: completion.text for completion in item.completions} for item in every},
-        {item.name: {completion.number: completion.model for completion in item.completions} for item in every},
-        answers,
-        rankings(connection, project),
-        [choice for one in said for choice in _choices(one)] if talk else [],
+        {item.name: item for item in items(connection, project)},
+        [(one.item.name, one.user.name, one.judgements[-1].answer) for one in said],
+        [choice for one in said for choice in _choices(one)],
         rules_of(project),
         rulings(connection, project),
-        decided(connection, project),
     )
 
 
 def _choices(assignment: Assignment) -> Iterator[Choice]:
-    for turn, read, choice in conversations.chosen_at(assignment):
+    """Each turn of a conversation that has a choice, with what the model had read."""
+    who = assignment.user.name
+    for turn, choice in zip(assignment.turns, choices(assignment), strict=False):
         replies = {number: conversations.reply_of(turn, number) for number in sorted(turn.shown)}
-        texts = {number: reply["text"] for number, reply in replies.items()}
-        models = {number: reply["model"] for number, reply in replies.items()}
-        name = f"{assignment.item.name}, {assignment.user.name}, turn {turn.number + 1}"
-        yield Choice(name, assignment.user.name, read, texts, choice, models)
+        name = f"{assignment.item.name}, {who}, turn {turn.number + 1}"
+        yield Choice(name, who, conversations.transcript(turn), replies, choice)
 
 
 def _seconds(assignment: Assignment) -> float:

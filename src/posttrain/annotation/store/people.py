@@ -9,7 +9,6 @@ import hmac
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -19,8 +18,7 @@ from posttrain.annotation.store.database import record
 from posttrain.annotation.store.tables import Invite, Member, Session, User, now
 from posttrain.errors import UserError
 
-Role = Literal["annotator", "manager"]
-ROLES: tuple[Role, ...] = ("annotator", "manager")
+ROLES = ("annotator", "manager")
 
 SHORTEST = 8  # letters of a password
 _NAME = re.compile(r"[\w.@+-][\w.@+ -]{0,78}[\w.@+-]|[\w.@+-]")
@@ -45,7 +43,7 @@ def _in(time: timedelta) -> str:
 
 def invite(
     connection: Connection,
-    role: Role,
+    role: str,
     *,
     project: int | None = None,
     uses: int = 1,
@@ -183,20 +181,12 @@ def known(connection: Connection, name: str, password: str) -> User | None:
     return user if user and right and not user.disabled else None
 
 
-class Entry(NamedTuple):
-    """What a browser keeps of its session."""
-
-    cookie: str
-    csrf: str
-
-
-def enter(connection: Connection, user: User, *, days: float = 30) -> Entry:
-    """Begin a session."""
-    entry = Entry(secrets.token_urlsafe(32), secrets.token_urlsafe(24))
-    expires = _in(timedelta(days=days))
-    connection.add(Session(digest=_digest(entry.cookie), csrf=entry.csrf, user_id=user.id, expires=expires))
+def enter(connection: Connection, user: User, *, days: float = 30) -> str:
+    """Begin a session; returns its cookie."""
+    cookie, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(24)
+    connection.add(Session(digest=_digest(cookie), csrf=csrf, user_id=user.id, expires=_in(timedelta(days=days))))
     record(connection, user.id, "enter", user.name)
-    return entry
+    return cookie
 
 
 def session(connection: Connection, cookie: str) -> Session | None:

@@ -165,7 +165,7 @@ class ProjectStatistics:
                 User.name.label("annotator"),
             )
             .join(Assignment, Assignment.id == Judgement.assignment_id)
-            .join(Item, Item.id == Assignment.item_id)
+            .join(Assignment.item)
             .join(User, User.id == Assignment.user_id)
         )
         # + 0: SQLite is not to look for the project's items first, but at the last few judgements
@@ -202,7 +202,7 @@ class ProjectStatistics:
         """How many items each annotator has skipped without a judgement, of all who were given one."""
         unsaid = and_(Assignment.state == "skipped", ~Assignment.judgements.any())
         query = select(User.name, func.sum(case((unsaid, 1), else_=0)))
-        query = query.join(Assignment, Assignment.user_id == User.id).join(Item, Item.id == Assignment.item_id)
+        query = query.join(Assignment, Assignment.user_id == User.id).join(Assignment.item)
         query = query.where(Item.project_id == self.number).group_by(User.id, User.name)
         return {name: int(count) for name, count in connection.execute(query.order_by(func.min(Assignment.id)))}
 
@@ -211,14 +211,11 @@ class StatisticsCache:
     """The statistics of every project of a store, kept in memory from one page to the next."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._projects: dict[int, ProjectStatistics] = {}
 
     def read(self, connection: Connection, project: Project) -> Statistics:
         """The statistics of a project as they are now."""
-        with self._lock:
-            kept = self._projects.setdefault(project.id, ProjectStatistics(project.id))
-        return kept.read(connection, project)
+        return self._projects.setdefault(project.id, ProjectStatistics(project.id)).read(connection, project)
 
     def warm(self, store: Store) -> None:
         """Read all projects once, so that the first page does not wait for it."""

@@ -1,14 +1,14 @@
 """Projects, their items, and progress."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Assignment, Completion, Item, Member, Project, User
+from posttrain.annotation.store.tables import Assignment, Item, Member, Project
 from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question, instructions, storable
 
 MOST_ANNOTATORS = 100
@@ -97,18 +97,7 @@ def names_of_items(connection: Connection, name: str) -> set[str]:
     return set(connection.scalars(asked))
 
 
-class NewItem(NamedTuple):
-    """An item to add."""
-
-    name: str
-    prompt: Sequence[Mapping[str, str]]  # messages
-    completions: Sequence[tuple[str, str, Mapping[str, Any]]]  # text, model, and what else is known of each
-    details: Mapping[str, Any]
-    expected: Mapping[str, Any] | None = None  # its answer, where the item is there to see who pays attention
-    priority: float = 0.0
-
-
-def add_items(connection: Connection, project: Project, items: Sequence[NewItem], *, by: int | None = None) -> int:
+def add_items(connection: Connection, project: Project, items: Sequence[Item], *, by: int | None = None) -> int:
     """Add items; those of a name that is there already are left as they are. Returns how many are new.
 
     Raises:
@@ -128,27 +117,16 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
             raise Refused(f"{has}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
         try:
             prompt = (said["content"] for said in item.prompt)
-            completions = (word for text, model, _ in item.completions for word in (text, model))
+            completions = (word for one in item.completions for word in (one.text, one.model))
             for word in (item.name, *prompt, *completions):
                 storable(word)
         except NoAnswer as problem:
             raise Refused(f"item {item.name!a}: {problem}") from problem
-        texts = {number: text for number, (text, _, _) in enumerate(item.completions)}
-        expected = item.expected and kind.check(item.expected, Question(texts, attributes_of(project)))
-        connection.add(
-            Item(
-                project_id=project.id,
-                name=item.name,
-                prompt=[dict(message) for message in item.prompt],
-                details=dict(item.details),
-                expected=expected or None,
-                priority=item.priority,
-                completions=[
-                    Completion(number=number, text=text, model=model, details=dict(details))
-                    for number, (text, model, details) in enumerate(item.completions)
-                ],
-            )
-        )
+        if item.expected:
+            texts = {one.number: one.text for one in item.completions}
+            item.expected = kind.check(item.expected, Question(texts, attributes_of(project)))
+        item.project_id = project.id
+    connection.add_all(new)
     record(connection, by, "add items", project.name, items=len(new))
     return len(new)
 
@@ -167,39 +145,17 @@ class Progress(NamedTuple):
 
 def progress(connection: Connection, project: Project) -> Progress:
     """Count it; an item that comes a second time counts once, and one whose answer is known does not count."""
-    plain = (Item.project_id == project.id, Item.expected.is_(None))
-    items = connection.scalar(select(func.count()).select_from(Item).where(*plain)) or 0
-    done = (
-        select(Assignment.item_id, func.count().label("times"))
-        .join(Item, Item.id == Assignment.item_id)
-        .where(*plain, Assignment.state == "done", ~Assignment.repeat)
-        .group_by(Assignment.item_id)
-        .subquery()
-    )
-    enough = case((done.c.times > project.annotators_per_item, project.annotators_per_item), else_=done.c.times)
-    judged = connection.scalar(select(func.coalesce(func.sum(enough), 0))) or 0
-    whole = connection.scalar(select(func.count()).where(done.c.times >= project.annotators_per_item)) or 0
-    skipped = (
-        select(func.count(Assignment.id))
-        .join(Item, Item.id == Assignment.item_id)
-        .where(*plain, Assignment.state == "skipped")
-    )
-    members = (
-        select(func.count())
-        .select_from(Member)
-        .join(User, User.id == Member.user_id)
-        .where(Member.project_id == project.id)
-    )
-    known = select(func.count(Item.id)).where(Item.project_id == project.id, Item.expected.is_not(None))
-    return Progress(
-        items,
-        connection.scalar(known) or 0,
-        items * project.annotators_per_item,
-        int(judged),
-        whole,
-        connection.scalar(skipped) or 0,
-        connection.scalar(members) or 0,
-    )
+    here, wanted = Item.project_id == project.id, project.annotators_per_item
+    every, known = connection.execute(select(func.count(Item.id), func.count(Item.expected)).where(here)).one()
+    plain = select(func.count().label("times")).select_from(Assignment).join(Assignment.item)
+    plain = plain.where(here, Item.expected.is_(None))
+    judged = plain.where(Assignment.state == "done", ~Assignment.repeat).group_by(Assignment.item_id).subquery()
+    times = case((judged.c.times > wanted, wanted), else_=judged.c.times)
+    done, whole = connection.execute(select(func.sum(times), func.sum(case((times == wanted, 1), else_=0)))).one()
+    skipped = connection.scalar(plain.where(Assignment.state == "skipped")) or 0
+    members = connection.scalar(select(func.count()).where(Member.project_id == project.id)) or 0
+    items = every - known
+    return Progress(items, known, items * wanted, int(done or 0), int(whole or 0), skipped, members)
 
 
 def everything(connection: Connection) -> list[Project]:

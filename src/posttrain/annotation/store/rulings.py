@@ -1,7 +1,7 @@
 """Adjudication: managers decide items on which annotators disagree; the decision is the consensus."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store import exports
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.project_statistics import Dispute
 from posttrain.annotation.store.tables import Item, Project, Ruling, User
 from posttrain.annotation.store.work import Changed, asked
 from posttrain.annotation.task_kinds import KINDS
@@ -24,15 +23,7 @@ def decidable(project: Project) -> bool:
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Store a manager's ruling: the first on an item, or a correction.
-
-    Args:
-        connection: within a write.
-        item: the decided item.
-        user: the manager.
-        sent: the answer, as an annotator would give it.
-        sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
-        version: how many decisions the page knew of.
+    """Store a manager's ruling: the first on an item, or a correction. Arguments are as those of `work.answer`.
 
     Raises:
         Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
@@ -60,21 +51,6 @@ def rule(
     record(connection, user.id, "rule", f"item {item.id}", version=version + 1, answer=answer)
     connection.flush()
     return ruling
-
-
-class Disputed(NamedTuple):
-    """An item on which annotators do not agree."""
-
-    item: Item
-    agreement: float  # Kendall's W, or the share of those who say what most say
-    decided: str  # by whom; "" if undecided
-
-
-def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disputed]:
-    """The items that these are about."""
-    items = connection.scalars(select(Item).where(Item.id.in_([one.item for one in disputes])))
-    of = {item.id: item for item in items}
-    return [Disputed(of[one.item], one.agreement, one.decided) for one in disputes]
 
 
 def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:

@@ -22,11 +22,17 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON, list[int]: JSON, list[dict[str, str]]: JSON}
 
 
-class User(Base):
+class Numbered(Base):
+    """A table whose rows are known by their number."""
+
+    __abstract__ = True
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class User(Numbered):
     """A user: annotator or manager."""
 
     __tablename__ = "users"
-    id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(80), unique=True)
     role: Mapped[str] = mapped_column(String(20))  # annotator or manager
     password: Mapped[str] = mapped_column(String(200))  # scrypt, with its salt and cost
@@ -34,11 +40,10 @@ class User(Base):
     disabled: Mapped[bool] = mapped_column(default=False)
 
 
-class Session(Base):
+class Session(Numbered):
     """A login session."""
 
     __tablename__ = "sessions"
-    id: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)  # SHA-256 of the cookie, which is nowhere else
     csrf: Mapped[str] = mapped_column(String(64))
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
@@ -47,11 +52,10 @@ class Session(Base):
     user: Mapped[User] = relationship(lazy="joined")
 
 
-class Invite(Base):
+class Invite(Numbered):
     """An invitation link."""
 
     __tablename__ = "invites"
-    id: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     role: Mapped[str] = mapped_column(String(20))
     project_id: Mapped[int | None] = mapped_column(ForeignKey("projects.id"))
@@ -63,11 +67,10 @@ class Invite(Base):
     """For the first manager: it ends when there is one."""
 
 
-class Project(Base):
+class Project(Numbered):
     """One kind of question, with its instructions, asked of some people about some items."""
 
     __tablename__ = "projects"
-    id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(80), unique=True)
     kind: Mapped[str] = mapped_column(String(20))
     instructions: Mapped[str] = mapped_column(Text)
@@ -87,7 +90,7 @@ class Member(Base):
     joined: Mapped[str] = mapped_column(String(32), default=now)
 
 
-class Item(Base):
+class Item(Numbered):
     """An annotation item: a prompt, and its completions."""
 
     __tablename__ = "items"
@@ -95,11 +98,10 @@ class Item(Base):
         UniqueConstraint("project_id", "name"),
         Index("items_to_give", "project_id", "given", "priority"),
     )
-    id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
     name: Mapped[str] = mapped_column(String(200))  # as the data calls it
     prompt: Mapped[list[dict[str, str]]]  # messages
-    details: Mapped[dict[str, Any]]  # whatever else came with it
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # whatever else came with it
     expected: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # the answer, where it is known
     priority: Mapped[float] = mapped_column(default=0.0)  # the higher, the sooner
     given: Mapped[int] = mapped_column(default=0)  # to how many annotators it is, or was and is judged
@@ -114,20 +116,19 @@ class Item(Base):
         return str(self.details.get("topic") or self.name)
 
 
-class Completion(Base):
+class Completion(Numbered):
     """One of the completions of an item."""
 
     __tablename__ = "completions"
     __table_args__ = (UniqueConstraint("item_id", "number"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
     number: Mapped[int]
     text: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(String(200))  # hidden from annotators
-    details: Mapped[dict[str, Any]]
+    model: Mapped[str] = mapped_column(String(200), default="")  # hidden from annotators
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class Assignment(Base):
+class Assignment(Numbered):
     """An item assigned to an annotator."""
 
     __tablename__ = "assignments"
@@ -135,7 +136,6 @@ class Assignment(Base):
         UniqueConstraint("item_id", "user_id", "repeat"),
         Index("assignments_of", "user_id", "state"),
     )
-    id: Mapped[int] = mapped_column(primary_key=True)
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"))
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     repeat: Mapped[bool] = mapped_column(default=False)  # they have judged it before
@@ -149,12 +149,11 @@ class Assignment(Base):
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.version", lazy="selectin")
 
 
-class Judgement(Base):
+class Judgement(Numbered):
     """An annotator's answer; the highest version is current."""
 
     __tablename__ = "judgements"
     __table_args__ = (UniqueConstraint("assignment_id", "version"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignments.id"))
     version: Mapped[int]
     answer: Mapped[dict[str, Any]]
@@ -163,12 +162,11 @@ class Judgement(Base):
     said: Mapped[str] = mapped_column(String(32), default=now)
 
 
-class Turn(Base):
+class Turn(Numbered):
     """Of a conversation with a model: what the annotator says, and two replies to it."""
 
     __tablename__ = "turns"
     __table_args__ = (UniqueConstraint("assignment_id", "number"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
     assignment_id: Mapped[int] = mapped_column(ForeignKey("assignments.id"))
     number: Mapped[int]  # from 0
     message: Mapped[str] = mapped_column(Text)
@@ -181,12 +179,11 @@ class Turn(Base):
     assignment: Mapped[Assignment] = relationship(back_populates="turns")
 
 
-class Ruling(Base):
+class Ruling(Numbered):
     """A manager's ruling on an item with disagreement; the highest version is current."""
 
     __tablename__ = "rulings"
     __table_args__ = (UniqueConstraint("item_id", "version"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"))
     version: Mapped[int]
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
@@ -196,11 +193,10 @@ class Ruling(Base):
     user: Mapped[User] = relationship()
 
 
-class Event(Base):
+class Event(Numbered):
     """Audit log: a row for every write."""
 
     __tablename__ = "audit"
-    id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[str] = mapped_column(String(32), default=now)
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id"))
     action: Mapped[str] = mapped_column(String(40))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Select, func, select, update
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store.database import one_by_one, record
@@ -35,9 +35,8 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
     where there is nothing else at all).
     """
     one_by_one(connection, project.id)
-    begun = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    begun = begun.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "open")
-    if (found := connection.scalar(begun.order_by(Assignment.id))) is not None:
+    begun = given_of(project, Assignment.user_id == user.id, Assignment.state == "open")
+    if (found := connection.scalar(begun)) is not None:
         return found
     again = _again(connection, project, user)
     item = again or _new(connection, project, user)
@@ -75,14 +74,18 @@ def _count(connection: Connection, *which: ColumnElement[bool]) -> int:
     return connection.scalar(select(func.count(Item.id)).where(*which)) or 0
 
 
+def given_of(project: Project, *which: ColumnElement[bool]) -> Select[Assignment]:
+    """A project's assignments, the oldest first."""
+    query = select(Assignment).join(Assignment.item).where(Item.project_id == project.id, *which)
+    return query.order_by(Assignment.id)
+
+
 def _release(connection: Connection, project: Project) -> int:
     """Release stale assignments, which may still be answered. Returns their number."""
     before = (datetime.now(UTC) - HELD).isoformat(timespec="milliseconds")
-    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    query = query.where(Item.project_id == project.id, Assignment.state == "open", Assignment.given < before)
-    query = query.where(Assignment.id.not_in(select(Turn.assignment_id).where(Turn.said >= before)))
-    query = query.where(Assignment.id.not_in(select(Judgement.assignment_id).where(Judgement.said >= before)))
-    held = connection.scalars(query).all()
+    recent = (select(table.assignment_id).where(table.said >= before) for table in (Turn, Judgement))
+    stale = (Assignment.given < before, *(Assignment.id.not_in(query) for query in recent))
+    held = connection.scalars(given_of(project, Assignment.state == "open", *stale)).all()
     for one in held:
         one.state = "lapsed"
         one.item.given -= not one.repeat
@@ -95,9 +98,7 @@ def _again(connection: Connection, project: Project, user: User) -> Item | None:
     """An item that they have judged some time ago, if one is due a second time."""
     if not project.repeat_share:
         return None
-    mine = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    mine = mine.where(Item.project_id == project.id, Assignment.user_id == user.id).order_by(Assignment.id)
-    given = connection.scalars(mine).all()
+    given = connection.scalars(given_of(project, Assignment.user_id == user.id)).all()
     first = [one for one in given if one.state == "done" and not one.repeat]
     twice = {one.item_id for one in given if one.repeat}  # those that were skipped, too
     if len(twice) >= project.repeat_share * len(first) or len(first) <= APART:
@@ -217,15 +218,13 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
     """An annotator's answers in a project, the latest first."""
-    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     seen = Assignment.state.in_(("done", "skipped")) | Assignment.judgements.any()
-    query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, seen)
-    return list(connection.scalars(query.order_by(Assignment.id.desc())))
+    return list(connection.scalars(given_of(project, Assignment.user_id == user.id, seen)))[::-1]
 
 
 def so_far(connection: Connection, project: Project, user: User, number: int) -> tuple[int, int | None]:
     """Number of items a user has answered in a project, and the last answered one before assignment `number`."""
     done = (Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
-    count = select(func.count(Assignment.id)).join(Item, Item.id == Assignment.item_id).where(*done)
-    before = select(func.max(Assignment.id)).join(Item, Item.id == Assignment.item_id)
+    count = select(func.count(Assignment.id)).join(Assignment.item).where(*done)
+    before = select(func.max(Assignment.id)).join(Assignment.item)
     return connection.scalar(count) or 0, connection.scalar(before.where(*done, Assignment.id < number))

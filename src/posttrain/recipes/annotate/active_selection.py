@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import cast
 
-from posttrain.annotation.acquisition import WORTH
-from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.acquisition import WORTH, worth
+from posttrain.annotation.store.tables import Item
 from posttrain.errors import RewardError, UserError, unknown
+from posttrain.recipes.annotate.forms import Import
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.session import Progress
 from posttrain.training.resolve_model import saved_model
@@ -15,64 +16,68 @@ RANDOM, MOVED = "random", "moved"
 WAYS = (RANDOM, *WORTH, MOVED)
 
 
-def check_choice(way: str, *, ask: int, reward_model: str, models: str, kl_from: str) -> None:
+def check_choice(config: Import) -> None:
     """Refuse options that do not go together, before anything is read or sampled.
 
     Raises:
         UserError: says which, and what to type.
     """
+    way = config.choose
     if way not in WAYS:
         raise unknown("way to choose", way, WAYS)
-    if ask < 0:
-        raise UserError(f"--ask must be 0 or more; got {ask}")
-    if not ask and (way != RANDOM or reward_model or kl_from):
+    if config.ask < 0:
+        raise UserError(f"--ask must be 0 or more; got {config.ask}")
+    if not config.ask and (way != RANDOM or config.reward_model or config.kl_from):
         raise UserError("--choose, --reward-model and --kl-from need the number of items to select: pass --ask")
-    if way in WORTH and not reward_model:
+    if way in WORTH and not config.reward_model:
         raise UserError(f"--choose {way} needs a reward-model ensemble: pass --reward-model")
-    if reward_model and way not in WORTH:
+    if config.reward_model and way not in WORTH:
         raise UserError(
             f"--choose {way} uses no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
         )
-    if kl_from and way != MOVED:
+    if config.kl_from and way != MOVED:
         raise UserError(f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}")
-    if way == MOVED and not (kl_from and models):
+    if way == MOVED and not (config.kl_from and config.models):
         raise UserError(
             "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, "
             "and the earlier one with --kl-from"
         )
 
 
-def scores(
-    items: Sequence[NewItem], reward_model: str, *, precision: str, quiet: bool
-) -> list[list[tuple[float, ...]]]:
-    """Of each item the scores of its completions, each by every member.
+def worths(config: Import, items: Sequence[Item], quiet: bool) -> list[float]:
+    """What it is worth to ask each item; at random they are worth the same.
 
     Raises:
-        UserError: an item has nothing to compare or is too long, or the members cannot disagree.
+        UserError: an item has nothing to compare or is too long, or the members of an ensemble cannot disagree.
     """
+    if config.choose == MOVED:
+        return [item.details[MOVED]["kl"] for item in items]
+    if config.choose == RANDOM:
+        return [0.0] * len(items)
     short = next((item.name for item in items if len(item.completions) < 2), None)
     if short is not None:
         raise UserError(f"item '{short}' has fewer than two completions, which an ensemble needs to compare")
-    saved = saved_model(reward_model)
-    scorer = load_scorer(saved.where, precision=precision)
+    saved = saved_model(config.reward_model)
+    scorer = load_scorer(saved.where, precision=config.precision)
     if scorer.model.members < 2:
         raise UserError(
-            f"the reward model {reward_model} has one member; train an ensemble with reward-model --ensemble 5"
+            f"the reward model {config.reward_model} has one member; train an ensemble with reward-model --ensemble 5"
         )
     if not scorer.model.comparable:
         raise UserError(
-            f"the scores of {reward_model} are not calibrated, so the information gain is "
+            f"the scores of {config.reward_model} are not calibrated, so the information gain is "
             "unknown; train it with held-out pairs (--eval-share)"
         )
-    found: list[list[tuple[float, ...]]] = []
+    found: list[float] = []
     with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
         for done, item in enumerate(items, 1):
             prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
             try:
-                found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
+                told = scorer([[*prompt, Message("assistant", one.text)] for one in item.completions])
             except RewardError as problem:
                 raise UserError(
                     f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
                 ) from problem
+            found.append(worth(told, config.choose))
             progress.step(done)
     return found

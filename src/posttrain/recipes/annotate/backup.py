@@ -11,7 +11,6 @@ and put the copy in place of annotation.db. A PostgreSQL database is backed up b
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from posttrain.annotation.store.backup import back_up
 from posttrain.recipes.annotate.forms import Backup
@@ -23,10 +22,6 @@ class BackupResult:
 
     path: Path
     judgements: int
-
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return {"path": self.path, "judgements": self.judgements}
 
     def lines(self) -> list[str]:
         """The same for people."""

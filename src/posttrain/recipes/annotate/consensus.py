@@ -8,15 +8,15 @@ their number, groups of equally good ones, best first.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from posttrain.annotation import agreement
-from posttrain.annotation.aggregation import METHODS, method
+from posttrain.annotation.aggregation import method
 from posttrain.annotation.agreement import Annotator
 from posttrain.annotation.consensus import Agreed, agree
 from posttrain.annotation.rankings import load_rankings
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
 from posttrain.recipes.annotate.forms import Consensus
 
 SHOWN = 20  # items in the table for people
@@ -37,7 +37,7 @@ class ConsensusResult:
         return {
             "method": self.method,
             "items": [_item(one) for one in self.items],
-            "annotators": [_annotator(one) for one in self.annotators],
+            "annotators": [asdict(one) | {"evidence": one.evidence} for one in self.annotators],
             "alpha": self.alpha,
             "kendall_w": self.kendall_w,
         }
@@ -61,8 +61,6 @@ def run(config: Consensus) -> ConsensusResult:
     """Read the judgements and find what they say together."""
     if not config.file:
         raise UserError("a file of annotations is required: posttrain annotate consensus FILE.jsonl")
-    if config.method not in METHODS:
-        raise unknown("method", config.method, METHODS)
     beliefs = method(config.method)
     rankings = load_rankings(config.file)
     agreed = agree(rankings, beliefs(rankings))
@@ -86,18 +84,6 @@ def _item(one: Agreed) -> dict[str, Any]:
         found["strengths"] = {str(i): value for i, value in sorted(one.belief.strengths.items())}
         found["standard_errors"] = {str(i): value for i, value in sorted(one.belief.errors.items())}
     return found
-
-
-def _annotator(one: Annotator) -> dict[str, Any]:
-    return {
-        "annotator": one.annotator,
-        "items": one.items,
-        "agreement": one.agreement,
-        "with_others": one.with_others,
-        "interval": one.interval,
-        "noisy": one.noisy,
-        "evidence": one.evidence,
-    }
 
 
 def _shown(value: float | None) -> str:

@@ -31,10 +31,6 @@ class Exported:
     path: Path
     rows: int
 
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return {"path": self.path, "rows": self.rows}
-
     def lines(self) -> list[str]:
         """The same for people."""
         return [f"{self.rows:,} rows in {self.path}"]

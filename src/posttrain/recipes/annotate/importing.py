@@ -19,22 +19,22 @@ people have judged; typed again, as many more.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-from posttrain.annotation.acquisition import choose, worth
+from posttrain.annotation.acquisition import choose
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
-from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
 from posttrain.errors import UserError
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model
-from posttrain.recipes.annotate.active_selection import MOVED, RANDOM, check_choice, scores
+from posttrain.recipes.annotate.active_selection import MOVED, check_choice, worths
 from posttrain.recipes.annotate.forms import Import
 from posttrain.recipes.annotate.item_rows import item_of, spoken
 from posttrain.rollouts.policy import load_policy
@@ -54,10 +54,6 @@ class Imported:
     skipped: int  # for which too few different completions were sampled
     unasked: int = 0  # that were left for later
 
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
         """The same for people."""
         more = f", {self.there:,} were there already" if self.there else ""
@@ -72,13 +68,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
         raise UserError("--project is required; it is created if missing")
     if not config.dataset:
         raise UserError("--dataset is required: a file, folder, glob or hub id")
-    check_choice(
-        config.choose,
-        ask=config.ask,
-        reward_model=config.reward_model,
-        models=config.models,
-        kl_from=config.kl_from,
-    )
+    check_choice(config)
     store = open_store(config.store)
     with store.read() as connection:
         names = projects.names_of_items(connection, config.project)
@@ -111,21 +101,11 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     return Imported(config.project, added, len(items) - len(new), skipped, len(new) - len(chosen))
 
 
-def _worth_asking(config: Import, items: Sequence[NewItem], quiet: bool) -> list[NewItem]:
+def _worth_asking(config: Import, items: Sequence[Item], quiet: bool) -> list[Item]:
     """Those to ask now, and all that are there to see who pays attention."""
     free = [item for item in items if item.expected is None]
-    asked = {free[place].name for place in choose(_worths(config, free, quiet), config.ask, seed=config.seed)}
+    asked = {free[place].name for place in choose(worths(config, free, quiet), config.ask, seed=config.seed)}
     return [item for item in items if item.expected is not None or item.name in asked]
-
-
-def _worths(config: Import, items: Sequence[NewItem], quiet: bool) -> list[float]:
-    """What it is worth to ask each item; at random they are worth the same."""
-    if config.choose == MOVED:
-        return [item.details[MOVED]["kl"] for item in items]
-    if config.choose == RANDOM:
-        return [0.0] * len(items)
-    told = scores(items, config.reward_model, precision=config.precision, quiet=quiet)
-    return [worth(members, config.choose) for members in told]
 
 
 def _text(file: str, what: str) -> str:
@@ -138,14 +118,14 @@ def _text(file: str, what: str) -> str:
         raise UserError(f"cannot read the {what} in '{file}': {problem}") from problem
 
 
-def _given(config: Import, kind: str) -> list[NewItem]:
+def _given(config: Import, kind: str) -> list[Item]:
     rows = read_rows(config.dataset, limit=config.limit)
     if config.columns:
         rows = map_columns(rows, parse_columns(config.columns))
     return [item_of(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows]
 
 
-def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> tuple[list[NewItem], int]:
+def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> tuple[list[Item], int]:
     """Items with completions of every model; what says the same as another one is left out.
 
     Of those that are there already nothing is sampled: they come back empty, to be counted.
@@ -168,48 +148,37 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
         fitting(tasks, one.where, title=one.title)
         if earlier is not None:
             refuse_incomparable(earlier.where, one.where, tasks, config.max_new_tokens)
-    said: list[list[_Said]] = [[] for _ in tasks]
+    said: list[list[tuple[Completion, float]]] = [[] for _ in tasks]
     for model, one in saved.items():
-        for index, answer in _sample(config, model, one, earlier, tasks, quiet):
-            said[index].append(answer)
+        for place, answer in enumerate(_sample(config, model, one, earlier, tasks, quiet)):
+            said[place // config.completions].append(answer)
     items = [
         _item_of(config, task, answers, earlier)
         for task, answers in zip(tasks, said, strict=True)
-        if len({answer.text for answer in answers}) >= fewest
+        if len({answer.text for answer, _ in answers}) >= fewest
     ]
-    known = [NewItem(task.id, [], [], {}) for task in every if task.id in there]
+    known = [Item(name=task.id) for task in every if task.id in there]
     return known + items, len(tasks) - len(items)
 
 
-class _Said(NamedTuple):
-    """An answer that was sampled."""
-
-    text: str
-    model: str
-    details: Mapping[str, Any]
-    moved: float  # along it from the earlier model, in nats; 0 where there is none
-
-
-def _item_of(config: Import, task: Task, answers: Sequence[_Said], earlier: SavedModel | None) -> NewItem:
+def _item_of(
+    config: Import, task: Task, answers: Sequence[tuple[Completion, float]], earlier: SavedModel | None
+) -> Item:
     """Each text once, by the model that said it first; how far the models have moved is told by all of them."""
     details: dict[str, Any] = {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}}
     if earlier is not None:
-        details[MOVED] = {"from": earlier.title, "kl": fmean(answer.moved for answer in answers)}
-    first: dict[str, _Said] = {}
-    for answer in answers:
+        details[MOVED] = {"from": earlier.title, "kl": fmean(moved for _, moved in answers)}
+    first: dict[str, Completion] = {}
+    for answer, _ in answers:
+        answer.number = len(first)
         first.setdefault(answer.text, answer)
-    return NewItem(
-        task.id,
-        spoken(task.id, task.prompt),
-        [(one.text, one.model, one.details) for one in first.values()],
-        details,
-    )
+    return Item(name=task.id, prompt=spoken(task.id, task.prompt), completions=list(first.values()), details=details)
 
 
 def _sample(
     config: Import, model: str, saved: SavedModel, earlier: SavedModel | None, tasks: Sequence[Task], quiet: bool
-) -> list[tuple[int, _Said]]:
-    """A model's answers, each with the place of its task."""
+) -> list[tuple[Completion, float]]:
+    """A model's answers, task by task, each with how far the model has moved along it, in nats; 0 from no model."""
     policy = load_policy(saved.where, precision=config.precision)
     beside: dict[str, Any] = {"dtype": policy.model.dtype, "device": str(policy.model.device)}
     before = None if earlier is None else load_model(earlier.where, **beside)  # now: it may be none that writes
@@ -228,15 +197,14 @@ def _sample(
                 read, said = [request.token_ids for request in requests], [done.token_ids for done in found]
                 moved = kl_from(before, policy.model, read, said, on_tokens=progress.tokens)
     return [
-        # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
         (
-            index,
-            _Said(
-                policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
-                model,
-                {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
-                nats,
+            Completion(
+                # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
+                text=policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
+                model=model,
+                details={"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
             ),
+            nats,
         )
-        for (index, _), done, nats in zip(asked, found, moved, strict=True)
+        for done, nats in zip(found, moved, strict=True)
     ]

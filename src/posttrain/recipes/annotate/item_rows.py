@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.store.tables import Completion, Item
 from posttrain.data import Row
 from posttrain.errors import DataError
 from posttrain.types import Message
@@ -11,7 +11,7 @@ from posttrain.types import Message
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
 
-def item_of(row: Row, *, talk: bool) -> NewItem:
+def item_of(row: Row, *, talk: bool) -> Item:
     """The item that a row describes; in one for people who talk with a model, they say the first word.
 
     Raises:
@@ -34,7 +34,15 @@ def item_of(row: Row, *, talk: bool) -> NewItem:
     if isinstance(priority, bool) or not isinstance(priority, int | float):
         raise row.fail(f"field 'priority' must be a number; got {priority!r}")
     details = {key: value for key, value in row.fields.items() if key not in _READ}
-    return NewItem(str(name), prompt, [_completion(row, one) for one in value], details, expected, float(priority))
+    completions = [_completion(row, one, number) for number, one in enumerate(value)]
+    return Item(
+        name=str(name),
+        prompt=prompt,
+        completions=completions,
+        details=details,
+        expected=None if expected is None else dict(expected),
+        priority=float(priority),
+    )
 
 
 def spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -48,13 +56,9 @@ def spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
-def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
-    if isinstance(value, str):
-        return value, "", {}
-    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
-        return (
-            value["text"],
-            str(value.get("model", "")),
-            {k: v for k, v in value.items() if k not in ("text", "model")},
-        )
-    raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
+def _completion(row: Row, value: Any, number: int) -> Completion:
+    said = {"text": value} if isinstance(value, str) else value
+    if not isinstance(said, Mapping) or not isinstance(said.get("text"), str):
+        raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
+    details = {key: word for key, word in said.items() if key not in ("text", "model")}
+    return Completion(number=number, text=said["text"], model=str(said.get("model", "")), details=details)

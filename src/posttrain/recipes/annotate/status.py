@@ -4,49 +4,28 @@ posttrain annotate status
 posttrain annotate status --project helpful --json
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from posttrain.annotation.store import projects
-from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.database import Connection, open_store
 from posttrain.annotation.store.project_statistics import statistics_of
+from posttrain.annotation.store.tables import Project
 from posttrain.recipes.annotate.forms import Status
 
 
 @dataclass(frozen=True)
-class ProjectStatus:
-    """One project."""
-
-    project: str
-    kind: str
-    items: int
-    known: int
-    wanted: int
-    judged: int
-    whole: int
-    skipped: int
-    annotators: int
-    alpha: float | None
-    kendall_w: float | None
-    disputed: int  # items on which people do not agree, and of which nobody has decided
-
-
-@dataclass(frozen=True)
 class StatusResult:
-    """All that were asked for."""
+    """All projects that were asked for: counts, agreement, and how many disputed items nobody has decided."""
 
-    projects: list[ProjectStatus]
-
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return {"projects": [asdict(project) for project in self.projects]}
+    projects: list[dict[str, Any]]
 
     def lines(self) -> list[str]:
         """The same for people."""
         return [
-            f"{one.project}: {one.judged} of {one.wanted} judgements, {one.whole} of {one.items} items whole, "
-            f"{one.skipped} skipped, {one.annotators} people, alpha {_shown(one.alpha)}, W {_shown(one.kendall_w)}, "
-            f"{one.disputed} disputed"
+            f"{one['project']}: {one['judged']} of {one['wanted']} judgements, {one['whole']} of {one['items']} items "
+            f"whole, {one['skipped']} skipped, {one['annotators']} people, alpha {_shown(one['alpha'])}, "
+            f"W {_shown(one['kendall_w'])}, {one['disputed']} disputed"
             for one in self.projects
         ] or ["no project yet"]
 
@@ -55,21 +34,19 @@ def run(config: Status) -> StatusResult:
     """Count."""
     with open_store(config.store).read() as connection:
         chosen = [projects.find(connection, config.project)] if config.project else projects.everything(connection)
-        found: list[ProjectStatus] = []
-        for project in chosen:
-            together = statistics_of(connection, project)
-            counts = projects.progress(connection, project)._asdict()
-            found.append(
-                ProjectStatus(
-                    project.name,
-                    project.kind,
-                    **counts,
-                    alpha=together.alpha,
-                    kendall_w=together.kendall_w,
-                    disputed=sum(not one.decided for one in together.disputes),
-                )
-            )
-    return StatusResult(found)
+        return StatusResult([_status(connection, project) for project in chosen])
+
+
+def _status(connection: Connection, project: Project) -> dict[str, Any]:
+    together = statistics_of(connection, project)
+    return {
+        "project": project.name,
+        "kind": project.kind,
+        **projects.progress(connection, project)._asdict(),
+        "alpha": together.alpha,
+        "kendall_w": together.kendall_w,
+        "disputed": sum(not one.decided for one in together.disputes),
+    }
 
 
 def _shown(value: float | None) -> str:

@@ -49,8 +49,7 @@ def run(config: Users) -> UsersResult:
                 people.lock(connection, name, disabled)
         if config.invite:
             project = projects.find(connection, config.project).id if config.project else None
-            role = "manager" if config.invite == "manager" else "annotator"
-            secret = people.invite(connection, role, project=project, uses=config.uses, days=config.days)
+            secret = people.invite(connection, config.invite, project=project, uses=config.uses, days=config.days)
             link = f"{config.url.rstrip('/')}/invite/{secret}"
         users = [
             {"name": user.name, "role": user.role, "created": user.created, "disabled": user.disabled}
