@@ -10,12 +10,13 @@ import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
 from posttrain.docstrings import field_docstrings
 from posttrain.errors import UserError, unknown
+from posttrain.options.groups import as_words
 from posttrain.runs.config_file import RENAMED
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
@@ -122,10 +123,17 @@ def _unchecked(form: type, *, described: bool) -> type:
     """
     texts = field_docstrings(form)
     helps = {
-        name: Annotated[kind, tyro.conf.arg(help=texts[name])] for name, kind in kinds_of(form).items() if name in texts
+        name: Annotated[_typed(kind), tyro.conf.arg(help=texts[name])]
+        for name, kind in kinds_of(form).items()
+        if name in texts
     }
     doc = form.__doc__ if described else ""
     return type(form.__name__, (form,), {"__doc__": doc, "__annotations__": helps, "__post_init__": lambda self: None})
+
+
+def _typed(kind: Any) -> Any:
+    """The type of what is typed for a field: of one that may be a table, text."""
+    return str if any(get_origin(option) is Mapping for option in alternatives(kind)) else kind
 
 
 def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str) -> list[dict[str, Any]]:
@@ -146,7 +154,8 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             if key not in kinds:
                 raise _unknown_key(key, value, section, sections, origin)
             with contextlib.suppress(TypeError):
-                values[key] = _loaded(value, kinds[key])
+                loaded = _loaded(value, kinds[key])
+                values[key] = as_words(key, loaded) if isinstance(loaded, Mapping) else loaded
                 continue
             expected = _expected(kinds[key])
             raise UserError(f"{origin}: '{key}' must be {expected}; got {value!r}{_quoted(value, kinds[key])}")
@@ -174,6 +183,8 @@ def _loaded(value: Any, kind: Any) -> Any:
         inner = get_args(option)
         if get_origin(option) is Literal and value in inner:
             return value
+        if get_origin(option) is Mapping and isinstance(value, dict):
+            return cast("dict[str, Any]", value)
         if get_origin(option) is tuple and isinstance(value, list):
             return tuple(_loaded(item, inner[0]) for item in value)
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -268,6 +279,8 @@ def _expected(kind: Any) -> str:
 def _named(option: Any) -> str:
     if get_origin(option) is Literal:
         return f"one of {', '.join(map(str, get_args(option)))}"
+    if get_origin(option) is Mapping:
+        return "a table"
     if get_origin(option) is tuple:
         return f"a list, each {_expected(get_args(option)[0])}"
     return _NAMES.get(option, "a value")

@@ -1,10 +1,11 @@
 """Tokenizer loading. The one file of this room that imports transformers."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from posttrain.data.template_args import parse_template_args, with_defaults
 from posttrain.errors import ModelError, TemplateError, first_line
 
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
@@ -46,17 +47,21 @@ class ChatTokenizer(Protocol):
         ...
 
 
-def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
+def load_tokenizer(
+    name: str | Path, chat_template: str = "", template_args: str | Mapping[str, object] = ""
+) -> ChatTokenizer:
     """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.
 
     Args:
         name: of the folder, or the hub id.
         chat_template: a Jinja file whose template takes the place of the tokenizer's own, also where it is saved.
+        template_args: arguments of the template, such as `enable_thinking=false`, saved with it (`template_args.py`).
 
     Raises:
         ModelError: the folder has no tokenizer, there is no such folder or hub id, the hub cannot be reached, or a
             token has no row in the embedding of the model beside it.
         TemplateError: the template cannot be read, or is none.
+        UserError: an argument that the template does not have.
     """
     from transformers import AutoTokenizer  # takes seconds: not every command needs it
 
@@ -81,6 +86,8 @@ def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
     if chat_template:
         tokenizer.chat_template = _read_template(chat_template)
         _try(cast(ChatTokenizer, tokenizer), chat_template)
+    if (args := parse_template_args(template_args)) and tokenizer.chat_template:
+        tokenizer.chat_template = with_defaults(tokenizer.chat_template, args, tokenizer.special_tokens_map)
     return cast(ChatTokenizer, tokenizer)
 
 

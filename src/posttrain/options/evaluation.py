@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
+from posttrain.options.groups import Ensemble, Judges, Playing, Rendering, TemplateArgs
 
 SAMPLES = 8  # of each task, by default
 
@@ -256,7 +256,7 @@ class DataShow(Rendering):
 
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(TemplateArgs):
     """Check the correctness contract on your model and machine."""
 
     HELP: ClassVar[Mapping[str, str]] = {
