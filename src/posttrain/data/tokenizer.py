@@ -3,48 +3,17 @@
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from posttrain.data.template_args import parse_template_args, with_defaults
 from posttrain.errors import ModelError, TemplateError, first_line
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as ChatTokenizer
+else:
+    ChatTokenizer = Any  # its import takes seconds: not every command needs it
+
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-
-
-class ChatTokenizer(Protocol):
-    """The interface of a Hugging Face fast tokenizer that is used here."""
-
-    chat_template: Any
-    eos_token_id: Any
-    all_special_ids: Any
-    pad_token_id: Any
-    pad_token: Any
-    backend_tokenizer: Any  # of the library tokenizers
-    added_tokens_decoder: Any  # id -> AddedToken, with `content` and `special`
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Render a conversation."""
-        ...
-
-    def encode(self, text: Any, **options: Any) -> Any:
-        """Text to token ids."""
-        ...
-
-    def decode(self, token_ids: Any, **options: Any) -> Any:
-        """Token ids to text."""
-        ...
-
-    def convert_ids_to_tokens(self, ids: Any) -> Any:
-        """Token ids as the tokenizer spells them."""
-        ...
-
-    def get_vocab(self) -> dict[str, int]:
-        """The id of each token, added ones among them."""
-        ...
-
-    def save_pretrained(self, save_directory: Any, **options: Any) -> Any:
-        """Write its files into a folder."""
-        ...
 
 
 def load_tokenizer(

@@ -61,7 +61,7 @@ def critic_for(options: _Criticised, model: LanguageModel) -> tuple[Critic, Mast
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         moment_bits=OPTIMIZERS[options.optim],
-        embedding=made.embedding,
+        embedding=made.body.embedding,
         offload=options.offload_optimizer,
     )
     return made, optimizer
