@@ -98,6 +98,8 @@ def kinds_of(form: type) -> dict[str, Any]:
 
 
 def _plain(kind: Any) -> Any:
+    if any(get_origin(one) is Mapping for one in alternatives(kind)) and get_origin(kind) is not Annotated:
+        return str | dict
     if get_origin(kind) is not Annotated or is_positional(kind):
         return kind
     named = next((mark.name for mark in get_args(kind)[1:] if isinstance(mark, Kind)), "")

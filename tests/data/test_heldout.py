@@ -123,7 +123,7 @@ def test_rows_of_one_prompt_in_other_layouts_stay_together():
 
 def test_what_cannot_be_divided():
     for share in (0, 1, -0.1):
-        with pytest.raises(UserError, match=f"`heldout` must be a share above 0 and below 1; got {share}"):
+        with pytest.raises(UserError, match=f"the share to hold out must be above 0 and below 1; got {share}"):
             split(SUMS, heldout=share)
     with pytest.raises(UserError, match=r"a held-out share of 0\.2 of 2 rows leaves nothing to"):
         split(SUMS[:2])

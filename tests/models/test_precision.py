@@ -24,21 +24,21 @@ def forget():
 def test_what_is_clearly_faster_is_chosen(monkeypatch, wide, narrow, chosen):
     times = {torch.float32: wide, torch.bfloat16: narrow}
     monkeypatch.setattr(precision, "product_seconds", lambda *dtypes: [times[dtype] for dtype in dtypes])
-    assert precision.fastest_dtype("cpu") is chosen
+    assert precision.fastest("cpu").dtype is chosen
 
 
 def test_it_is_measured_once(monkeypatch):
     measured = []
     monkeypatch.setattr(precision, "product_seconds", lambda *dtypes: measured.append(dtypes) or [1.0, 1.0])
-    precision.fastest_dtype("cpu")
-    precision.fastest_dtype("cpu")
+    precision.fastest("cpu")
+    precision.fastest("cpu")
     assert measured == [(torch.float32, torch.bfloat16)]
 
 
 @pytest.mark.parametrize(("supported", "chosen"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_a_gpu_says_itself_what_it_can(monkeypatch, supported, chosen):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
-    assert precision.fastest_dtype("cuda") is chosen
+    assert precision.fastest("cuda").dtype is chosen
 
 
 def test_the_measure_is_the_least_of_each_in_turn_after_a_warm_up(monkeypatch):

@@ -3,6 +3,10 @@
 import doctest
 import json
 import re
+import tomllib
+from dataclasses import replace
+from datetime import date
+from functools import partial
 
 import pytest
 
@@ -10,6 +14,7 @@ from posttrain.cli import main
 from posttrain.data import ChatFormat, in_memory, load_demonstrations, load_tokenizer
 from posttrain.errors import UserError
 from posttrain.options.training import PairOptions
+from posttrain.parsing import Section, parse
 from posttrain.recipes.data_show import DataShow, _dropped, result, run
 from posttrain.recipes.sft import SFT
 from posttrain.recipes.sft import run as train
@@ -195,3 +200,31 @@ def test_a_chat_template_of_ones_own(model, tmp_path):
     found = run(DataShow(in_memory(ROWS[:1]), model, chat_template=str(tmp_path / "plain.jinja")))
     assert text(found) == "[user]1+1?<|im_end|>[assistant]2<|im_end|>" and found.learned == 2
     assert found.lines()[1:3] == ["    [user]1+1?<|im_end|>[assistant]", "  > 2<|im_end|>"]
+
+
+def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_config(model, tmp_path):
+    (tmp_path / "mood.jinja").write_text(
+        "{% for m in messages %}[{{ mood | default('calm') }}:{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}[{{ mood | default('calm') }}:assistant]{% endif %}"
+    )
+    (tmp_path / "sft.toml").write_text('[template_args]\nmood = "gay"\n')
+    sections = [Section("options", DataShow, table="")]
+    words = {"program": "posttrain", "about": "", "origin": "sft.toml"}
+    read = partial(parse, sections=sections, file=tomllib.loads((tmp_path / "sft.toml").read_text()), **words)
+    (table,), (typed,) = read([]), read(["--template-args", "mood=gay"])
+    assert table.template_args == DataShow(template_args={"mood": "gay"}).template_args == "'mood=\"gay\"'"
+    assert typed.template_args == "mood=gay"
+    for one in (table, typed):
+        config = replace(one, dataset=in_memory(ROWS[:1]), model=model, chat_template=str(tmp_path / "mood.jinja"))
+        assert text(run(config)) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
+        assert run(config).learned == 2
+    with pytest.raises(UserError, match=r"`template_args` has a value that is no JSON: .* date"):
+        DataShow(template_args={"mood": date(2026, 1, 1)})
+    with pytest.raises(UserError, match="unknown name of `template_args` 'moo'; did you mean 'mood'"):
+        run(replace(config, template_args="moo=gay"))
+    sft = SFT(in_memory(ROWS[:1]), model, steps=1, examples_per_step=1, precision="float32", template_args="mood=gay")
+    trained = train(replace(sft, chat_template=config.chat_template), output=tmp_path / "run", quiet=True).run
+    assert tomllib.loads((trained / "config.toml").read_text())["template_args"] == "mood=gay"
+    assert (
+        text(run(DataShow(in_memory(ROWS[:1]), str(trained)))) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
+    )

@@ -51,7 +51,7 @@ def test_an_update_is_that_of_the_equation_sequence_by_sequence(kind):
         batch, told = policy_batch(groups(), ALGORITHM, context=context_of(model, critic=trained, microbatch_tokens=9))
         found = policy_step(model, optimizer, ALGORITHM, batch, lr=0.0, microbatch_tokens=9, critic=trained)
         # by hand: the state before each token, its value, GAE, one scale for the batch
-        judge = plain if kind is TrunkCritic else other.critic._model
+        judge = plain if kind is TrunkCritic else other.critic.body
         weight, bias = (p for name, p in other.critic.parameters() if name.startswith("head."))
         parts, advantages, rewarded = [], [], [r for rewards in REWARDS for r in rewards]
         spoken = [words for members in SPOKEN for words in members]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, cast, final
 
 from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze, words_of
 from posttrain.data.token_ends import token_ends
@@ -71,7 +71,7 @@ class ChatFormat:
         added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         named = {int(t) for t in stop_ids}
         if tokenizer.eos_token_id is not None:
-            named.add(int(tokenizer.eos_token_id))
+            named.add(int(cast(Any, tokenizer.eos_token_id)))
         texts = {token: str(entry.content) for token, entry in added.items()}
         texts |= {token: self._renderer.decode([token]) for token in named if token not in texts}
         markers = sorted((text for text in texts.values() if text.strip()), key=len, reverse=True)

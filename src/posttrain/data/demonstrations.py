@@ -1,28 +1,20 @@
 """Loading demonstrations: conversations for SFT."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from posttrain.data.given import Source
-from posttrain.data.loaded import Loaded
+from posttrain.data.loaded import Loaded, Reading, read_all
 from posttrain.data.meaning import is_empty
-from posttrain.data.mixtures import mix
 from posttrain.data.rows import Row
-from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
 from posttrain.data.trees import best_conversation, gathered_trees, is_tree
 from posttrain.types import Message
 
 
 def load_demonstrations(
-    source: Source,
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    system: str | None = None,
-    prompt_template: str = "{prompt}",
-    seed: int = 0,
+    source: Source, *, system: str | None = None, prompt_template: str = "{prompt}", **reading: Unpack[Reading]
 ) -> Loaded[tuple[Message, ...]]:
     """The conversations of a data set, each with at least one assistant message.
 
@@ -32,26 +24,21 @@ def load_demonstrations(
     Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called.
 
     Args:
-        source: a file, folder, hub id, or the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`).
-        split: which part; "train" unless said otherwise.
-        columns: new name -> name in the data.
-        limit: the most conversations, from the first.
+        source: as in `read_all`.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
-        seed: which rows of a mixture are repeated.
+        **reading: which rows.
 
     Raises:
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
     """
-    found = Loaded[tuple[Message, ...]]()
 
-    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Message, ...]]:
-        rows = gathered_trees(read_rows(part, split=split, columns=columns, limit=limit))
-        rows = [best_conversation(row) if is_tree(row) else row for row in rows]
-        return found.usable(rows, lambda row: [dress(conversation_in(row), system, prompt_template)])
+    def gather(rows: Sequence[Row]) -> list[Row]:
+        return [best_conversation(row) if is_tree(row) else row for row in gathered_trees(rows)]
 
-    found += mix(source, load, columns=columns, limit=limit, seed=seed)
-    return found
+    return read_all(
+        source, lambda row: [dress(conversation_in(row), system, prompt_template)], gather=gather, **reading
+    )
 
 
 def conversation_in(row: Row) -> tuple[Message, ...]:

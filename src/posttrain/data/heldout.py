@@ -36,7 +36,7 @@ def split(
         (70, 11)
     """
     if not 0 < heldout < 1:
-        raise UserError(f"`heldout` must be a share above 0 and below 1; got {heldout}")
+        raise UserError(f"the share to hold out must be above 0 and below 1; got {heldout}")
     tasks = [Task(_asked(row), answer=row.fields) for row in numbered(rows)]
     learned, held = hold_out(tasks, heldout, seed)
     return [task.answer for task in learned], [task.answer for task in held]

@@ -1,10 +1,13 @@
 """What readers make of rows, with what they left out and which columns they did not read."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypedDict, TypeVar, Unpack
 
+from posttrain.data.given import Source
+from posttrain.data.mixtures import mix
 from posttrain.data.public_layouts import own_rows
 from posttrain.data.rows import Row
+from posttrain.data.sources import read_rows
 from posttrain.errors import DataError, described
 
 T = TypeVar("T")
@@ -75,3 +78,47 @@ class Loaded(list[T]):
     def notes(self) -> list[str]:
         """What to tell the user of columns that were not read."""
         return [f"not read: {', '.join(self.unread)}"] if self.unread else []
+
+
+class Reading(TypedDict, total=False):
+    """Which rows of a source are read.
+
+    Attributes:
+        split: which part; "train" unless said otherwise.
+        columns: new name -> name in the data.
+        limit: the most rows, from the first.
+        seed: which rows of a mixture are repeated.
+    """
+
+    split: str | None
+    columns: Mapping[str, str] | None
+    limit: int | None
+    seed: int
+
+
+def read_all(
+    source: Source,
+    read: Callable[[Row], Sequence[T]],
+    *,
+    gather: Callable[[Sequence[Row]], Sequence[Row]] = list,
+    together: Callable[[list[T]], Sequence[Sequence[T]]] = lambda items: [[item] for item in items],
+    **reading: Unpack[Reading],
+) -> Loaded[T]:
+    """What `Loaded.usable` makes of the rows of a source, or of each part of a mixture.
+
+    Args:
+        source: a file, folder, hub id, the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`).
+        read: what a row becomes; raises `Unusable`.
+        gather: joins rows of a part before they are read.
+        together: the items of a part that stay together in a mixture, and count once.
+        **reading: which rows.
+    """
+    found, split = Loaded[T](), reading.get("split")
+
+    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> Sequence[Sequence[T]]:
+        return together(found.usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read))
+
+    columns, limit, seed = reading.get("columns"), reading.get("limit"), reading.get("seed", 0)
+    for items in mix(source, load, columns=columns, limit=limit, seed=seed):
+        found += items
+    return found

@@ -1,20 +1,18 @@
 """Loading preferences: pairs, and single responses labelled good or bad."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.given import Source
 from posttrain.data.layouts import gathered, layout_of
-from posttrain.data.loaded import Loaded, Unusable
+from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.meaning import BAD, GOOD, is_empty
-from posttrain.data.mixtures import mix
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.rows import Row, after, typed
-from posttrain.data.sources import read_rows
 from posttrain.data.structures import list_in
 from posttrain.data.tasks import dress
 from posttrain.data.trees import gathered_trees
@@ -22,19 +20,15 @@ from posttrain.types import Judgement, Message, Preference
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
 _SAME = "'chosen' and 'rejected' are the same tokens"
-T = TypeVar("T")
 
 
 def load_preferences(
     source: Source,
     *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
     ties: bool = False,
-    seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> Loaded[Preference]:
     r"""The preferences of a data set.
 
@@ -58,15 +52,11 @@ def load_preferences(
     to learn, and the row is left out, unless `ties`.
 
     Args:
-        source: a file, folder, hub id, or the rows themselves (see `load_rows`), or a mixture of them (see `mixtures`),
-            in which preferences about one prompt that follow each other stay together and count once.
-        split: which part; "train" unless said otherwise.
-        columns: new name -> name in the data.
-        limit: the most rows, from the first.
+        source: as in `read_all`. Preferences about one prompt that follow each other stay together in a mixture.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
         ties: read the ties, and leave out all others.
-        seed: which preferences of a mixture are repeated.
+        **reading: which rows.
 
     Raises:
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
@@ -76,15 +66,7 @@ def load_preferences(
         _refuse_others(row, ties)
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
-    found = Loaded[Preference]()
-
-    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Preference, ...]]:
-        rows = gathered_trees(gathered(read_rows(part, split=split, columns=columns, limit=limit)))
-        return together(found.usable(rows, read))
-
-    for group in mix(source, load, columns=columns, limit=limit, seed=seed):
-        found += group
-    return found
+    return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), together=together, **reading)
 
 
 def _refuse_others(row: Row, ties: bool) -> None:
@@ -101,14 +83,7 @@ def _is_tie(row: Row) -> bool:
 
 
 def load_judgements(
-    source: Source,
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    system: str | None = None,
-    prompt_template: str = "{prompt}",
-    seed: int = 0,
+    source: Source, *, system: str | None = None, prompt_template: str = "{prompt}", **reading: Unpack[Reading]
 ) -> Loaded[tuple[Judgement, ...]]:
     """The judgements of a data set, row by row: of single responses, or both of a pair.
 
@@ -124,7 +99,7 @@ def load_judgements(
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
         ]
 
-    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed, gather=_gathered)
+    return read_all(source, read, gather=_gathered, **reading)
 
 
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
@@ -135,26 +110,6 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
         Judgement(p.prompt, p.chosen, True, *about, p.chosen_calls),
         Judgement(p.prompt, p.rejected, False, *about, p.rejected_calls),
     )
-
-
-def mixed_usable(
-    source: Source,
-    read: Callable[[Row], Sequence[T]],
-    *,
-    split: str | None,
-    columns: Mapping[str, str] | None,
-    limit: int | None,
-    seed: int,
-    gather: Callable[[Sequence[Row]], Sequence[Row]] = list,
-) -> Loaded[T]:
-    """What `Loaded.usable` makes of the rows of a source, or of each part of a mixture."""
-    found = Loaded[T]()
-
-    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[T]:
-        return found.usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read)
-
-    found += mix(source, load, columns=columns, limit=limit, seed=seed)
-    return found
 
 
 def _is_judged(row: Row) -> bool:

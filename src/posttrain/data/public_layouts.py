@@ -125,8 +125,7 @@ def _kto(row: Row) -> list[Fields]:
     named = _first(row, "label", "kto_tag")
     label = {named: row.get(named)}
     if name := _first(row, "messages", "conversations"):
-        value = row.get(name)
-        turns = as_list(row, list_in(value) if isinstance(value, str) else value, name)
+        turns = as_list(row, row.get(name), name)
         return [{"prompt": turns[:-1], "completion": turns[-1:]} | label]
     prompt = asked(row, "instruction")
     return [{"prompt": prompt, "completion": row.get("output")} | label]
@@ -223,7 +222,7 @@ def _arena(row: Row) -> list[Fields]:
 
 def _arena_turns(row: Row) -> list[Fields]:
     """`prompt` and the responses are lists of turns, as JSON; `winner_model_a`, `winner_model_b` are 0 or 1."""
-    turns = [_turns(row, name) for name in ("prompt", "response_a", "response_b")]
+    turns = [as_list(row, row.get(name), name) for name in ("prompt", "response_a", "response_b")]
     a, b = (as_number(row, typed(row.get(f"winner_model_{one}")), f"winner_model_{one}") for one in "ab")
     tie = as_number(row, typed(row.get("winner_tie") or 0), "winner_tie")
     conversations = [
@@ -235,11 +234,6 @@ def _arena_turns(row: Row) -> list[Fields]:
         for side in turns[1:]
     ]
     return pair(None, conversations[0], conversations[1], 0 if tie else a - b)
-
-
-def _turns(row: Row, name: str) -> Sequence[Any]:
-    value = row.get(name)
-    return as_list(row, list_in(value) if isinstance(value, str) else value, name)
 
 
 def _openai(row: Row) -> list[Fields]:

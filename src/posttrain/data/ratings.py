@@ -4,15 +4,15 @@ A row without any rating is dropped; a missing attribute is left out of its row.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.fields import as_answer, as_list, as_mapping, as_text
 from posttrain.data.given import Source
 from posttrain.data.layouts import turns_of
-from posttrain.data.loaded import Loaded, Unusable
+from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.packing import Graded
-from posttrain.data.preferences import mixed_usable, responses_to
+from posttrain.data.preferences import responses_to
 from posttrain.data.rows import Row
 from posttrain.data.tasks import dress
 from posttrain.types import Message, Rated
@@ -21,14 +21,7 @@ HELPSTEER = ("helpfulness", "correctness", "coherence", "complexity", "verbosity
 
 
 def load_ratings(
-    source: Source,
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    system: str | None = None,
-    prompt_template: str = "{prompt}",
-    seed: int = 0,
+    source: Source, *, system: str | None = None, prompt_template: str = "{prompt}", **reading: Unpack[Reading]
 ) -> Loaded[Rated]:
     """The rated responses of a data set.
 
@@ -51,7 +44,7 @@ def load_ratings(
             raise Unusable("it has no rating, or no text")
         return found
 
-    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed)
+    return read_all(source, read, **reading)
 
 
 def graded_of(chat: ChatFormat, rated: Rated) -> Graded:

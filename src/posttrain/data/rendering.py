@@ -83,7 +83,8 @@ class Renderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decoded token ids, special ones included."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        shown = self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return cast(str, shown)
 
     def hide_all_but_tags(self, text: str) -> str:
         """What an assistant says, with placeholders for special tokens other than tags such as `<think>`."""
@@ -133,13 +134,14 @@ class Renderer:
     def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool, **more: Any) -> str:
         schemas = [self._ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
         with_tools = dict.fromkeys(self._tools_as, schemas) if schemas else {}
-        return self.tokenizer.apply_chat_template(
+        rendered = self.tokenizer.apply_chat_template(
             [self._fields(message, as_text) for message in messages],
             tokenize=False,
             add_generation_prompt=generate,
             **with_tools,
             **(self.options | more),
         )
+        return cast(str, rendered)
 
     def _fields(self, message: Message, as_text: bool) -> dict[str, Any]:
         """A message as templates know it, without what it does not have: they ask whether a field is defined."""

@@ -1,62 +1,36 @@
 """Tokenizer loading. The one file of this room that imports transformers."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from posttrain.data.template_args import parse_template_args, with_defaults
 from posttrain.errors import ModelError, TemplateError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as ChatTokenizer
+else:
+    ChatTokenizer = Any  # its import takes seconds: not every command needs it
 
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
-class ChatTokenizer(Protocol):
-    """The interface of a Hugging Face fast tokenizer that is used here."""
-
-    chat_template: Any
-    eos_token_id: Any
-    all_special_ids: Any
-    pad_token_id: Any
-    pad_token: Any
-    backend_tokenizer: Any  # of the library tokenizers
-    added_tokens_decoder: Any  # id -> AddedToken, with `content` and `special`
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Render a conversation."""
-        ...
-
-    def encode(self, text: Any, **options: Any) -> Any:
-        """Text to token ids."""
-        ...
-
-    def decode(self, token_ids: Any, **options: Any) -> Any:
-        """Token ids to text."""
-        ...
-
-    def convert_ids_to_tokens(self, ids: Any) -> Any:
-        """Token ids as the tokenizer spells them."""
-        ...
-
-    def get_vocab(self) -> dict[str, int]:
-        """The id of each token, added ones among them."""
-        ...
-
-    def save_pretrained(self, save_directory: Any, **options: Any) -> Any:
-        """Write its files into a folder."""
-        ...
-
-
-def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
+def load_tokenizer(
+    name: str | Path, chat_template: str = "", template_args: str | Mapping[str, object] = ""
+) -> ChatTokenizer:
     """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.
 
     Args:
         name: of the folder, or the hub id.
         chat_template: a Jinja file whose template takes the place of the tokenizer's own, also where it is saved.
+        template_args: arguments of the template, such as `enable_thinking=false`, saved with it (`template_args.py`).
 
     Raises:
         ModelError: the folder has no tokenizer, there is no such folder or hub id, the hub cannot be reached, or a
             token has no row in the embedding of the model beside it.
         TemplateError: the template cannot be read, or is none.
+        UserError: an argument that the template does not have.
     """
     from transformers import AutoTokenizer  # takes seconds: not every command needs it
 
@@ -81,6 +55,8 @@ def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
     if chat_template:
         tokenizer.chat_template = _read_template(chat_template)
         _try(cast(ChatTokenizer, tokenizer), chat_template)
+    if (args := parse_template_args(template_args)) and tokenizer.chat_template:
+        tokenizer.chat_template = with_defaults(tokenizer.chat_template, args, tokenizer.special_tokens_map)
     return cast(ChatTokenizer, tokenizer)
 
 

@@ -4,44 +4,15 @@ Shape letters: M learned tokens of a packed row, D hidden width.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.rounding import wide_dtype
-
-
-class Critic(Protocol):
-    """A value function."""
-
-    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
-        """One number for each learned token of a row, [M], wide.
-
-        `states` [M, D] are the policy's, from which those tokens are predicted, if available.
-        """
-        ...
-
-    def values_alone(self, row: Packed) -> Tensor:
-        """The same, with gradients for the critic's own parameters only."""
-        ...
-
-    def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """The critic's own parameters, by name: those that its optimiser holds."""
-        ...
-
-    @property
-    def body(self) -> LanguageModel:
-        """The model that it computes with: the policy's, or its own."""
-        ...
-
-    @property
-    def embedding(self) -> Tensor:
-        """The input embedding of its network."""
-        ...
 
 
 class _Head(nn.Module):
@@ -58,46 +29,59 @@ class _Head(nn.Module):
         return nn.functional.linear(states.to(self.weight.dtype), self.weight, self.bias)[:, 0]
 
 
-class TrunkCritic:
-    """A value head on the policy's trunk, which the value loss trains too: no second network."""
+class Critic(ABC):
+    """A value function.
 
-    def __init__(self, model: LanguageModel) -> None:
-        self._model, self._head = model, _Head(model)
+    Attributes:
+        body: the model that it computes with: the policy's, or its own.
+    """
+
+    def __init__(self, body: LanguageModel) -> None:
+        self.body, self._head = body, _Head(body)
+
+    @abstractmethod
+    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
+        """One number for each learned token of a row, [M], wide.
+
+        `states` [M, D] are the policy's, from which those tokens are predicted, if available.
+        """
+
+    @abstractmethod
+    def values_alone(self, row: Packed) -> Tensor:
+        """The same, with gradients for the critic's own parameters only."""
+
+    @abstractmethod
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The critic's own parameters, by name: those that its optimiser holds."""
+
+
+class TrunkCritic(Critic):
+    """A value head on the policy's trunk, which the value loss trains too: no second network."""
 
     def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
         """The head's, on the policy's states; those are computed if they are not given."""
-        return self._head(self._model.learned_states(row) if states is None else states)
+        return self._head(self.body.learned_states(row) if states is None else states)
 
     def values_alone(self, row: Packed) -> Tensor:
         """The trunk is read without a gradient."""
         with torch.no_grad():
-            states = self._model.learned_states(row)
+            states = self.body.learned_states(row)
         return self._head(states)
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The head."""
         return list(self._head.named_parameters(prefix="head"))
 
-    @property
-    def body(self) -> LanguageModel:
-        """The policy's."""
-        return self._model
 
-    @property
-    def embedding(self) -> Tensor:
-        """The policy's."""
-        return self._model.embedding
-
-
-class OwnCritic:
+class OwnCritic(Critic):
     """A separate network, initialised from the policy; with an adapter if the policy has one."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model, self._head = copy.deepcopy(model), _Head(model)
+        super().__init__(copy.deepcopy(model))
 
     def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
         """The head's, on states of the critic's own."""
-        return self._head(self._model.learned_states(row))
+        return self._head(self.body.learned_states(row))
 
     def values_alone(self, row: Packed) -> Tensor:
         """All of it is the critic's own."""
@@ -105,19 +89,9 @@ class OwnCritic:
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Head and network; its output embedding only where that is the input's too."""
-        unused = () if self._model.network.get_input_embeddings().weight is self._model.head else (self._model.head,)
-        network = [(f"network.{name}", p) for name, p in self._model.trainable() if all(p is not u for u in unused)]
+        unused = () if self.body.network.get_input_embeddings().weight is self.body.head else (self.body.head,)
+        network = [(f"network.{name}", p) for name, p in self.body.trainable() if all(p is not u for u in unused)]
         return [*self._head.named_parameters(prefix="head"), *network]
-
-    @property
-    def body(self) -> LanguageModel:
-        """Its own."""
-        return self._model
-
-    @property
-    def embedding(self) -> Tensor:
-        """Its own."""
-        return self._model.embedding
 
 
 CRITICS: Mapping[str, Callable[[LanguageModel], Critic]] = MappingProxyType({"trunk": TrunkCritic, "own": OwnCritic})

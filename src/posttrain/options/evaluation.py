@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
-from posttrain.options.groups import Ensemble, Judges, Playing, Rendering
+from posttrain.options.groups import Ensemble, Judges, Playing, Rendering, TemplateArgs
 from posttrain.options.kinds import EngineName, Environment, Judge, Model, Rewards, Rows
 from posttrain.options.option import Form, Range, given
 
@@ -267,7 +267,7 @@ class DataShow(Rendering):
 
 
 @dataclass(frozen=True)
-class Verify(Form):
+class Verify(TemplateArgs):
     """Check the correctness contract on your model and machine."""
 
     HELP: ClassVar[Mapping[str, str]] = {

@@ -3,6 +3,9 @@
 Neither torch nor transformers is imported in this room: `--help`, a wrong option and what a job may set need none.
 """
 
+import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -125,7 +128,30 @@ class HeldOut(Form):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rendering(Form):
+class TemplateArgs(Form):
+    """Arguments of the chat template."""
+
+    template_args: str | Mapping[str, object] = ""
+    """Arguments of the chat template: NAME=VALUE words, such as "enable_thinking=false". In TOML and Python a table
+    too. A value is JSON, or else text. Saved with the model."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.template_args, Mapping):
+            object.__setattr__(self, "template_args", as_words("template_args", self.template_args))
+        super().__post_init__()
+
+
+def as_words(option: str, table: Mapping[str, object]) -> str:
+    """A table of an option as it would be typed; raises `UserError` for a value that JSON has not."""
+    try:
+        words = [f"{name}={json.dumps(value, ensure_ascii=False, allow_nan=False)}" for name, value in table.items()]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"`{option}` has a value that is no JSON: {error}") from error
+    return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendering(TemplateArgs):
     """How rows become prompts."""
 
     system: Annotated[str | None, Job(text=True)] = None

@@ -188,6 +188,8 @@ def expected(kind: Any) -> str:
 def _named(option: Any) -> str:
     if get_origin(option) is Literal:
         return f"one of {', '.join(map(str, get_args(option)))}"
+    if get_origin(option) is Mapping:
+        return "a table"
     if get_origin(option) is tuple:
         return f"a list, each {expected(get_args(option)[0])}"
     return _NAMES.get(option, "a value")
@@ -197,6 +199,8 @@ def is_one(value: Any, kind: Any) -> bool:
     """Whether a value is of this type; a whole number is a number, and a bool is none."""
     if get_origin(kind) is tuple:
         return isinstance(value, tuple | list)
+    if get_origin(kind) is Mapping:
+        return isinstance(value, Mapping)
     if kind is float:
         return type(value) in (int, float)
     return type(value) is kind if kind in (int, bool) else isinstance(value, kind)

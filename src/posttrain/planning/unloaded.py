@@ -31,7 +31,7 @@ def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *,
     """
     saved = began_from(options.model, resume)
     shape = read_shape(saved.where, scored=scored)
-    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), options.chat_template))
+    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), options.chat_template, options.template_args))
     return Unloaded(shape, chat, saved.notes())
 
 

@@ -184,7 +184,7 @@ def _load(config: Scoring, where: str, device: str = "auto") -> _Loaded:
         heads = with_length_head(heads, seed=config.seed)
     if config.gradient_checkpointing:
         checkpoint_layers(heads.body.network)
-    tokenizer = load_tokenizer(tokenizer_of(where), config.chat_template)
+    tokenizer = load_tokenizer(tokenizer_of(where), config.chat_template, config.template_args)
     return _Loaded(heads, ChatFormat(tokenizer, heads.body.stop_ids))
 
 

@@ -55,6 +55,7 @@ def load_policy(
     *,
     precision: str = "auto",
     chat_template: str = "",
+    template_args: str | Mapping[str, object] = "",
     lora: Lora | None = None,
     device: str = "auto",
     engine: str | Engine | MakesEngine = "embedded",
@@ -63,9 +64,9 @@ def load_policy(
 ) -> Policy:
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 
-    `chat_template` is a Jinja file in place of the tokenizer's own template, and is saved with the policy.
-    `engine` is a name in `ENGINES`, the address of a vLLM server, an object, or what makes one.
-    `precision` is float32, bfloat16, or auto: what
+    `chat_template` is a Jinja file in place of the tokenizer's own template, `template_args` are arguments of the
+    template; both are saved with the policy. `engine` is a name in `ENGINES`, the address of a vLLM server, an object,
+    or what makes one. `precision` is float32, bfloat16, or auto: what
     this machine computes faster. With `lora` a fresh adapter is trained instead of the whole model.
 
     Raises:
@@ -78,7 +79,7 @@ def load_policy(
         raise UserError(f"`engine` names {len(servers)} servers, and one process has one: leave out the others")
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
-    tokenizer = load_tokenizer(tokenizer_of(name), chat_template)
+    tokenizer = load_tokenizer(tokenizer_of(name), chat_template, template_args)
     model = load_model(name, dtype=dtype, device=device)
     if lora:
         model = add_adapter(model, lora, seed=seed)

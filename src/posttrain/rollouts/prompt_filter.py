@@ -1,6 +1,6 @@
 """Prompt-length filter, applied before weights are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
@@ -17,6 +17,7 @@ def fitting(
     max_prompt_tokens: int | None = None,
     title: str = "",
     chat_template: str = "",
+    template_args: str | Mapping[str, object] = "",
 ) -> list[Task]:
     """The tasks whose prompts have at most `max_prompt_tokens` tokens and fit the context with one new token.
 
@@ -26,11 +27,13 @@ def fitting(
         max_prompt_tokens: None where nothing may be left out.
         title: what to call the model in errors.
         chat_template: a Jinja file in place of the tokenizer's own template.
+        template_args: arguments of the template.
 
     Raises:
         UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.
     """
-    chat, context = ChatFormat(load_tokenizer(tokenizer_of(model), chat_template)), read_shape(model).context
+    chat = ChatFormat(load_tokenizer(tokenizer_of(model), chat_template, template_args))
+    context = read_shape(model).context
     most = context - 1 if max_prompt_tokens is None else min(context - 1, max_prompt_tokens)
     kept: list[Task] = []
     for task in tasks:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -115,8 +115,8 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
 
 def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
     """The tokens that the template adds after the last stop token; empty if there are none."""
-    said = written(_PLAIN)
-    ids = tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False), add_special_tokens=False)
+    rendered = cast(str, tokenizer.apply_chat_template(written(_PLAIN), tokenize=False))
+    ids = tokenizer.encode(rendered, add_special_tokens=False)
     stops = [place for place, token in enumerate(ids) if token in chat.stop_ids]
     return tuple(ids[stops[-1] + 1 :]) if stops else ()
 

@@ -281,7 +281,7 @@ def _trainers(
     held = {"shards": shards_of(cluster), "offload": cluster.fsdp_offload}
     learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), **held)
     facts = learner.facts()
-    chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template, options.template_args), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
     found = Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster))
     return replace(found, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike

@@ -11,5 +11,11 @@ def trained_policy(options: TrainingOptions, where: str, **sampling: Any) -> Pol
     """Load the policy in the folder `where` for training by the options; `sampling` as in `load_policy`."""
     lora, seed = lora_of(options), options.seed
     return load_policy(
-        where, precision=options.precision, chat_template=options.chat_template, lora=lora, seed=seed, **sampling
+        where,
+        precision=options.precision,
+        chat_template=options.chat_template,
+        template_args=options.template_args,
+        lora=lora,
+        seed=seed,
+        **sampling,
     )

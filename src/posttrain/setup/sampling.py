@@ -165,7 +165,7 @@ def _set_up(
     )
     _need_groups(options, environment, heldout_environment, groups)
     room = _room(options, environment.environment, read_shape(model).context, together)
-    chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template))
+    chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
     for each in [*models, *([gold_model] if gold_model else [])]:
         each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)

@@ -47,7 +47,7 @@ def critic_for(options: RL, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         moment_bits=OPTIMIZERS[options.optim],
-        embedding=made.embedding,
+        embedding=made.body.embedding,
         offload=options.offload_optimizer,
     )
     return made, optimizer

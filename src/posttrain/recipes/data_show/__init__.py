@@ -43,7 +43,8 @@ def run(config: DataShow) -> DataShowResult:
     """Read, render and count; nothing is written."""
     _check(config)
     where = saved_model(config.model).where
-    chat, context = ChatFormat(load_tokenizer(tokenizer_of(where), config.chat_template)), read_shape(where).context
+    chat = ChatFormat(load_tokenizer(tokenizer_of(where), config.chat_template, config.template_args))
+    context = read_shape(where).context
     layout = layout_in(config) if config.layout == "auto" else config.layout
     items = _read(config, layout, config.dataset, config.limit)
     most = min(config.max_tokens, context - (layout == "rl"))

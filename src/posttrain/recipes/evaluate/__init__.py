@@ -157,6 +157,7 @@ def _load(config: Evaluate, saved: SavedModel) -> Policy:
         saved.where,
         precision=config.precision,
         chat_template=config.chat_template,
+        template_args=config.template_args,
         engine=config.engine,
         cache_gb=config.cache_gb,
     )
@@ -195,6 +196,7 @@ def _prepare(config: Evaluate) -> _Parts:
             max_prompt_tokens=config.max_prompt_tokens,
             title=saved.title,
             chat_template=config.chat_template,
+            template_args=config.template_args,
         )
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")

@@ -103,11 +103,18 @@ def run(
     elif not config.chat:
         tasks = _tasks(config, said)
         # an error before the weights are read
-        fitting(tasks, saved.where, title=saved.title, chat_template=config.chat_template)
+        fitting(
+            tasks,
+            saved.where,
+            title=saved.title,
+            chat_template=config.chat_template,
+            template_args=config.template_args,
+        )
     policy = load_policy(
         saved.where,
         precision=config.precision,
         chat_template=config.chat_template,
+        template_args=config.template_args,
         engine=config.engine,
         cache_gb=config.cache_gb,
     )

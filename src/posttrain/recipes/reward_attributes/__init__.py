@@ -120,7 +120,9 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
         width=config.gate_width,
         adapter=lora_of(config),
     )
-    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), config.chat_template), model.body.stop_ids)
+    chat = ChatFormat(
+        load_tokenizer(tokenizer_of(saved.where), config.chat_template, config.template_args), model.body.stop_ids
+    )
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)
     model.units = units_of(list(weights), graded.learned)
     compared = _compared(config, pairs, chat, model.body.context) if pairs else None

@@ -80,8 +80,9 @@ def run(config: Verify, cluster: ClusterOptions = ONE_PROCESS, *, quiet: bool = 
 
 def subject_of(config: Verify) -> Subject:
     """Load what is to be verified."""
-    policy = load_policy(config.model, precision=config.precision)
-    exact = policy if policy.model.dtype.itemsize == 4 else load_policy(config.model, precision="float32")
+    load = partial(load_policy, config.model, template_args=config.template_args)
+    policy = load(precision=config.precision)
+    exact = policy if policy.model.dtype.itemsize == 4 else load(precision="float32")
     return Subject(
         policy=policy,
         exact=exact,
