@@ -87,7 +87,11 @@ def test_arguments_are_read_as_the_types_of_the_parameters():
             "cannot read 'count' in the arguments of the environment 'game.py:Game'; expected KEY",
         ),
         ("game.py:Game", "name='a", "cannot read the arguments \"name='a\" of the environment 'game.py:Game'"),
-        ("game.py:Plain", "", "the environment 'game.py:Plain' needs the argument count, a whole number; give count=VALUE"),
+        (
+            "game.py:Plain",
+            "",
+            "the environment 'game.py:Plain' needs the argument count, a whole number; give count=VALUE",
+        ),
         ("game.py:Plain", "count=-1", "cannot be made: ValueError: count is below 0"),
         ("game.py:Plain", "count=0", "give a count above 0"),
     ],
