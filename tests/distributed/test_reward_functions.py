@@ -215,17 +215,17 @@ def test_a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored(
     process = ScoringProcess(1)
     with pytest.raises(UserError, match=r"a scorer on \S+ cannot load a reward function: .*gone.py.*does not exist"):
         process.build(
-            lambda precision: Models(), "float32", [function.source._replace(path=f"{tmp_path}/gone.py:single")]
+            lambda precision: Models(), "float32", [replace(function.source, path=f"{tmp_path}/gone.py:single")]
         )
     with pytest.raises(UserError, match="is not what the run began with; restore it"):
-        process.build(lambda precision: Models(), "float32", [function.source._replace(digest="other")])
+        process.build(lambda precision: Models(), "float32", [replace(function.source, digest="other")])
 
 
 def test_what_cannot_be_read_there_is_an_error_that_says_so(functions):
     process = ScoringProcess(1)
     process.build(lambda precision: Models(), "float32", [functions["single"].source])
     with pytest.raises(RewardError, match="reward 'single': episodes cannot be sent to a scorer, with the tasks'"):
-        process.rewards(functions["single"].source.path, 60.0, b"cno.such.module\nName\n.", frozenset())
+        process.rewards(0, 60.0, b"cno.such.module\nName\n.", frozenset())
 
 
 def test_who_waits_for_a_function_that_hangs_gets_an_error_when_all_is_stopped(cluster, functions, tmp_path):

@@ -58,16 +58,16 @@ def test_each_judge_has_its_prompt_and_the_runs_seed(models, tmp_path):
     rewards, _, _ = judged(
         "", judges=models, prompts=f"reference 'kind={tmp_path}/my prompt.txt'", sampling=sampling, seed=4
     )
-    by_name = {reward.name: reward.function for reward, _ in rewards.parts}
+    by_name = {reward.name: reward for reward, _ in rewards.parts}
     assert by_name["kind"].prompt.scale == (1.0, 2.0) and by_name["brief"].prompt.needs("reference")
     assert all((judge.seed, judge.sampling) == (4, sampling) for judge in by_name.values())
-    assert not judged("", judges=models).rewards.parts[0][0].function.prompt.needs("reference")
+    assert not judged("", judges=models).rewards.parts[0][0].prompt.needs("reference")
 
 
 def test_a_model_says_how_many_it_is_best_asked_at_once(models):
     models["kind"].at_once = 3
     rewards, _, _ = judged("", judges=models)
-    assert [judge.function.at_once for judge, _ in rewards.parts] == [3, 16]
+    assert [judge.at_once for judge, _ in rewards.parts] == [3, 16]
 
 
 @pytest.mark.parametrize(

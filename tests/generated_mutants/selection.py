@@ -106,6 +106,7 @@ TESTS_OF = {
     "session/result.py": "recipes/test_pairs.py",
     "session/samples.py": "session/test_samples.py environments/test_scored.py",
     "types.py": "test_types.py rewards/test_spans.py",
+    "arguments.py": "rewards/test_binding.py environments/test_load.py",
     "user_code.py": "rewards/test_custom.py environments/test_load.py",
 }
 

@@ -154,6 +154,5 @@ def test_without_an_address_nothing_is_kept(tmp_path):
 def test_verdicts_are_sampled_as_typed():
     typed = options(judge="a=OWNER/NAME", judge_temperature=0.3, judge_max_new_tokens=5, seed=9)
     rewards, _, _ = rewards_with(judges_in(typed), typed, "")
-    ((reward, weight),) = rewards.parts
-    judge = reward.function
+    ((judge, weight),) = rewards.parts
     assert (judge.sampling, judge.seed, weight, judge.at_once) == (Sampling(5, temperature=0.3), 9, 1.0, 256)

@@ -19,7 +19,6 @@ from posttrain.rewards import (
     JudgePrompt,
     RewardContext,
     Weighted,
-    from_function,
     read_prompt,
 )
 from posttrain.types import ChatModel, Sampling
@@ -73,7 +72,7 @@ def judged(
     """
     asked = _prompts(prompts, judges)
     found = {
-        name: from_function(Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE)))
+        name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE))
         for name, model in judges.items()
     }
     rewards, read = rewards_in(reward, found), rewards_in(gold, found)

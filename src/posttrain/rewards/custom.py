@@ -44,7 +44,7 @@ attributes, and may have
 
     patient = True             it computes as long as it takes, and has no time limit
     at_once = 16               calls of its `async` method for one completion that run at the same time; else all
-    def unreadable(tasks)      for each task, why it cannot be scored; "" if it can
+    async unreadable(tasks)    for each task, why it cannot be scored; "" if it can
 
 TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
@@ -208,7 +208,7 @@ class CustomReward:
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why it cannot be scored; empty for a function, of which that is not known in advance."""
         tell = getattr(self.function, "unreadable", None)
-        return tell(tasks) if tell else [""] * len(tasks)
+        return await tell(tasks) if tell else [""] * len(tasks)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """For each group one score per episode, or one for each seat that the function names.

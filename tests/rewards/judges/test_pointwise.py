@@ -9,16 +9,7 @@ import pytest
 
 from posttrain import background
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import (
-    CustomReward,
-    Judge,
-    JudgePrompt,
-    apart,
-    check_reward,
-    from_function,
-    parse_rewards,
-    read_prompt,
-)
+from posttrain.rewards import Judge, JudgePrompt, apart, check_reward, parse_rewards, read_prompt
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 from tests.rewards.episodes import episode, scores
 
@@ -48,9 +39,9 @@ class Says:
         return Reply(Message("assistant", self.say(message.content, seed)), self.stop, Usage(1, 1))
 
 
-def judge(say, **changes) -> CustomReward:
+def judge(say, **changes) -> Judge:
     model = say if isinstance(say, Says) else Says(say if callable(say) else lambda asked, seed: say)
-    return from_function(Judge(model, **{"prompt": SHORT, **changes}))
+    return Judge(model, **{"prompt": SHORT, **changes})
 
 
 EPISODES = [episode("a" * n, id=f"t{n}") for n in range(6)]
@@ -214,4 +205,4 @@ def test_a_full_score_does_not_say_that_a_task_is_solved():
 def test_settings_that_ask_nothing_are_refused():
     for change in ({"tries": 0}, {"at_once": 0}):
         with pytest.raises(UserError, match="1 or more"):
-            replace(judge("Score: 1").function, **change)
+            replace(judge("Score: 1"), **change)

@@ -8,9 +8,21 @@ from dataclasses import dataclass, field, replace
 
 from posttrain.errors import UserError
 from posttrain.rewards.context import seed_of
+from posttrain.rewards.custom import from_function
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.judges.verdict import score_in
-from posttrain.types import ChatModel, Episode, Message, Sampling, Score, StopReason, Task
+from posttrain.rewards.reward import EpisodeReward
+from posttrain.types import (
+    ChatModel,
+    Episode,
+    EpisodeGroup,
+    Message,
+    Sampling,
+    Score,
+    SeatScores,
+    StopReason,
+    Task,
+)
 
 VERDICT = Sampling(1024, temperature=0.0)
 _SHOWN = 200  # characters of a verdict in an explanation of why there is no score
@@ -21,8 +33,8 @@ def _default_prompt() -> JudgePrompt:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A call for `from_function` that judges an episode; its score is mapped from the prompt's scale to [0, 1].
+class Judge(EpisodeReward):
+    """Judges an episode; its score is mapped from the prompt's scale to [0, 1].
 
     A verdict without a score is resampled with another seed. After `tries` verdicts without one the reward does
     not apply to the episode. A request and its seed depend only on the run's seed, the task and the episode.
@@ -52,16 +64,22 @@ class Judge:
         if self.tries < 1 or self.at_once < 1:
             raise UserError(f"a judge needs 1 or more tries and requests at once; got {self.tries} and {self.at_once}")
 
-    def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why it cannot be judged: the prompt needs a reference answer, and there is none."""
         why = f"the prompt of judge '{self.name}' has {{reference}}, which is that answer"
         return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
+        """As in `CustomReward`: at most `at_once` episodes at a time.
+
+        After a failure no new request is sent; those in flight may finish, so that their replies can be cached.
+        """
+        return await from_function(self, self.name).score(groups)
 
     async def __call__(self, episode: Episode) -> Score:
         """The score of an episode."""
         said = [(message.role, message.text) for message in episode.messages]
         place = seed_of(self.seed, "judge", self.name, episode.task.id, repr(said))
-        text = ""
         text = ""
         asked = Message("user", self.prompt.of(episode, f"{seed_of(place, 'boundary'):016x}"))
         for attempt in range(self.tries):
