@@ -6,7 +6,7 @@ from dataclasses import replace
 from posttrain.data.loaded import Loaded
 from posttrain.data.meaning import is_empty
 from posttrain.data.mixtures import mix
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
 from posttrain.data.trees import best_conversation, gathered_trees, is_tree
@@ -53,7 +53,7 @@ def load_demonstrations(
     return found
 
 
-def conversation_in(row: Row) -> tuple[Message, ...]:
+def conversation_in(row: Record) -> tuple[Message, ...]:
     """The conversation of a row.
 
     Raises:
@@ -73,7 +73,7 @@ def conversation_in(row: Row) -> tuple[Message, ...]:
     return messages
 
 
-def _read(row: Row) -> tuple[Message, ...]:
+def _read(row: Record) -> tuple[Message, ...]:
     for field in ("messages", "conversations"):
         if field in row:
             return row.begun(row.messages(field))

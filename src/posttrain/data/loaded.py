@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from posttrain.data.public_layouts import own_rows
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.errors import DataError, described
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Loaded(list[T]):
 
     def usable(
         self,
-        rows: Iterable[Row],
-        read: Callable[[Row], Sequence[U]],
+        rows: Iterable[Record],
+        read: Callable[[Record], Sequence[U]],
         named: Collection[str] = (),
-        own: Callable[[Row], Sequence[Row]] = own_rows,
+        own: Callable[[Record], Sequence[Record]] = own_rows,
     ) -> list[U]:
         """What `read` makes of every row, without those of which nothing can be learned; it notes what was not read.
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.annotation.store.projects import NewItem
-from posttrain.data import Row
+from posttrain.data import Record
 from posttrain.errors import DataError
 from posttrain.types import Message
 
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
 
-def item_of(row: Row, *, talk: bool) -> NewItem:
+def item_of(row: Record, *, talk: bool) -> NewItem:
     """The item that a row describes; in one for people who talk with a model, they say the first word.
 
     Raises:
@@ -48,7 +48,7 @@ def spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
-def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
+def _completion(row: Record, value: Any) -> tuple[str, str, dict[str, Any]]:
     if isinstance(value, str):
         return value, "", {}
     if isinstance(value, Mapping) and isinstance(value.get("text"), str):
