@@ -200,7 +200,7 @@ def night(survived: int, noticed: int, file: str = "data/chat.py") -> Examined:
 
 
 def test_a_room_is_counted_without_what_cannot_be_imported() -> None:
-    found = [night(1, 3), night(2, 4, "data/rows.py"), night(0, 2, "cli.py"), Examined("runs/run.py", [])]
+    found = [night(1, 3), night(2, 4, "data/records.py"), night(0, 2, "cli.py"), Examined("runs/run.py", [])]
     assert counts(found) == {"data": (3, 10), "single files": (0, 2)}
     assert summary(found)[0].split()[:6] == ["data", "3", "of", "10", "survived,", "30%"]
     assert "15 planted: 3 could not be imported" in summary(found)[-1] and "9 were left" in summary(found)[-1]

@@ -12,7 +12,7 @@ from posttrain.data.convert import TARGETS
 from posttrain.data.demonstrations import conversation_in, load_demonstrations
 from posttrain.data.messages import tools_column, written
 from posttrain.data.preferences import judged_of, judgements_of, pair_of, preferences_in, ranked_of
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.tasks import dress, load_tasks, task_in
 from posttrain.errors import DataError, TemplateError
 from posttrain.types import Message, ToolCall
@@ -48,8 +48,8 @@ ROW = {
 }
 
 
-def row(**fields) -> Row:
-    return Row(fields, "data.jsonl line 17", "data.jsonl:17")
+def row(**fields) -> Record:
+    return Record(fields, "data.jsonl line 17", "data.jsonl:17")
 
 
 DIALOGUE = conversation_in(row(**ROW))

@@ -22,13 +22,13 @@ def test_the_policy_is_shown_the_prompt_once_and_its_reply_ends_the_episode():
 
 def test_scores_by_name_and_their_total():
     episodes = [Episode(TASK, (*PROMPT, Message("assistant", text))) for text in (TASK.gold, "#### 4", "4")]
-    (parts,) = asyncio.run(ENVIRONMENT.score([EpisodeGroup(TASK, tuple(episodes))]))
+    (parts,) = asyncio.run(ENVIRONMENT.reward.score_parts([EpisodeGroup(TASK, tuple(episodes))]))
     assert [{name: s.value for name, s in p.items()} for p in parts] == [
         {"tags": 1.0, "numbers": 1.0},
         {"tags": 0.0, "numbers": 1.0},
         {"tags": 0.0, "numbers": 0.0},
     ]
-    assert [ENVIRONMENT.total(p) for p in parts] == pytest.approx([2.1, 2.0, 0.0])
+    assert [ENVIRONMENT.reward.total(p) for p in parts] == pytest.approx([2.1, 2.0, 0.0])
     assert (ENVIRONMENT.outcome, parts[2]["numbers"].unparsed) == ("numbers", True)
 
 

@@ -36,7 +36,7 @@ TESTS_OF = {
     "data/messages.py": "data/test_tools.py data/test_rows.py data/test_demonstrations.py",
     "data/preferences.py": "data/test_preferences.py data/test_layouts.py",
     "data/rendering.py": "data/test_chat.py data/test_tools.py data/test_ordinary_text.py",
-    "data/rows.py": "data/test_rows.py data/test_demonstrations.py",
+    "data/records.py": "data/test_rows.py data/test_demonstrations.py",
     "data/sources.py": "data/test_sources.py data/test_mixtures.py",
     "data/tasks.py": "data/test_tasks.py data/test_mixtures.py",
     "distributed/connection.py": "distributed/test_cluster.py",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from posttrain.data import Row, read_rows
+from posttrain.data import Record, read_rows
 from posttrain.types import Ranking
 
 
@@ -43,7 +43,7 @@ def load_rankings(source: str) -> list[Ranking]:
     return rankings
 
 
-def ranking_in(row: Row) -> Ranking:
+def ranking_in(row: Record) -> Ranking:
     """What a row says."""
     for field in ("item", "annotator", "ranking"):
         if field not in row:
@@ -60,7 +60,7 @@ def ranking_in(row: Row) -> Ranking:
     return Ranking(item, annotator, tuple(group for group in groups if group), failed, source=row.place)
 
 
-def _name(row: Row, field: str) -> str:
+def _name(row: Record, field: str) -> str:
     """A name as text, so that 1 in one file and "1" in another, or in a csv, is the same item."""
     value = row.fields[field]
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
@@ -68,14 +68,14 @@ def _name(row: Row, field: str) -> str:
     return str(value)
 
 
-def _list(row: Row, field: str) -> Sequence[Any]:
+def _list(row: Record, field: str) -> Sequence[Any]:
     value = row.fields.get(field) or []
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"field '{field}' must be a list; got {value!r}")
     return value
 
 
-def _completions(row: Row, value: Any, what: str) -> tuple[int, ...]:
+def _completions(row: Record, value: Any, what: str) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"{what} must be a list of completions, such as [0, 2]; got {value!r}")
     for one in value:

@@ -12,7 +12,7 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example, Graded, Labelled, PackedRow, Pair, pack
 from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
 from posttrain.data.ratings import graded_of, load_ratings
-from posttrain.data.rows import Row, parse_columns
+from posttrain.data.records import Record, parse_columns
 from posttrain.data.sources import in_memory, load_rows, read_rows
 from posttrain.data.tasks import load_tasks
 from posttrain.data.texts import load_texts
@@ -27,7 +27,7 @@ __all__ = [
     "Labelled",
     "PackedRow",
     "Pair",
-    "Row",
+    "Record",
     "Source",
     "TrainOn",
     "TrainingIds",

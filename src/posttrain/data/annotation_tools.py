@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from posttrain.data.fields import as_list, as_mapping, as_number
 from posttrain.data.meaning import MEANT
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 
 Fields = dict[str, Any]
 PROMPTS = ("prompt", "conversations", "messages", "instruction", "question", "query", "input")
@@ -24,7 +24,7 @@ def scored(prompt: Any, responses: Any, scores: Any) -> Fields:
     return {"prompt": prompt, "responses": responses, "scores": scores}
 
 
-def argilla_record(row: Row) -> list[Fields]:
+def argilla_record(row: Record) -> list[Fields]:
     """A record: `fields` with the prompt and the responses, `responses` with each annotator's ranking or choice."""
     fields, found = as_mapping(row, row.get("fields"), "fields"), list[Fields]()
     prompt = next((name for name in PROMPTS if name in fields), "")
@@ -49,7 +49,7 @@ def argilla_record(row: Row) -> list[Fields]:
     return found
 
 
-def _argilla_values(row: Row, responses: Any) -> Iterator[Any]:
+def _argilla_values(row: Record, responses: Any) -> Iterator[Any]:
     """The submitted values in version 1, `[{values: {question: {value}}}]`, and 2, `{question: [{value}]}`."""
     if isinstance(responses, Mapping):
         given = [
@@ -66,7 +66,7 @@ def _argilla_values(row: Row, responses: Any) -> Iterator[Any]:
     yield from (value for one, value in values if one.get("status") in (None, "submitted"))
 
 
-def label_studio_task(row: Row) -> list[Fields]:
+def label_studio_task(row: Record) -> list[Fields]:
     """A task with `annotations`: of two responses the `selected` one, or `items` in the order of a ranker."""
     data, found = as_mapping(row, row.get("data"), "data"), list[Fields]()
     annotations = [as_mapping(row, one, "annotations") for one in as_list(row, row.get("annotations"), "annotations")]
@@ -84,7 +84,7 @@ def label_studio_task(row: Row) -> list[Fields]:
     return found
 
 
-def _selected(row: Row, data: Mapping[str, Any], selected: Any) -> list[Fields]:
+def _selected(row: Record, data: Mapping[str, Any], selected: Any) -> list[Fields]:
     prompt = next((name for name in PROMPTS if name in data), "")
     two = [name for name, value in data.items() if name != prompt and isinstance(value, str)]
     sides = {"left": 1, "right": -1} | ({two[0]: 1, two[1]: -1} if len(two) == 2 else {})
@@ -96,7 +96,7 @@ def _selected(row: Row, data: Mapping[str, Any], selected: Any) -> list[Fields]:
     return pair(data[prompt], data[two[0]], data[two[1]], sides[selected])
 
 
-def _ranker(row: Row, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> Fields:
+def _ranker(row: Record, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> Fields:
     buckets = [ids for name, ids in ranker.items() if name != "_"]
     prompt = next((name for name in PROMPTS if name in data), "")
     given = [as_mapping(row, one, "data items") for one in as_list(row, data.get("items"), "data items")]
@@ -111,7 +111,7 @@ def _ranker(row: Row, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> Fie
     return scored(data[prompt], texts, [-float(place) for place in range(len(said))])
 
 
-def is_label_studio_min(row: Row) -> bool:
+def is_label_studio_min(row: Record) -> bool:
     """Whether a row is a comparison as Label Studio's JSON-MIN and CSV have it."""
     return {"annotator", "annotation_id"} <= row.fields.keys() and any(map(_side, row.fields.values()))
 
@@ -122,7 +122,7 @@ def _side(value: Any) -> Any:
     return said if said in ("left", "right") else None
 
 
-def label_studio_min(row: Row) -> list[Fields]:
+def label_studio_min(row: Record) -> list[Fields]:
     """The data and the verdict stand side by side."""
     about = ("annotator", "annotation_id", "id", "created_at", "updated_at", "lead_time")
     said = {name: value for name, value in row.fields.items() if name not in about}

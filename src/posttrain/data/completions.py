@@ -7,7 +7,7 @@ from typing import Any, cast
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded
 from posttrain.data.meaning import is_empty
-from posttrain.data.rows import Row, after
+from posttrain.data.records import Record, after
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import gsm8k_as_tasks, task_in
 from posttrain.errors import UserError
@@ -49,13 +49,13 @@ def load_completions(
     return found
 
 
-def _episodes(row: Row) -> list[Episode]:
+def _episodes(row: Record) -> list[Episode]:
     own, said, stop = _divided(row)
     task = task_in(own)
     return [Episode(task, (*task.prompt, *after(task.prompt, said)), stop)]
 
 
-def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
+def _divided(row: Record) -> tuple[Record, tuple[Message, ...], StopReason]:
     """The task's columns, the completion, and its stop reason."""
     if row.fields.keys() >= _SAMPLE:
         row.read.update(row.fields)
@@ -76,10 +76,10 @@ def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
     if "prompt" not in row and conversation is not None:
         fields["prompt"] = conversation
     fields.pop("completion", None)
-    return Row(fields, row.place, row.id, row.read, row.keys), said, StopReason.STOP
+    return Record(fields, row.place, row.id, row.read, row.keys), said, StopReason.STOP
 
 
-def _said(row: Row) -> tuple[Message, ...]:
+def _said(row: Record) -> tuple[Message, ...]:
     """The column `completion`; an empty text is a completion, too."""
     value = row.get("completion")
     if isinstance(value, str) and (is_empty(value) or row.structure("completion") is None):
@@ -90,7 +90,7 @@ def _said(row: Row) -> tuple[Message, ...]:
     return said
 
 
-def _sample(row: Row) -> Row:
+def _sample(row: Record) -> Record:
     """The task of a row of `samples.jsonl`, whose prompt is `role: content`, message after message."""
     text = row.text("prompt")
     begins = list(_BEGINS.finditer(text))
@@ -100,10 +100,10 @@ def _sample(row: Row) -> Row:
         prompt = [{"role": cast(Role, match[1]), "content": text[match.end() : end]} for match, end in spans]
     else:
         prompt = text
-    return Row({"prompt": prompt, "answer": row.fields.get("answer") or None}, row.place, row.id)
+    return Record({"prompt": prompt, "answer": row.fields.get("answer") or None}, row.place, row.id)
 
 
-def _stop_reason(row: Row) -> StopReason:
+def _stop_reason(row: Record) -> StopReason:
     try:
         return StopReason(row.fields["stop_reason"])
     except ValueError:

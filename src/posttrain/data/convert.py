@@ -12,7 +12,7 @@ from posttrain.data.demonstrations import conversation_in
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.messages import tools_column, written
 from posttrain.data.preferences import judgement_in, load_judgements, load_preferences, preferences_in
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.errors import DataError
 from posttrain.types import Judgement, Message, Preference
 
@@ -121,10 +121,10 @@ def _readable(preference: Preference, fields: Fields) -> Fields:
     return fields
 
 
-def _again(source: str, fields: Fields, read: Callable[[Row], T]) -> T:
+def _again(source: str, fields: Fields, read: Callable[[Record], T]) -> T:
     """Parse a row; raises `DataError` if nothing can be."""
     try:
-        return read(Row(fields, source, source))
+        return read(Record(fields, source, source))
     except Unusable as problem:
         raise DataError(f"{source}: {problem}") from problem
 

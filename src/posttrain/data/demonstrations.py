@@ -7,7 +7,7 @@ from typing import Unpack
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Reading, read_all
 from posttrain.data.meaning import is_empty
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.tasks import dress
 from posttrain.data.trees import best_conversation, gathered_trees, is_tree
 from posttrain.types import Message
@@ -33,7 +33,7 @@ def load_demonstrations(
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
     """
 
-    def gather(rows: Sequence[Row]) -> list[Row]:
+    def gather(rows: Sequence[Record]) -> list[Record]:
         return [best_conversation(row) if is_tree(row) else row for row in gathered_trees(rows)]
 
     return read_all(
@@ -41,7 +41,7 @@ def load_demonstrations(
     )
 
 
-def conversation_in(row: Row) -> tuple[Message, ...]:
+def conversation_in(row: Record) -> tuple[Message, ...]:
     """The conversation of a row.
 
     Raises:
@@ -60,7 +60,7 @@ def conversation_in(row: Row) -> tuple[Message, ...]:
     return messages
 
 
-def _read(row: Row) -> tuple[Message, ...]:
+def _read(row: Record) -> tuple[Message, ...]:
     for field in ("messages", "conversations"):
         if field in row:
             return row.begun(row.messages(field))

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.errors import DataError, UserError, first_line
 
 TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -71,7 +71,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind in TEXT + TABLES if name.endswith(kind)), "")
 
 
-def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Row]:
+def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Record]:
     """The rows of one file; `name` is what errors and ids call it, `encoding` that of its text, unless it is UTF-8.
 
     Raises:
@@ -85,11 +85,11 @@ def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Row]:
     return _TABLES[kind](path, name) if kind in TABLES else _TEXTS[kind](path, name, encoding or "utf-8-sig")
 
 
-def row_of(value: Any, place: str, id: str) -> Row:
+def row_of(value: Any, place: str, id: str) -> Record:
     """A value that must be a JSON object."""
     if not isinstance(value, Mapping):
         raise DataError(f"{place}: expected an object with named fields; got {type(value).__name__}")
-    return Row(cast(Mapping[str, Any], value), place, id)
+    return Record(cast(Mapping[str, Any], value), place, id)
 
 
 def _zst(file: IO[bytes]) -> IO[bytes]:
@@ -130,7 +130,7 @@ def _lines(path: Path, encoding: str, newline: str | None = None) -> Iterator[st
         ) from error
 
 
-def _jsonl(path: Path, name: str, encoding: str) -> Iterator[Row]:
+def _jsonl(path: Path, name: str, encoding: str) -> Iterator[Record]:
     for number, line in enumerate(_lines(path, encoding), 1):
         if line.strip():
             try:
@@ -143,7 +143,7 @@ def _jsonl(path: Path, name: str, encoding: str) -> Iterator[Row]:
             yield row_of(value, f"{name} line {number}", f"{name}:{number}")
 
 
-def _json(path: Path, name: str, encoding: str) -> Iterator[Row]:
+def _json(path: Path, name: str, encoding: str) -> Iterator[Record]:
     try:
         values = json.loads("".join(_lines(path, encoding)) or "[]")
     except json.JSONDecodeError as error:
@@ -169,7 +169,7 @@ def _is_row(found: Mapping[str, Any]) -> bool:
     return any(name in found for name in own)
 
 
-def _csv(path: Path, name: str, encoding: str) -> Iterator[Row]:
+def _csv(path: Path, name: str, encoding: str) -> Iterator[Record]:
     """A table with a header. Cells are text; an empty one is no value."""
     csv.field_size_limit(_LONGEST_CELL)
     lines = _lines(path, encoding, newline="")
@@ -187,7 +187,7 @@ def _csv(path: Path, name: str, encoding: str) -> Iterator[Row]:
                     "hold the delimiter or a line break in quotes"
                 )
             if cells:
-                yield Row(
+                yield Record(
                     dict(zip(header, (cell or None for cell in cells), strict=True)),
                     f"{name} line {line}",
                     f"{name}:{line}",
@@ -204,13 +204,13 @@ def _delimiter(header: str, name: str) -> str:
     return next((mark for mark in ",;\t" if mark in header), ",")
 
 
-def _parquet(path: Path, name: str) -> Iterator[Row]:
+def _parquet(path: Path, name: str) -> Iterator[Record]:
     import pyarrow.parquet
 
     return _batches(name, "parquet", lambda: pyarrow.parquet.ParquetFile(_table(path)).iter_batches(batch_size=1024))
 
 
-def _arrow(path: Path, name: str) -> Iterator[Row]:
+def _arrow(path: Path, name: str) -> Iterator[Record]:
     """Both of arrow's formats: the stream, as `datasets` writes it, and the file."""
     import pyarrow
     import pyarrow.ipc
@@ -237,7 +237,7 @@ def _table(path: Path) -> Any:
         return pyarrow.BufferReader(opened.read())
 
 
-def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Row]:
+def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Record]:
     import pyarrow
 
     number = 0
@@ -252,11 +252,11 @@ def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iter
         ) from error
 
 
-_TEXTS: dict[str, Callable[[Path, str, str], Iterator[Row]]] = {
+_TEXTS: dict[str, Callable[[Path, str, str], Iterator[Record]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,
     ".csv": _csv,
     ".tsv": _csv,
 }
-_TABLES: dict[str, Callable[[Path, str], Iterator[Row]]] = {".parquet": _parquet, ".arrow": _arrow}
+_TABLES: dict[str, Callable[[Path, str], Iterator[Record]]] = {".parquet": _parquet, ".arrow": _arrow}

@@ -8,7 +8,7 @@ from posttrain.data.loaded import Unusable
 from posttrain.data.order import seed_for
 from posttrain.data.preferences import layout_of, preferences_in
 from posttrain.data.public_layouts import asked, own_rows
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.sources import numbered
 from posttrain.errors import UserError
 from posttrain.types import Message, Task
@@ -132,7 +132,7 @@ def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
     return tuple(" ".join(m.text.split()) for m in prompt if m.role != "system")
 
 
-def _asked(row: Row) -> tuple[Message, ...]:
+def _asked(row: Record) -> tuple[Message, ...]:
     """What a row of any layout asks; of a row from which nothing can be learned, its text."""
     if "message_tree_id" in row:  # a message of OpenAssistant's: trees stay whole
         return (Message("user", row.text("message_tree_id")),)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from posttrain.data.fields import as_answer, as_list, as_mapping, as_number, as_text
 from posttrain.data.meaning import MEANT, is_empty
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.types import Message, Preference
 
 
@@ -19,23 +19,23 @@ class Layout(NamedTuple):
     """How one data set is recognised by its columns, and read."""
 
     name: str
-    fits: Callable[[Row], bool]
-    read: Callable[[Row], list[Preference]]
+    fits: Callable[[Record], bool]
+    read: Callable[[Record], list[Preference]]
 
 
-def layout_of(row: Row) -> Layout | None:
+def layout_of(row: Record) -> Layout | None:
     """The public layout that a row has; None for posttrain's own, or one that is not known."""
     return next((layout for layout in LAYOUTS if layout.fits(row)), None)
 
 
-def gathered(rows: Sequence[Row]) -> list[Row]:
+def gathered(rows: Sequence[Record]) -> list[Record]:
     """HelpSteer2 has a row for each response: those that follow each other and answer the same prompt become one row.
 
     Other rows stay as they are.
     """
     if not rows or not {"prompt", "response", "helpfulness"} <= rows[0].fields.keys():
         return list(rows)
-    found: list[Row] = []
+    found: list[Record] = []
     meant = [name for name in MEANT if any(name in row for row in rows)]  # rows that differ in them are others
     for _, group in groupby(rows, key=lambda row: [row.fields.get(name) for name in ("prompt", *meant)]):
         members = list(group)
@@ -47,7 +47,7 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
             "scores": [as_number(row, row.get("helpfulness"), "helpfulness") for row in members],
         }
         rest = {name: value for name, value in others.items() if name not in ("response", "helpfulness")}
-        found.append(Row(rest | fields, members[0].place, members[0].id))
+        found.append(Record(rest | fields, members[0].place, members[0].id))
     return found
 
 
@@ -61,7 +61,7 @@ def turns_of(prompt: str) -> str | list[dict[str, str]]:
     return [{"role": role, "content": text.strip()} for role, text in turns]
 
 
-def _scored(row: Row) -> list[Preference]:
+def _scored(row: Record) -> list[Preference]:
     """`prompt`, `responses` and their `scores`: the higher, the better."""
     responses, scores = (as_list(row, row.get(name), name) for name in ("responses", "scores"))
     if len(responses) != len(scores):
@@ -70,7 +70,7 @@ def _scored(row: Row) -> list[Preference]:
     return _pairs(row, row.prompt("prompt"), said, [as_number(row, score, "scores") for score in scores])
 
 
-def _ultrafeedback(row: Row) -> list[Preference]:
+def _ultrafeedback(row: Record) -> list[Preference]:
     """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
     completions = [as_mapping(row, item, "completions") for item in as_list(row, row.get("completions"), "completions")]
     rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
@@ -79,7 +79,7 @@ def _ultrafeedback(row: Row) -> list[Preference]:
     return _pairs(row, row.prompt("instruction"), said, scores)
 
 
-def _tldr(row: Row) -> list[Preference]:
+def _tldr(row: Record) -> list[Preference]:
     """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
     info = as_mapping(row, row.get("info"), "info")
     title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
@@ -100,7 +100,7 @@ def _tldr(row: Row) -> list[Preference]:
     )
 
 
-def _prm800k(row: Row) -> list[Preference]:
+def _prm800k(row: Record) -> list[Preference]:
     """A derivation with rated steps: a right step against each of its wrong alternatives."""
     question = as_mapping(row, row.get("question"), "question")
     prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
@@ -131,11 +131,11 @@ def _prm800k(row: Row) -> list[Preference]:
     return _differing(found)
 
 
-def _has(*names: str) -> Callable[[Row], bool]:
+def _has(*names: str) -> Callable[[Record], bool]:
     return lambda row: all(name in row for name in names)
 
 
-def _derivation(row: Row) -> bool:
+def _derivation(row: Record) -> bool:
     """Others have a `question` and a `label`, too, but as text."""
     return all(isinstance(row.fields.get(name), Mapping) for name in ("question", "label"))
 
@@ -148,7 +148,7 @@ LAYOUTS = (
 )
 
 
-def _pairs(row: Row, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
+def _pairs(row: Record, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
     """Every two responses of different scores, with the difference as strength."""
 
     def ordered() -> Iterator[Preference]:

@@ -6,7 +6,7 @@ from typing import TypedDict, TypeVar, Unpack
 from posttrain.data.given import Source
 from posttrain.data.mixtures import mix
 from posttrain.data.public_layouts import own_rows
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.sources import read_rows
 from posttrain.errors import DataError, described
 
@@ -38,10 +38,10 @@ class Loaded(list[T]):
 
     def usable(
         self,
-        rows: Iterable[Row],
-        read: Callable[[Row], Sequence[U]],
+        rows: Iterable[Record],
+        read: Callable[[Record], Sequence[U]],
         named: Collection[str] = (),
-        own: Callable[[Row], Sequence[Row]] = own_rows,
+        own: Callable[[Record], Sequence[Record]] = own_rows,
     ) -> list[U]:
         """What `read` makes of every row, without those of which nothing can be learned; it notes what was not read.
 
@@ -98,9 +98,9 @@ class Reading(TypedDict, total=False):
 
 def read_all(
     source: Source,
-    read: Callable[[Row], Sequence[T]],
+    read: Callable[[Record], Sequence[T]],
     *,
-    gather: Callable[[Sequence[Row]], Sequence[Row]] = list,
+    gather: Callable[[Sequence[Record]], Sequence[Record]] = list,
     together: Callable[[list[T]], Sequence[Sequence[T]]] = lambda items: [[item] for item in items],
     **reading: Unpack[Reading],
 ) -> Loaded[T]:

@@ -2,7 +2,7 @@
 
 Both common layouts of a call are read: OpenAI's, `{id, type, function: {name, arguments}}` with the arguments as JSON
 text, and the one that chat templates take, in which the arguments are an object; `name` and `arguments` may also stand
-in the call itself. Errors are `DataError`s without the place of the row, which `Row` puts in front.
+in the call itself. Errors are `DataError`s without the place of the row, which `Record` puts in front.
 """
 
 import json

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from posttrain.data.files import exists
 from posttrain.data.given import Source
 from posttrain.data.order import seed_for
-from posttrain.data.rows import UnknownColumn
+from posttrain.data.records import UnknownColumn
 from posttrain.data.sources import has_splits
 from posttrain.errors import DataError, UserError
 

@@ -12,7 +12,7 @@ from posttrain.data.layouts import gathered, layout_of
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.meaning import BAD, GOOD, is_empty
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
-from posttrain.data.rows import Row, after, typed
+from posttrain.data.records import Record, after, typed
 from posttrain.data.structures import list_in
 from posttrain.data.tasks import dress
 from posttrain.data.trees import gathered_trees
@@ -62,20 +62,20 @@ def load_preferences(
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
     """
 
-    def read(row: Row) -> list[Preference]:
+    def read(row: Record) -> list[Preference]:
         _refuse_others(row, ties)
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
     return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), together=together, **reading)
 
 
-def _refuse_others(row: Row, ties: bool) -> None:
+def _refuse_others(row: Record, ties: bool) -> None:
     tied = _is_tie(row)
     if tied != ties:
         raise Unusable("a tie: neither of the two was preferred" if tied else "no tie: one of the two was chosen")
 
 
-def _is_tie(row: Row) -> bool:
+def _is_tie(row: Record) -> bool:
     value = typed(row.get("tie"))
     if not is_empty(value) and value not in (0, 1):
         raise row.fail(f"field 'tie' must be true or false; got {value!r}")
@@ -91,7 +91,7 @@ def load_judgements(
     chosen response is good and the rejected one bad. Arguments and errors are those of `load_preferences`.
     """
 
-    def read(row: Row) -> list[tuple[Judgement, ...]]:
+    def read(row: Record) -> list[tuple[Judgement, ...]]:
         if _is_tie(row):
             raise Unusable("a tie: neither of the two was preferred")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
@@ -112,11 +112,11 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     )
 
 
-def _is_judged(row: Row) -> bool:
+def _is_judged(row: Record) -> bool:
     return "completion" in row and "chosen" not in row and "rejected" not in row
 
 
-def preferences_in(row: Row) -> list[Preference]:
+def preferences_in(row: Record) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
         raise row.fail(
@@ -131,7 +131,7 @@ def preferences_in(row: Row) -> list[Preference]:
     return found
 
 
-def _preference(row: Row) -> Preference:
+def _preference(row: Record) -> Preference:
     chosen, rejected = (_conversation(row, field) for field in ("chosen", "rejected"))
     before = row.begun(row.messages("prompt")) if "prompt" in row else ()
     if before and len(chosen) == len(rejected) == 1:
@@ -185,7 +185,7 @@ def _says(conversation: Sequence[Message], prompt: Sequence[Message]) -> bool:
     return any(message.content.strip() == prompt[-1].content.strip() for message in conversation)
 
 
-def _strength(row: Row) -> float:
+def _strength(row: Record) -> float:
     """Strength of the preference; 1 if the row has none."""
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
@@ -199,13 +199,13 @@ def _strength(row: Row) -> float:
     return float(value)
 
 
-def _category(row: Row) -> str:
+def _category(row: Record) -> str:
     """Which part of a benchmark a row belongs to: RewardBench calls it `subset`."""
     value = next((row.get(field) for field in ("subset", "category") if field in row), "")
     return value if isinstance(value, str) else ""
 
 
-def _steps(row: Row, field: str) -> str:
+def _steps(row: Record, field: str) -> str:
     """The shared prefix of the two responses: text, or a list of steps; empty before the first."""
     value = row.get(field)
     if isinstance(value, str):
@@ -222,7 +222,7 @@ def _steps(row: Row, field: str) -> str:
 _YES, _NO = GOOD | {"yes", "positive"}, BAD | {"no", "negative"}
 
 
-def judgement_in(row: Row) -> Judgement:
+def judgement_in(row: Record) -> Judgement:
     """What a row of `prompt`, `completion` and `label` says; with `steps`, the completion is the next step."""
     prompt, said = row.prompt("prompt"), _conversation(row, "completion")
     named = "kto_tag" if "kto_tag" in row and "label" not in row else "label"
@@ -241,7 +241,7 @@ def judgement_in(row: Row) -> Judgement:
     )
 
 
-def _is_good(row: Row, field: str) -> bool:
+def _is_good(row: Record, field: str) -> bool:
     """The label: true or false, 1 or 0, 1 or -1, or a word for a thumb."""
     label = typed(row.get(field))
     if isinstance(label, str) and label.strip().lower() in _YES | _NO:
@@ -254,7 +254,7 @@ def _is_good(row: Row, field: str) -> bool:
     return label > 0
 
 
-def _gathered(rows: Sequence[Row]) -> list[Row]:
+def _gathered(rows: Sequence[Record]) -> list[Record]:
     """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
     labels = {typed(row.fields.get("label")) for row in rows if isinstance(row.fields.get("label"), str | int | float)}
     if {-1, 0} <= {label for label in labels if not isinstance(label, bool)}:
@@ -263,7 +263,7 @@ def _gathered(rows: Sequence[Row]) -> list[Row]:
     return gathered_trees(gathered(rows))
 
 
-def _conversation(row: Row, field: str) -> tuple[Message, ...]:
+def _conversation(row: Record, field: str) -> tuple[Message, ...]:
     """A response alone, or the conversation that it ends."""
     value = row.get(field)
     if _says_nothing(value):

@@ -21,7 +21,7 @@ from posttrain.data.annotation_tools import (
 )
 from posttrain.data.fields import as_list, as_mapping, as_number, as_text
 from posttrain.data.meaning import is_empty
-from posttrain.data.rows import Row, typed
+from posttrain.data.records import Record, typed
 from posttrain.data.structures import list_in
 from posttrain.data.trees import is_tree, ranked_replies
 
@@ -30,11 +30,11 @@ class PublicLayout(NamedTuple):
     """How the rows of a data set are recognised, and what they are in posttrain's columns."""
 
     name: str
-    fits: Callable[[Row], bool]
-    own: Callable[[Row], Sequence[Fields]]
+    fits: Callable[[Record], bool]
+    own: Callable[[Record], Sequence[Fields]]
 
 
-def own_rows(row: Row) -> list[Row]:
+def own_rows(row: Record) -> list[Record]:
     """A row in posttrain's columns, which may be several; itself where no public layout fits."""
     layout = next((layout for layout in PUBLIC_LAYOUTS if layout.fits(row)), None)
     if layout is None:
@@ -48,11 +48,11 @@ def own_rows(row: Row) -> list[Row]:
     return [row.replaced(fields) for fields in found]
 
 
-def _has(*names: str) -> Callable[[Row], bool]:
+def _has(*names: str) -> Callable[[Record], bool]:
     return lambda row: all(name in row for name in names)
 
 
-def _first(row: Row, *names: str) -> str:
+def _first(row: Record, *names: str) -> str:
     return next((name for name in names if not is_empty(row.fields.get(name))), "")
 
 
@@ -68,35 +68,35 @@ _TEXTS = (
 _TAKEN = ("completion", "messages", "conversations", "instruction", "chosen", "rejected", "responses")
 
 
-def _names_of_texts(row: Row) -> tuple[str, str] | None:
+def _names_of_texts(row: Record) -> tuple[str, str] | None:
     if any(name in row for name in _TAKEN) or "helpfulness" in row.fields:  # HelpSteer's
         return None
     return next((names for names in _TEXTS if all(name in row for name in names)), None)
 
 
-def _texts(row: Row) -> list[Fields]:
+def _texts(row: Record) -> list[Fields]:
     names = _names_of_texts(row)
     assert names is not None
     return [{"prompt": row.get(names[0]), "completion": row.get(names[1])}]
 
 
-def _are_texts(row: Row) -> bool:
+def _are_texts(row: Record) -> bool:
     return _names_of_texts(row) is not None
 
 
-def _is_dolly(row: Row) -> bool:
+def _is_dolly(row: Record) -> bool:
     return "instruction" in row and "response" in row and "output" not in row and "input" not in row
 
 
-def _is_conversation(row: Row) -> bool:
+def _is_conversation(row: Record) -> bool:
     return "conversation" in row and not any(name in row for name in ("messages", "conversations", "prompt", "chosen"))
 
 
-def _dolly(row: Row) -> list[Fields]:
+def _dolly(row: Record) -> list[Fields]:
     return [{"instruction": row.get("instruction"), "input": row.get("context"), "output": row.get("response")}]
 
 
-def _conversation(row: Row) -> list[Fields]:
+def _conversation(row: Record) -> list[Fields]:
     """WildChat's list of messages, or Capybara's of {input, output}."""
     messages: list[Any] = []
     for turn in as_list(row, row.get("conversation"), "conversation"):
@@ -114,13 +114,13 @@ def _conversation(row: Row) -> list[Fields]:
 # --- labelled responses
 
 
-def _is_labelled(row: Row) -> bool:
+def _is_labelled(row: Record) -> bool:
     label = _first(row, "label", "kto_tag")
     whole = _first(row, "messages", "conversations", "output")
     return bool(whole and label and "completion" not in row and isinstance(typed(row.fields[label]), bool))
 
 
-def _kto(row: Row) -> list[Fields]:
+def _kto(row: Record) -> list[Fields]:
     """LLaMA-Factory's: a conversation that ends with the labelled response, or an instruction and its output."""
     named = _first(row, "label", "kto_tag")
     label = {named: row.get(named)}
@@ -131,13 +131,13 @@ def _kto(row: Row) -> list[Fields]:
     return [{"prompt": prompt, "completion": row.get("output")} | label]
 
 
-def asked(row: Row, name: str) -> Any:
+def asked(row: Record, name: str) -> Any:
     """A prompt; of an instruction with its `input`."""
     said, more = row.get(name), row.get("input") if name == "instruction" else None
     return said if is_empty(more) else f"{said}\n\n{more}"
 
 
-def _steps(row: Row) -> list[Fields]:
+def _steps(row: Record) -> list[Fields]:
     """TRL's stepwise labels: `completions` are steps, `labels` say of each whether it is right."""
     steps = [as_text(row, step, "completions") for step in as_list(row, row.get("completions"), "completions")]
     labels = as_list(row, row.get("labels"), "labels")
@@ -158,14 +158,14 @@ def _until_wrong(prompt: Any, steps: Sequence[str], labels: Sequence[Any]) -> li
     return found
 
 
-def _is_math_shepherd(row: Row) -> bool:
+def _is_math_shepherd(row: Record) -> bool:
     return _has("input", "label")(row) and _STEP_TAG in str(row.fields["input"])
 
 
 _STEP_TAG = "\u043a\u0438"  # Math-Shepherd's, in Cyrillic
 
 
-def _math_shepherd(row: Row) -> list[Fields]:
+def _math_shepherd(row: Record) -> list[Fields]:
     """`input` with a tag behind each step, and `label`, the same text with + or - for each tag."""
     *texts, _ = row.text("input").split(_STEP_TAG)
     rest, labels = row.text("label"), list[bool]()
@@ -186,14 +186,14 @@ def _math_shepherd(row: Row) -> list[Fields]:
 # --- two responses and a verdict
 
 
-def _helpsteer3(row: Row) -> list[Fields]:
+def _helpsteer3(row: Record) -> list[Fields]:
     """From -3, the first response is much better, to 3, the second is."""
     score = as_number(row, row.get("overall_preference"), "overall_preference")
     one, other = row.get("response1"), row.get("response2")
     return pair(row.get("context"), one, other, -score, **({"strength": abs(score)} if score else {}))
 
 
-def _safe_rlhf(row: Row) -> list[Fields]:
+def _safe_rlhf(row: Record) -> list[Fields]:
     """By `better_response_id`, the more helpful one; map `safer_response_id` to it to learn the safer one."""
     better = as_number(row, row.get("better_response_id"), "better_response_id")
     if better not in (0, 1):
@@ -201,7 +201,7 @@ def _safe_rlhf(row: Row) -> list[Fields]:
     return pair(row.get("prompt"), row.get("response_0"), row.get("response_1"), 1 - 2 * better)
 
 
-def _shp(row: Row) -> list[Fields]:
+def _shp(row: Record) -> list[Fields]:
     """`history` is the post; `labels` is 1 where A is preferred."""
     label = as_number(row, row.get("labels"), "labels")
     if label not in (0, 1):
@@ -212,7 +212,7 @@ def _shp(row: Row) -> list[Fields]:
 _WINNERS = {"model_a": 1, "a": 1, "model_b": -1, "b": -1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0, "bothbad": 0}
 
 
-def _arena(row: Row) -> list[Fields]:
+def _arena(row: Record) -> list[Fields]:
     """Two conversations, each with its model."""
     winner = str(row.get("winner")).lower()
     if winner not in _WINNERS:
@@ -220,7 +220,7 @@ def _arena(row: Row) -> list[Fields]:
     return pair(None, row.get("conversation_a"), row.get("conversation_b"), _WINNERS[winner])
 
 
-def _arena_turns(row: Row) -> list[Fields]:
+def _arena_turns(row: Record) -> list[Fields]:
     """`prompt` and the responses are lists of turns, as JSON; `winner_model_a`, `winner_model_b` are 0 or 1."""
     turns = [as_list(row, row.get(name), name) for name in ("prompt", "response_a", "response_b")]
     a, b = (as_number(row, typed(row.get(f"winner_model_{one}")), f"winner_model_{one}") for one in "ab")
@@ -236,18 +236,18 @@ def _arena_turns(row: Row) -> list[Fields]:
     return pair(None, conversations[0], conversations[1], 0 if tie else a - b)
 
 
-def _openai(row: Row) -> list[Fields]:
+def _openai(row: Record) -> list[Fields]:
     asked = as_mapping(row, row.get("input"), "input")
     tools = {"tools": asked["tools"]} if asked.get("tools") else {}
     return pair(asked.get("messages"), row.get("preferred_output"), row.get("non_preferred_output"), 1, **tools)
 
 
-def _chosen_response(row: Row) -> list[Fields]:
+def _chosen_response(row: Record) -> list[Fields]:
     prompt = asked(row, _first(row, *PROMPTS))
     return pair(prompt, row.get("chosen_response"), row.get("rejected_response"), 1)
 
 
-def _prompt_elsewhere(row: Row) -> bool:
+def _prompt_elsewhere(row: Record) -> bool:
     """`chosen` and `rejected` without what they answer, which another column says."""
     alone = all(_says_response(row.fields.get(name)) for name in ("chosen", "rejected"))
     return alone and "prompt" not in row and bool(_first(row, *PROMPTS))
@@ -265,31 +265,31 @@ def _says_response(value: Any) -> bool:
     )
 
 
-def _with_prompt(row: Row) -> list[Fields]:
+def _with_prompt(row: Record) -> list[Fields]:
     return pair(asked(row, _first(row, *PROMPTS)), row.get("chosen"), row.get("rejected"), 1)
 
 
 # --- several responses in an order
 
 
-def _is_nectar(row: Row) -> bool:
+def _is_nectar(row: Record) -> bool:
     answers = row.fields.get("answers")
     first = answers[0] if isinstance(answers, list) and answers else None
     return "prompt" in row and isinstance(first, Mapping) and {"answer", "rank"} <= first.keys()
 
 
-def _is_rated(row: Row) -> bool:
+def _is_rated(row: Record) -> bool:
     return "generations" in row and "chosen" not in row and bool(_first(row, "ratings", "rating"))
 
 
-def _nectar(row: Row) -> list[Fields]:
+def _nectar(row: Record) -> list[Fields]:
     """`answers` with a `rank` from 1, the best; those of one rank are as good as each other."""
     answers = [as_mapping(row, one, "answers") for one in as_list(row, row.get("answers"), "answers")]
     ranks = [as_number(row, one.get("rank"), "answers rank") for one in answers]
     return [scored(row.get("prompt"), [one.get("answer") for one in answers], [-rank for rank in ranks])]
 
 
-def _generations(row: Row) -> list[Fields]:
+def _generations(row: Record) -> list[Fields]:
     """Distilabel's and Argilla's `generations` with their `ratings`."""
     prompt = asked(row, _first(row, *PROMPTS))
     return [scored(prompt, row.get("generations"), row.get(_first(row, "ratings", "rating")))]

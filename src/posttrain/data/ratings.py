@@ -13,7 +13,7 @@ from posttrain.data.layouts import turns_of
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.packing import Graded
 from posttrain.data.preferences import responses_to
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.tasks import dress
 from posttrain.types import Message, Rated
 
@@ -33,7 +33,7 @@ def load_ratings(
         DataError: as `load_rows`; a row that is no rating, by file, line and field; or all were left out.
     """
 
-    def read(row: Row) -> list[Rated]:
+    def read(row: Record) -> list[Rated]:
         layout = next((read for fits, read in LAYOUTS if fits(row)), _own)
         found = [
             Rated(dress(prompt, system, prompt_template), response, ratings, row.place)
@@ -57,27 +57,27 @@ Said = tuple[tuple[Message, ...], str, dict[str, float]]
 """A prompt, a response and its ratings."""
 
 
-def _own(row: Row) -> list[Said]:
+def _own(row: Record) -> list[Said]:
     if "ratings" not in row.fields:
         raise row.missing("ratings")
     given = as_mapping(row, row.get("ratings") or {}, "ratings")
     return [(row.prompt("prompt"), _response(row, "completion"), _numbers(row, given))]
 
 
-def _helpsteer(row: Row) -> list[Said]:
+def _helpsteer(row: Record) -> list[Said]:
     """A row for each response; a prompt may be a conversation in one text."""
-    prompt = Row(dict(row.fields) | {"prompt": turns_of(row.text("prompt"))}, row.place, row.id, row.read).prompt(
+    prompt = Record(dict(row.fields) | {"prompt": turns_of(row.text("prompt"))}, row.place, row.id, row.read).prompt(
         "prompt"
     )
     return [(prompt, _response(row, "response"), _numbers(row, {name: row.get(name) for name in HELPSTEER}))]
 
 
-def _response(row: Row, field: str) -> str:
+def _response(row: Record, field: str) -> str:
     """A response, which may say nothing."""
     return "" if row.get(field) == "" else as_answer(row, row.get(field), field)
 
 
-def _ultrafeedback(row: Row) -> list[Said]:
+def _ultrafeedback(row: Record) -> list[Said]:
     """`annotations` of each of the `completions`; what could not be rated is "N/A"."""
     prompt = row.prompt("instruction")
     found: list[Said] = []
@@ -101,15 +101,15 @@ def _spoken(rating: Any) -> Any:
         return None
 
 
-Read = Callable[[Row], list[Said]]
-LAYOUTS: tuple[tuple[Callable[[Row], bool], Read], ...] = (
+Read = Callable[[Record], list[Said]]
+LAYOUTS: tuple[tuple[Callable[[Record], bool], Read], ...] = (
     (lambda row: row.fields.keys() >= {"prompt", "response", "helpfulness"}, _helpsteer),
     (lambda row: row.fields.keys() >= {"instruction", "completions"}, _ultrafeedback),
 )
 """Public data sets: how each is recognised by its columns, and read."""
 
 
-def _numbers(row: Row, given: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(row: Record, given: Mapping[str, Any]) -> dict[str, float]:
     """The ratings that are there."""
     found = {str(name): value for name, value in given.items() if value is not None}
     for name, value in found.items():

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of, read_file, row_of
 from posttrain.data.given import GIVEN, Source, rows_given
-from posttrain.data.rows import Row, map_columns
+from posttrain.data.records import Record, map_columns
 from posttrain.errors import DataError, UserError, first_line
 
 _HUB = re.compile(r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^:@]+))?(?:@(?P<revision>[^\s@]+))?")
@@ -48,7 +48,7 @@ def load_rows(
 
 def read_rows(
     source: Source, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
-) -> list[Row]:
+) -> list[Record]:
     """As `load_rows`, but each row knows its place. There is at least one."""
     if limit is not None and limit < 1:
         raise UserError(f"the limit of rows must be 1 or more; got {limit}")
@@ -100,7 +100,7 @@ def has_splits(source: Source) -> bool:
     return not (source.startswith(_MEMORY) or _is_glob(source))
 
 
-def _found(source: Source, split: str | None) -> Iterator[Row]:
+def _found(source: Source, split: str | None) -> Iterator[Record]:
     source = str(source) if isinstance(source, Path) else source
     if not isinstance(source, str):
         if split not in (None, "train"):
@@ -137,7 +137,7 @@ def _found(source: Source, split: str | None) -> Iterator[Row]:
     return _hub(source, hub, split or "train")
 
 
-def _folder(path: Path, split: str | None) -> Iterator[Row]:
+def _folder(path: Path, split: str | None) -> Iterator[Record]:
     files = [file for file in sorted(path.rglob("*")) if _is_data(file)]
     if not files:
         raise DataError(f"the folder '{path}' holds no data; expected files that end with {READABLE}")
@@ -153,7 +153,7 @@ def _is_glob(source: str) -> bool:
     return glob.has_magic(source) and not source.startswith("gym:")
 
 
-def _glob(source: str, split: str | None) -> Iterator[Row]:
+def _glob(source: str, split: str | None) -> Iterator[Record]:
     pattern = Path(source).expanduser()
     plain = pattern.parts[: next(i for i, p in enumerate(pattern.parts) if glob.has_magic(p))]
     root = Path(*plain)
@@ -172,7 +172,7 @@ def _is_data(path: Path) -> bool:
     return path.is_file() and bool(kind_of(path.name)) and path.name not in _NO_DATA
 
 
-def _files(what: str, files: Mapping[Path, str], root: Path) -> Iterator[Row]:
+def _files(what: str, files: Mapping[Path, str], root: Path) -> Iterator[Record]:
     """The rows of several files of one format; a folder of several formats mostly holds other things than data, too."""
     kinds = sorted({kind_of(name) for name in files.values()})
     if len(kinds) > 1:
@@ -186,7 +186,7 @@ def _names(name: str, split: str) -> bool:
     return split in re.split(r"[^A-Za-z0-9]+", name)
 
 
-def _saved(path: Path, split: str | None) -> Iterator[Row]:
+def _saved(path: Path, split: str | None) -> Iterator[Record]:
     """What `save_to_disk` of the library `datasets` has written: one data set, or several splits."""
     import datasets
 
@@ -209,13 +209,13 @@ def _saved(path: Path, split: str | None) -> Iterator[Row]:
         yield row_of(value, f"{name} row {number}", f"{name}:{number}")
 
 
-def numbered(rows: Iterable[Mapping[str, Any]], name: str = "") -> Iterator[Row]:
+def numbered(rows: Iterable[Mapping[str, Any]], name: str = "") -> Iterator[Record]:
     """Rows given as objects, each with its number as place and id."""
     for number, row in enumerate(rows_given(rows), 1):
-        yield Row(row, f"row {number} of {name or GIVEN}", f"{name or 'rows'}:{number}")
+        yield Record(row, f"row {number} of {name or GIVEN}", f"{name or 'rows'}:{number}")
 
 
-def _hub(source: str, hub: re.Match[str], split: str) -> Iterator[Row]:
+def _hub(source: str, hub: re.Match[str], split: str) -> Iterator[Record]:
     import datasets
 
     name, config, revision = hub["name"], hub["config"], hub["revision"]

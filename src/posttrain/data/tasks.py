@@ -10,7 +10,7 @@ from posttrain.data.loaded import Loaded
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
 from posttrain.data.public_layouts import own_rows
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 from posttrain.data.sources import read_rows
 from posttrain.data.structures import structure_in
 from posttrain.errors import UserError
@@ -90,13 +90,13 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
     return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools)
 
 
-def _own_prompts(row: Row) -> list[Row]:
+def _own_prompts(row: Record) -> list[Record]:
     """A row in posttrain's columns, where it has no `prompt` of its own and they do."""
     own = [] if "prompt" in row else own_rows(row)
     return own if own and "prompt" in own[0] else [row]
 
 
-def task_in(row: Row) -> Task:
+def task_in(row: Record) -> Task:
     """The task of a row; raises `DataError` if it is none."""
     prompt = row.begun(row.messages("prompt"))
     if prompt[-1].role not in ("user", "tool"):
@@ -112,7 +112,7 @@ def task_in(row: Row) -> Task:
     )
 
 
-def _answer(row: Row) -> object:
+def _answer(row: Record) -> object:
     """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
     judged = row.get("reward_model")
     if isinstance(judged, str):
@@ -125,14 +125,14 @@ def _answer(row: Row) -> object:
     return answer
 
 
-def gsm8k_as_tasks(rows: Sequence[Row]) -> list[Row]:
+def gsm8k_as_tasks(rows: Sequence[Record]) -> list[Record]:
     """Rows of GSM8K, as the first one says, with `prompt`, `answer` and `gold`; others as they are."""
     if not rows or "prompt" in rows[0] or "question" not in rows[0] or "####" not in str(rows[0].fields.get("answer")):
         return list(rows)
     return [_gsm8k_as_task(row) for row in rows]
 
 
-def _gsm8k_as_task(row: Row) -> Row:
+def _gsm8k_as_task(row: Record) -> Record:
     gold = row.text("answer")
     answer = gold.rpartition("####")[2].strip()
     if "####" not in gold or not answer:
@@ -140,4 +140,4 @@ def _gsm8k_as_task(row: Row) -> Row:
     if "question" not in row:
         raise row.missing("question")
     others = {name: value for name, value in row.fields.items() if name not in ("question", "answer", "id")}
-    return Row({**others, "prompt": row.fields["question"], "answer": answer, "gold": gold}, row.place, row.id)
+    return Record({**others, "prompt": row.fields["question"], "answer": answer, "gold": gold}, row.place, row.id)

@@ -6,23 +6,23 @@ from typing import Any, cast
 from posttrain.data.annotation_tools import Fields, scored
 from posttrain.data.fields import as_mapping, as_number
 from posttrain.data.meaning import other_keys
-from posttrain.data.rows import Row
+from posttrain.data.records import Record
 
 Node = Mapping[str, Any]
 
 
-def gathered_trees(rows: Sequence[Row]) -> list[Row]:
+def gathered_trees(rows: Sequence[Record]) -> list[Record]:
     """The rows of each tree's messages as one row with the tree; other rows stay."""
     if not rows or not {"message_id", "message_tree_id", "parent_id", "text", "role"} <= rows[0].fields.keys():
         return list(rows)
     nodes = {row.text("message_id"): {**row.fields, "replies": list[Any]()} for row in rows}
-    trees: list[Row] = []
+    trees: list[Record] = []
     for row in rows:
         parent, node = row.fields.get("parent_id"), nodes[row.text("message_id")]
         if parent in nodes:
             nodes[parent]["replies"].append(node)
         elif parent is None:
-            trees.append(Row({"prompt": node}, row.place, row.id))
+            trees.append(Record({"prompt": node}, row.place, row.id))
         else:
             raise row.fail(
                 f"the message that this one answers, {parent!r}, is not in the data; remove its replies, too"
@@ -30,13 +30,13 @@ def gathered_trees(rows: Sequence[Row]) -> list[Row]:
     return trees or list(rows)
 
 
-def is_tree(row: Row) -> bool:
+def is_tree(row: Record) -> bool:
     """Whether a row's prompt is the root of a tree."""
     prompt = row.fields.get("prompt")
     return isinstance(prompt, Mapping) and {"text", "replies"} <= cast(Node, prompt).keys()
 
 
-def ranked_replies(row: Row) -> list[Fields]:
+def ranked_replies(row: Record) -> list[Fields]:
     """At each place of a tree the assistant's replies by their `rank`, from 0, the best."""
     return [
         scored(
@@ -48,7 +48,7 @@ def ranked_replies(row: Row) -> list[Fields]:
     ] or [scored([_message(row, _root(row))], [], [])]
 
 
-def best_conversation(row: Row) -> Row:
+def best_conversation(row: Record) -> Record:
     """The conversation of a tree that follows the best reply at each place, up to the assistant's last."""
     path, node = list[Node](), _root(row)
     while node:
@@ -64,7 +64,7 @@ def best_conversation(row: Row) -> Row:
     return row.replaced({"messages": [_message(row, one) for one in path]})
 
 
-def _root(row: Row) -> Node:
+def _root(row: Record) -> Node:
     row.read.update(("message_tree_id", "tree_state"))
     return as_mapping(row, row.get("prompt"), "prompt")
 
@@ -83,7 +83,7 @@ def _kept(node: Node) -> list[Node]:
     return [one for one in node.get("replies") or () if isinstance(one, Mapping) and not one.get("deleted")]
 
 
-def _message(row: Row, node: Node) -> dict[str, Any]:
+def _message(row: Record, node: Node) -> dict[str, Any]:
     if not isinstance(node.get("text"), str) or node.get("role") not in ("prompter", "user", "assistant"):
         raise row.fail(f"a message of a tree must have text and a role, prompter or assistant; got {str(node)[:60]}")
     if node.get("deleted"):

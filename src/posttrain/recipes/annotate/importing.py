@@ -30,7 +30,7 @@ from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
-from posttrain.data.rows import map_columns
+from posttrain.data.records import map_columns
 from posttrain.errors import UserError
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model

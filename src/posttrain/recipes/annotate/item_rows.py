@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.annotation.store.tables import Completion, Item
-from posttrain.data import Row
+from posttrain.data import Record
 from posttrain.errors import DataError
 from posttrain.types import Message
 
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
 
-def item_of(row: Row, *, talk: bool) -> Item:
+def item_of(row: Record, *, talk: bool) -> Item:
     """The item that a row describes; in one for people who talk with a model, they say the first word.
 
     Raises:
@@ -56,7 +56,7 @@ def spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
-def _completion(row: Row, value: Any, number: int) -> Completion:
+def _completion(row: Record, value: Any, number: int) -> Completion:
     said = {"text": value} if isinstance(value, str) else value
     if not isinstance(said, Mapping) or not isinstance(said.get("text"), str):
         raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from posttrain.data import ChatFormat, Row
+from posttrain.data import ChatFormat, Record
 from posttrain.data.layouts import layout_of
 from posttrain.data.packing import Example, size_of
 from posttrain.data.public_layouts import own_rows
@@ -21,7 +21,7 @@ class Item(NamedTuple):
     answer: str = ""
 
 
-def columns_say(row: Row) -> str:
+def columns_say(row: Record) -> str:
     """The layout that a row has by its columns: sft, preference, judgements, rl, or "" where they say nothing."""
     helpsteer = {"prompt", "response", "helpfulness"} <= row.fields.keys()
     (row,) = own_rows(row)[:1] or [row]

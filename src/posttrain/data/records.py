@@ -1,6 +1,6 @@
-"""Dataset rows with their source, so that errors name file and line.
+"""Records: data-set rows with their source, so that errors name file and line.
 
-A row knows which of its columns were read. One that nobody read and that would change the conversation, or what is
+A record knows which of its columns were read. One that nobody read and that would change the conversation, or what is
 learned from it, is refused by its name (`MEANT`); all others are listed for the user.
 """
 
@@ -38,7 +38,7 @@ class UnknownColumn(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Record:
     """The fields of one row, the place that an error names, and an id that does not change from run to run.
 
     `get`, `text` and `messages` read a field, and note it in `read`; who looks at `fields` only asks what there is.
@@ -174,7 +174,7 @@ class Row:
             if isinstance(turn, Sequence) and not isinstance(turn, str) and len(cast("Sequence[Any]", turn)) == 2:
                 turn = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn, strict=True)]
             turns += turn if isinstance(turn, list) else [turn]
-        found = Row({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
+        found = Record({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
         if any(message.role == "system" for message in found):
             raise self.fail("field 'history' has a system message; put it into the column 'system'")
         return tuple(dataclasses.replace(m, learned=False) if m.role == "assistant" else m for m in found)
@@ -208,10 +208,12 @@ class Row:
             return []
         return [*(name for name in found if self.source is None or name in self.source), *sorted(self.keys)]
 
-    def replaced(self, fields: Mapping[str, Any]) -> "Row":
+    def replaced(self, fields: Mapping[str, Any]) -> "Record":
         """These fields, and those of this row that were not read."""
         rest = {name: value for name, value in self.fields.items() if name not in self.read}
-        return Row({**rest, **fields}, self.place, self.id, source=self.fields if self.source is None else self.source)
+        return Record(
+            {**rest, **fields}, self.place, self.id, source=self.fields if self.source is None else self.source
+        )
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -278,7 +280,7 @@ def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def map_columns(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
+def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Record]:
     """Rows with columns renamed; `a.b` is the field `b` inside the field `a`.
 
     Raises:
@@ -295,7 +297,7 @@ def map_columns(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
     return [_map_row(row, columns) for row in rows]
 
 
-def _map_row(row: Row, columns: Mapping[str, str]) -> Row:
+def _map_row(row: Record, columns: Mapping[str, str]) -> Record:
     mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
     if over := [name for name in columns if not is_empty(mapped.get(name))]:
         raise row.fail(
@@ -309,4 +311,4 @@ def _map_row(row: Row, columns: Mapping[str, str]) -> Row:
                 raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {', '.join(row.fields)}")
             value = cast(Any, value[name])
         mapped[target] = value
-    return Row(mapped, row.place, row.id)
+    return Record(mapped, row.place, row.id)

@@ -1,12 +1,12 @@
 import pytest
 
-from posttrain.data.rows import Row, map_columns, parse_columns
+from posttrain.data.records import Record, map_columns, parse_columns
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message
 
 
-def row(**fields) -> Row:
-    return Row(fields, "data.jsonl line 17", "data.jsonl:17")
+def row(**fields) -> Record:
+    return Record(fields, "data.jsonl line 17", "data.jsonl:17")
 
 
 def test_a_missing_field_proposes_the_column_that_is_probably_meant():
@@ -68,7 +68,7 @@ def test_unknown_column_names_the_nearest():
 
 @pytest.mark.parametrize("source", ["question", "model.truth"])
 def test_a_column_that_one_row_lacks_names_the_row(source):
-    rows = [row(question="q", model={"truth": 1}), Row({"answer": "a", "model": {}}, "data.jsonl line 18", "")]
+    rows = [row(question="q", model={"truth": 1}), Record({"answer": "a", "model": {}}, "data.jsonl line 18", "")]
     with pytest.raises(DataError, match=f"data.jsonl line 18: column '{source}', mapped to 'prompt', is missing"):
         map_columns(rows, {"prompt": source})
 
