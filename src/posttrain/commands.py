@@ -37,11 +37,17 @@ def _success(result: Any) -> int:
 
 @dataclass(frozen=True)
 class Former:
-    """How a command was typed before it had a name of its own: as another one, with an option."""
+    """How a command was typed before: as another one, with an option or without.
+
+    Attributes:
+        command: that one.
+        option: its option; "" where the command itself is gone.
+        now: what the option is called now, "" where it is gone; of a command that is gone, what to type in its place.
+    """
 
     command: str
     option: str
-    now: str = ""  # what the option is called now; "" where it is gone
+    now: str = ""
 
 
 @dataclass(frozen=True)
@@ -238,22 +244,14 @@ COMMANDS: dict[str, Command] = {
         cluster="ScorerOptions",
     ),
     "reward-model": Command(
-        "train a reward model on preference pairs",
+        "train a reward model on preference pairs, or on rated attributes with a gate",
         _recipe("reward_model", "training.Scoring"),
         _TRAINING,
         dry_run=_dry_run("reward_model"),
         cluster="TrainerOptions",
         show=_show_reward_model,
         answer=_answer_run,
-    ),
-    "reward-model-attributes": Command(
-        "train a multi-attribute reward model with a gate on ratings",
-        _recipe("reward_attributes", "training.Attributes"),
-        _TRAINING,
-        dry_run=_dry_run("reward_attributes"),
-        show=_show_reward_model,
-        answer=_answer_run,
-        formerly=Former("reward-model", "ratings", "ratings"),
+        formerly=Former("reward-model-attributes", "", "--heads attributes"),
     ),
     "evaluate": Command(
         "accuracy on held-out tasks with confidence intervals, sampled and greedy",

@@ -12,12 +12,12 @@ MUTATIONS = [
     *(
         Mutation("setup/feedback_session.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
         for old, new in [
-            ("held, held, score, patience", "False, held, score, patience"),
-            ("held, held, score, patience", "held, False, score, patience"),
+            ("first, last, score, patience", "False, last, score, patience"),
+            ("first, last, score, patience", "first, False, score, patience"),
             ("patience(options.stop_after, score)", "patience(0, score)"),
             ("save_every=options.save_every", "save_every=100"),
             ('("steps", "epochs", "stop_after", *MAY_DIFFER)', '("steps",)'),
-            ('row.get("evaluation/accuracy")', 'row.get("evaluation/loss")'),
+            ('row.get("evaluation/accuracy",', 'row.get("evaluation/loss",'),
             ("        prepare=prepare,\n", ""),
         ]
     ),

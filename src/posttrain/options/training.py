@@ -85,17 +85,6 @@ class PairOptions(HeldOut, TrainingOptions):
 
 
 @dataclass(frozen=True)
-class ScoreOptions(PairOptions):
-    """The same of a reward model."""
-
-    _: KW_ONLY
-    lr: float = 1e-5
-    """Peak learning rate. LoRA usually needs about ten times as much."""
-    lora_rank: int = 0
-    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
-
-
-@dataclass(frozen=True)
 class Preferences(PairOptions):
     """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
 
@@ -108,19 +97,12 @@ class Preferences(PairOptions):
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 
 
-@dataclass(frozen=True)
-class Scoring(ScoreOptions):
-    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
+@dataclass(frozen=True, kw_only=True)
+class PreferenceHeads:
+    """Options of --heads preference alone."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "margin label_smoothing center_rewards length_debias",
-        "model": "ensemble",
-        "evaluation": "calibrate",
-    }
+    HELP: ClassVar[Mapping[str, str]] = {"model": "ensemble", "optimisation": "margin length_debias"}
 
-    _: KW_ONLY
-    pairs_per_step: int = 16
-    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
     label_smoothing: float = 0.0
     """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: float = 0.0
@@ -133,52 +115,58 @@ class Scoring(ScoreOptions):
     epistemic uncertainty."""
     length_debias: float = 0.0
     """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
-    calibrate: bool = True
-    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""
 
 
-@dataclass(frozen=True)
-class Attributes(ScoreOptions):
-    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
+@dataclass(frozen=True, kw_only=True)
+class AttributeHeads:
+    """Options of --heads attributes alone."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "ratings pair_columns",
-        "model": "gate_width",
-        "optimisation": "weights decorrelate",
-        "evaluation": "calibrate",
-    }
-    dataset: str = ""
-    """Preference pairs that train the gate; without them --weights is used."""
-    _: KW_ONLY
+    HELP: ClassVar[Mapping[str, str]] = {"data": "ratings"}
+
     ratings: str = ""
-    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
-    UltraFeedback have them)."""
+    """Rated responses, with --heads attributes: a file, folder, glob or hub id. With prompt, completion and ratings (or
+    as HelpSteer2 and UltraFeedback have them)."""
     weights: str = ""
     """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
     one out. With pairs they initialise the gate, which keeps the signs."""
     decorrelate: str = ""
     """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
-    epochs: float = 1.0
-    """Number of epochs over the ratings; may be a fraction."""
-    pairs_per_step: int = 16
-    """Rated responses per batch."""
-    max_tokens: int = 1024
-    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
-    columns: str = ""
-    """Columns of the ratings, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
-    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse". --columns are those of the ratings."""
+    gate_width: int = 64
+    """Hidden units of the gate, 0: same weights for all prompts."""
+
+
+@dataclass(frozen=True)
+class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
+    """Reward models: scores learned from preference pairs (Bradley-Terry) or rated attributes (ArmoRM)."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"model": "heads", "evaluation": "calibrate"}
+
+    dataset: str = ""
+    """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
+    them). With --heads attributes they train the gate; without them --weights is used."""
+    _: KW_ONLY
+    heads: str = "preference"
+    """Heads: preference or attributes. preference: a score, trained on pairs (Bradley-Terry). attributes: one for each
+    rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM)."""
+    lr: float = 1e-5
+    """Peak learning rate. LoRA usually needs about ten times as much."""
+    lora_rank: int = 0
+    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
+    pairs_per_step: int = 16
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of --heads attributes: rated
+    responses."""
+    columns: str = ""
+    """Column mapping, such as "chosen=better rejected=worse". With --heads attributes that of the ratings."""
     limit: int | None = None
     """Maximum number of rows per file; default: all."""
     eval_dataset: str = ""
     """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
     eval_share: float = 0.0
-    """Fraction of ratings and pairs to hold out, split by prompt."""
+    """Fraction of pairs and ratings to hold out, split by prompt. Alternative to --eval-dataset."""
     eval_limit: int = 300
-    """Maximum number of held-out ratings, and of held-out pairs."""
-    gate_width: int = 64
-    """Hidden units of the gate, 0: same weights for all prompts."""
+    """Maximum number of held-out pairs, and of held-out ratings."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
     preferred."""

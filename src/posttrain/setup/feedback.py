@@ -22,6 +22,7 @@ from posttrain.data import (
     parse_columns,
 )
 from posttrain.data.loaded import Loaded, Unusable
+from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
 from posttrain.errors import UserError
@@ -44,6 +45,10 @@ class Feedback(Generic[T, U]):
     sequences: Callable[[U], Sequence[Example]]
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
     shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # shortens a unit that is too long
+
+    def examples(self, units: Sequence[U]) -> list[Example]:
+        """The sequences of units, one after the other."""
+        return [example for unit in units for example in self.sequences(unit)]
 
 
 PAIRS: Feedback[Preference, Pair] = Feedback(
@@ -118,6 +123,11 @@ class Units(Generic[U]):
     dropped: int  # units that were too long
     steps: int
     notes: tuple[str, ...]  # messages to the user
+
+    def batch(self, options: PairOptions, step: int) -> list[U]:
+        """The training units of a step."""
+        chosen = batch_indices(len(self.learned), options.pairs_per_step, step, options.seed)
+        return [self.learned[i] for i in chosen]
 
 
 def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:

@@ -20,19 +20,25 @@ def feedback_training(
     settings: Mapping[str, Any],
     environment: Mapping[str, Any],
     notes: tuple[str, ...],
+    evaluated: tuple[bool, bool] | None = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Training:
-    """For `open_session`; checkpoint selection and early stopping use the accuracy on held-out pairs."""
+    """For `open_session`; checkpoint selection and early stopping use the accuracy on held-out pairs.
+
+    Of ratings alone they use the correlation. `evaluated` says whether there is an evaluation before the first step and
+    after the last one; by default if units are held out.
+    """
 
     def score(row: Mapping[str, float]) -> float | None:
-        return row.get("evaluation/accuracy")
+        return row.get("evaluation/accuracy", row.get("evaluation/correlation"))
 
-    held, steps = bool(units.heldout), units.steps
+    first, last = evaluated or (bool(units.heldout),) * 2
+    steps = units.steps
     return Training(
         steps=steps,
         trained=trained,
         rate=LearningRate(options.lr, options.warmup_steps, options.decay, steps),
-        evaluations=Evaluations(options.eval_every, held, held, score, patience(options.stop_after, score)),
+        evaluations=Evaluations(options.eval_every, first, last, score, patience(options.stop_after, score)),
         environment={**environment, "steps": steps, "data": digests(settings), "rows": rows_digest(units.learned)},
         save_every=options.save_every,
         keep_last=options.keep_last,
