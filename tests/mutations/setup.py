@@ -36,9 +36,9 @@ MUTATIONS = [
             ("min(options.max_tokens, context)", "context"),
             ("min(options.max_tokens, context)", "options.max_tokens"),
             ("if most > options.microbatch_tokens:", "if False:"),
-            ("if len(learned) < options.pairs_per_step:", "if len(learned) <= options.pairs_per_step:"),
+            ("if len(learned) < per_step:", "if len(learned) <= per_step:"),
             ("math.ceil(options.epochs", "math.floor(options.epochs"),
-            ("len(sides.learned) - len(learned)", "0"),
+            ("sum(map(len, usable[0])) - len(learned)", "0"),
             ("        if found.left_out:\n", "        if False:\n"),
             ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
             (

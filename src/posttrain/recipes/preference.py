@@ -77,7 +77,7 @@ def _run(
         parts.backend.log_in(session.directory.path)
         session.evaluate(examine)
         for step in session.steps():
-            chosen = units.batch(config, step)
+            chosen = units.batch(step)
             with session.update(parts.feedback.examples(chosen)):
                 batch = parts.objective.batch(chosen, seed=seed_for(config.seed, "dropout", step))
                 metrics = learner.forward_backward(batch, parts.objective.loss)
@@ -170,7 +170,7 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
     """Precompute the logprobs of every response under the initial policy."""
     units = parts.units
     heldout = [units.heldout] if units.heldout else []
-    batches = chain((units.batch(config, step) for step in range(units.steps)), heldout)
+    batches = chain((units.batch(step) for step in range(units.steps)), heldout)
     with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
         return remember(
             parts.backend.learner,

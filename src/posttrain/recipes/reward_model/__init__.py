@@ -136,7 +136,7 @@ def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> Scoring
             backend.log_in(session.directory.path)
             session.evaluate(examine)
             for step in session.steps():
-                batch = units.batch(config, step)
+                batch = units.batch(step)
                 with session.update(heads.kind.examples(batch)):
                     metrics = heads.gradient(batch, seed_for(config.seed, "dropout", step))
                     metrics |= learner.optim_step({POLICY: session.lr})
