@@ -28,9 +28,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import size_of
 from posttrain.models.load import locate
-from posttrain.recipes import evaluate_reward, reward_attributes, reward_model
+from posttrain.recipes import evaluate_reward, reward_model
 from posttrain.recipes.evaluate_reward import EvaluateReward
-from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.types import Preference
 
@@ -126,10 +125,12 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     reward_model.run(Scoring(dataset=pairs, pairs_per_step=8, **common), output=root / "single", quiet=True)
     found["one score"] = judge(root / "single", asked, root / "single-judged")
-    gated = Attributes(dataset=pairs, ratings=ratings, weights="excuses=-1", pairs_per_step=16, **common)
+    gated = Scoring(
+        heads="attributes", dataset=pairs, ratings=ratings, weights="excuses=-1", pairs_per_step=16, **common
+    )
     again = replace(gated, model=str(root / GATED), steps=1, lr=0.0, warmup_steps=0)
     for name, config in {GATED: gated, **{name: replace(again, **form) for name, form in OTHERS.items()}}.items():
-        reward_attributes.run(config, output=root / name, quiet=True)
+        reward_model.run(config, output=root / name, quiet=True)
         found[name] = judge(root / name, asked, root / f"{name} judged")
     kept.write_text(json.dumps(found), encoding="utf-8")
     return found

@@ -288,9 +288,11 @@ def test_version(run):
             "preference --iterate is now a command of its own; type: posttrain online-pre",
         ),
         (
-            "reward-model --ratings r.jsonl",
-            "reward-model --ratings is now a command of its own; type: posttrain reward-m",
+            "reward-model-attributes --ratings r.jsonl",
+            "reward-model-attributes is reward-model --heads attributes now; type: posttrain reward-model --heads "
+            "attributes, then the other options",
         ),
+        ("reward-model --ratings r.jsonl", "--ratings is for --heads attributes; leave it out, or type --heads attr"),
         (
             "evaluate --suite reward --model m",
             "evaluate --suite is now a command of its own; type: posttrain evaluate-re",

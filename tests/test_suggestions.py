@@ -31,7 +31,6 @@ OF_COMMANDS = {
     "best_of_n": ("best-of-n",),
     "evaluate_reward": ("evaluate-reward-model",),
     "jobs": ("jobs", "rl", "export"),  # it runs the second, or what takes the same options, and the third
-    "reward_attributes": ("reward-model-attributes",),
     "reward_model": ("reward-model",),
     "verify": ("verify", "rl"),  # it runs the second
 }

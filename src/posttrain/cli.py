@@ -188,6 +188,10 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
         raise UserError(f"plan is an option of the commands that train now; type: posttrain {command} --dry-run")
     length = 2 if pairs else 1
     name = " ".join(words[:length])
+    for now, command in COMMANDS.items():
+        if (was := command.formerly) and not was.option and was.command == name:
+            meant = f"{now} {was.now}"
+            raise UserError(f"{name} is {meant} now; type: posttrain {meant}, then the other options")
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     return name, list(words[length:])
@@ -290,7 +294,9 @@ def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> N
     """Say by which name a command goes now that was an option of this one."""
     for now, command in COMMANDS.items():
         former = command.formerly
-        if former and former.command == name and (flag(former.option) in _flags(argv) or former.option in file):
+        if former is None or former.command != name or not former.option:
+            continue
+        if flag(former.option) in _flags(argv) or former.option in file:
             value = given(argv, former.option) or file.get(former.option) or ""
             option = f" {flag(former.now)} {value}".rstrip() if former.now else ""
             raise UserError(

@@ -42,11 +42,17 @@ def _success(result: Any) -> int:
 
 @dataclass(frozen=True)
 class Former:
-    """How a command was typed before it had a name of its own: as another one, with an option."""
+    """How a command was typed before: as another one, with an option or without.
+
+    Attributes:
+        command: that one.
+        option: its option; "" where the command itself is gone.
+        now: what the option is called now, "" where it is gone; of a command that is gone, what to type in its place.
+    """
 
     command: str
     option: str
-    now: str = ""  # what the option is called now; "" where it is gone
+    now: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,22 +261,14 @@ COMMANDS: dict[str, Command] = {
         cluster="ScorerOptions",
     ),
     "reward-model": Command(
-        "train a reward model on preference pairs",
+        "train a reward model on preference pairs, or on rated attributes with a gate",
         _recipe("reward_model", "training.Scoring"),
         _TRAINING,
         dry_run=_dry_run("reward_model"),
         cluster="TrainerOptions",
         show=_show_reward_model,
         answer=_answer_run,
-    ),
-    "reward-model-attributes": Command(
-        "train a multi-attribute reward model with a gate on ratings",
-        _recipe("reward_attributes", "training.Attributes"),
-        _TRAINING,
-        dry_run=_dry_run("reward_attributes"),
-        show=_show_reward_model,
-        answer=_answer_run,
-        formerly=Former("reward-model", "ratings", "ratings"),
+        formerly=Former("reward-model-attributes", "", "--heads attributes"),
     ),
     "evaluate": Command(
         "accuracy on held-out tasks with confidence intervals, sampled and greedy",
@@ -426,7 +424,9 @@ def given_objects(config: Mapping[str, Any]) -> list[str]:
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
     """The command of a run, by the name that it has now, and its options, with paths where they are now."""
     former = [(name, was) for name, command in COMMANDS.items() if (was := command.formerly)]
-    meant = next((name for name, was in former if was.command == run.command and was.option in run.config), run.command)
+    meant = next(
+        (name for name, was in former if was.command == run.command and was.option in ("", *run.config)), run.command
+    )
     starts = [run.environment, *run.environment.get("resumed", [])]
     config = COMMANDS[meant].renamed(run.config) if meant in COMMANDS else run.config
     return meant, relocated(config, run.path, starts)

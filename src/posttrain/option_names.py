@@ -9,7 +9,7 @@ _NAMES = """
     enable engine ensemble ensemble_aggregation entropy_coefficient environment environment_args epochs eta
     eval_dataset eval_every eval_limit eval_samples eval_share evict_stale examples_per_step exclude file first fsdp
     fsdp_offload fsdp_replicas gae_lambda gamma gate_width gb_per_key gold gold_model good_weight gpu gpus
-    grace_seconds gradient_checkpointing greedy have help help_all history host host_names https
+    grace_seconds gradient_checkpointing greedy have heads help help_all history host host_names https
     imitation_coefficient in_flight_updates instructions invite json judge judge_budget judge_cache
     judge_concurrency judge_max_new_tokens judge_prompt judge_temperature keep keep_last keys kind kl_budget
     kl_coefficient kl_estimator kl_from kl_gain kl_target label_smoothing layout length_alpha length_debias

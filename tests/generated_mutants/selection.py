@@ -69,6 +69,7 @@ TESTS_OF = {
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
     "recipes/jobs/serve.py": "server/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",
+    "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
     "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
     "report/masked_text.py": "recipes/test_data_show.py",
     "rewards/outcomes.py": "environments/test_scored.py",

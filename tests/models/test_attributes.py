@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
 from posttrain.models.attributes import AttributeModel, Gate, Mixture, RatingScale, even, load_attributes, load_scores
-from posttrain.models.heads import load_reward_model
+from posttrain.models.heads import complete, load_reward_model
 from posttrain.models.lora_config import Lora
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.recipes.folders import model_folder
@@ -113,7 +113,8 @@ def test_what_is_saved_scores_the_same_and_transformers_reads_the_attributes(tmp
     with torch.no_grad():
         model.body.network.score.weight.normal_(generator=torch.Generator().manual_seed(0))
     model.mixture = model.mixture._replace(scale=0.7, zero=0.3, apart=2, shares=(0.1, 0.2, 1.0), comparable=True)
-    model.save(tmp_path / "saved", padding=0)
+    model.write(tmp_path / "saved")
+    complete(tmp_path / "saved", padding=0)
     again = load_scores(str(tmp_path / "saved"), dtype=torch.float32)
     assert isinstance(again, AttributeModel) and again.units == UNITS and again.comparable and again.members == 1
     (row,) = pack(EXAMPLES, 100)
@@ -151,7 +152,8 @@ def test_a_bfloat16_model_scores_the_same_when_it_is_loaded(tmp_path: Path):
     drawn(model.mixture.gate)
     with torch.no_grad():
         model.body.network.score.weight.normal_(generator=torch.Generator().manual_seed(0))
-    model.save(tmp_path / "saved", padding=0)
+    model.write(tmp_path / "saved")
+    complete(tmp_path / "saved", padding=0)
     (row,) = pack(EXAMPLES, 100)
     assert torch.equal(load_scores(str(tmp_path / "saved"), dtype=torch.bfloat16).scores(row), model.scores(row))
 
@@ -168,7 +170,8 @@ def test_the_gate_begins_from_the_seed_and_is_wide(tmp_path: Path):
 
 def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
     model = load_attributes(str(model_folder(tmp_path / "model")), UNITS.names, [1.0] * 3, dtype=torch.float32)
-    model.save(tmp_path / "saved", padding=0)
+    model.write(tmp_path / "saved")
+    complete(tmp_path / "saved", padding=0)
     load_reward_model(str(tmp_path / "model"), dtype=torch.float32).save(tmp_path / "plain", padding=0)
     two = ("helpful", "kind")
     with pytest.raises(ModelError, match=r"with heads for helpful, clear, long; start from a language model"):
@@ -180,8 +183,9 @@ def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
     with pytest.raises(ModelError, match="no reward model"):
         load_scores(str(tmp_path / "model"), dtype=torch.float32)
     model.mixture = model.mixture._replace(finished=False)
-    model.save(tmp_path / "unfinished", padding=0)
-    with pytest.raises(ModelError, match="before its gate was trained; continue with"):
+    model.write(tmp_path / "unfinished")
+    complete(tmp_path / "unfinished", padding=0)
+    with pytest.raises(ModelError, match="before what makes one score of its attributes was learned; go on with"):
         load_scores(str(tmp_path / "unfinished"), dtype=torch.float32)
     gate = tmp_path / "saved" / "gate.safetensors"
     assert set(load_file(gate)) == {"inner.weight", "inner.bias", "outer.weight", "outer.bias"}

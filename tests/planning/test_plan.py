@@ -15,11 +15,10 @@ from posttrain.models import blockwise
 from posttrain.planning import Plan, speed
 from posttrain.planning import plan as recipe
 from posttrain.planning.costs import GB, Speed
-from posttrain.recipes import online_preference, preference, reward_attributes, reward_model, sft
+from posttrain.recipes import online_preference, preference, reward_model, sft
 from posttrain.recipes import rl as rl_recipe
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
-from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
@@ -442,7 +441,7 @@ def test_lengths_of_pairs_are_those_of_the_data(folder, kind):
     assert plan.work.steps == 2 and "pairs a step" in plan.lines()[1]
     assert plan.summary()["tokens_per_step"] == 2 * (AROUND + 7 + 2 * (14 + stop))
     assert (plan.summary()["batch"], plan.summary()["epochs"]) == (4, 2.0)
-    with pytest.raises(UserError, match="all pairs are longer than 9 tokens"):
+    with pytest.raises(UserError, match=r"all \d+ pairs are longer than 9 tokens"):
         pairs(kind, folder, max_tokens=9, **words)
 
 
@@ -525,12 +524,13 @@ def test_online_preference_samples_groups_and_learns_pairs(folder, monkeypatch):
 
 def test_ratings_are_planned(folder, tmp_path):
     rows = [{"prompt": "x" * n, "completion": "y" * n, "ratings": {"kind": n, "clear": -n}} for n in (4, 10, 7, 9)]
-    words = {"ratings": write(tmp_path / "rated.jsonl", rows), "model": str(folder / "model"), "pairs_per_step": 2}
-    plan = reward_attributes.dry_run(Attributes(**words, epochs=2, precision="float32"), measure=False)
+    words = {"heads": "attributes", "ratings": write(tmp_path / "rated.jsonl", rows), "pairs_per_step": 2}
+    words |= {"model": str(folder / "model")}
+    plan = reward_model.dry_run(Scoring(**words, epochs=2, precision="float32"), measure=False)
     assert (plan.work.longest.prompts, plan.work.longest.group, plan.work.longest.prompt_tokens) == (2, 1, AROUND + 10)
     assert plan.work.steps == 4 and "logits of a chunk" not in plan.summary()["memory"]["update"]
     with pytest.raises(UserError, match="did you mean 'kind'"):
-        reward_attributes.dry_run(Attributes(**words, weights="kin=1"), measure=False)
+        reward_model.dry_run(Scoring(**words, weights="kin=1"), measure=False)
 
 
 def test_reward_models_and_the_beginning_are_held_beside_the_policy(folder):
@@ -573,7 +573,7 @@ COMMANDS = {
     "preference": "--dataset pairs.jsonl --pairs-per-step 2",
     "online-preference": "--dataset 20.jsonl --reward exact --max-new-tokens 8",
     "reward-model": "--dataset pairs.jsonl --pairs-per-step 2",
-    "reward-model-attributes": "--ratings rated.jsonl --pairs-per-step 2",
+    "reward-model --heads attributes": "--ratings rated.jsonl --pairs-per-step 2",
 }
 
 
@@ -589,12 +589,21 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
     ):
         write(tmp_path / f"{name}.jsonl", rows)
     before = sorted(tmp_path.rglob("*"))
-    words = [command, *COMMANDS[command].split(), "--model", str(folder / "model"), "--dry-run", "--output", "run"]
+    words = [
+        *command.split(),
+        *COMMANDS[command].split(),
+        "--model",
+        str(folder / "model"),
+        "--dry-run",
+        "--output",
+        "run",
+    ]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[0].startswith(f"{command}: ") and out.splitlines()[-1] == "It fits." and err == ""
+    name = command.split()[0]
+    assert out.splitlines()[0].startswith(f"{name}: ") and out.splitlines()[-1] == "It fits." and err == ""
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["command"] == command
+    assert json.loads(capsys.readouterr().out)["command"] == name
     assert sorted(tmp_path.rglob("*")) == before
     assert main([*words, "--output", "."]) == 2
     assert "run directory . is not empty" in capsys.readouterr().err

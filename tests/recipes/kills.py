@@ -55,8 +55,8 @@ RECIPES = {
     "sft": "sft --dataset rows.jsonl --steps 120 --examples-per-step 2",
     "preference": "preference --dataset pairs.jsonl --steps 120 --pairs-per-step 2",
     "reward-model": "reward-model --dataset pairs.jsonl --steps 120 --pairs-per-step 2",
-    "reward-model-attributes": "reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --steps 60 "
-    "--pairs-per-step 4",
+    "reward-model-attributes": "reward-model --heads attributes --ratings ratings.jsonl --dataset pairs.jsonl "
+    "--steps 60 --pairs-per-step 4",
     "rl": f"rl {SAMPLED} --steps 60 --max-new-tokens 6",
     "rl-turns": "rl --environment letters.py:Letters --steps 60 --max-new-tokens 6 --prompts-per-step 2",
     "online-preference": f"online-preference {SAMPLED} --rounds 60 --pairs-per-step 2 --max-new-tokens 6",

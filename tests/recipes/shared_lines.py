@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 RECIPES = Path(__file__).parents[2] / "src" / "posttrain" / "recipes"
-TRAINING = ("sft", "rl", "preference", "online_preference", "reward_model", "reward_attributes")
+TRAINING = ("sft", "rl", "preference", "online_preference", "reward_model")
 BLOCK = 4
 
 

@@ -11,10 +11,9 @@ import torch
 from posttrain import algorithms
 from posttrain.errors import UserError
 from posttrain.models import blockwise
-from posttrain.recipes import online_preference, preference, reward_attributes, reward_model, rl, sft
+from posttrain.recipes import online_preference, preference, reward_model, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
-from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
@@ -54,7 +53,7 @@ def options(folder, name, **changes):
         return SFT(dataset=str(folder / "sums.jsonl"), examples_per_step=6, **common), sft.run
     common["pairs_per_step"] = 4
     if name == "ratings":
-        return Attributes(ratings=str(folder / "ratings.jsonl"), **common), reward_attributes.run
+        return Scoring(heads="attributes", ratings=str(folder / "ratings.jsonl"), **common), reward_model.run
     common["dataset"] = str(folder / "pairs.jsonl")
     if name == "preference":
         return Preferences(**common), lambda config, **to: preference.run(config, dpo, **to)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from statistics import correlation, mean, pstdev
@@ -15,11 +16,11 @@ from posttrain.data.preferences import ranked_of
 from posttrain.errors import ModelError, UserError
 from posttrain.models.attributes import even
 from posttrain.objectives.attributes import shares
-from posttrain.recipes import evaluate_reward, reward_attributes
+from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
-from posttrain.recipes.reward_attributes import Attributes, run
+from posttrain.recipes.reward_model import Scoring, attributes, run
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.runs import read_run
+from posttrain.runs import config_file, read_run
 from posttrain.setup import feedback
 from posttrain.training import checkpoint
 from posttrain.training.attributes import read_all
@@ -56,8 +57,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def config(tmp_path: Path, model: str) -> Attributes:
-    return Attributes(
+def config(tmp_path: Path, model: str) -> Scoring:
+    return Scoring(
+        heads="attributes",
         ratings=write(tmp_path / "ratings.jsonl", RATED),
         dataset=write(tmp_path / "pairs.jsonl", PAIRS),
         model=model,
@@ -76,7 +78,7 @@ def scores(run: Path, *said: tuple[str, str]) -> list[float]:
     return [score for (score,) in load_scorer(str(latest), precision="float32")(conversations)]
 
 
-def heldout_of(config: Attributes) -> list[dict]:
+def heldout_of(config: Scoring) -> list[dict]:
     sides = feedback.read(config, feedback.PAIRS)
     asked = {one.prompt[0].content for one in sides.heldout}
     return [row for row in PAIRS if row["prompt"] in asked]
@@ -246,7 +248,7 @@ def test_what_has_a_weight_of_zero_is_not_learned(config, tmp_path):
     rows.append({"prompt": "1", "completion": "2", "ratings": {"stray": 4.0}})
     told = replace(config, ratings=write(tmp_path / "stray.jsonl", rows), steps=1, eval_share=0.0)
     found = run(replace(told, weights="stray=0"), output=tmp_path / "run", quiet=True)
-    assert found.attributes == ("clear", "kind") and found.responses == len(RATED)
+    assert found.attributes == ("clear", "kind") and found.pairs == len(RATED)
 
 
 def test_standard_units_are_those_of_what_is_learned(config, tmp_path):
@@ -270,7 +272,7 @@ def test_columns_are_of_the_ratings_and_pair_columns_of_the_pairs(config, tmp_pa
         pair_columns="chosen=better",
         steps=1,
     )
-    assert run(told, output=tmp_path / "run", quiet=True).responses > 0
+    assert run(told, output=tmp_path / "run", quiet=True).pairs > 0
 
 
 def test_few_pairs_are_enough_for_a_gate(config, tmp_path):
@@ -285,7 +287,7 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
     ]
     told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=1)
     found = run(told, output=tmp_path / "run")
-    assert found.responses == len(RATED) - 2
+    assert found.pairs == len(RATED) - 2
     assert "2 rated responses answer prompts of held-out pairs" in capsys.readouterr().err
     assert "correlation" not in found.after and "accuracy" in found.after
     everything = [{"prompt": row["prompt"], "chosen": "6", "rejected": "7"} for row in RATED]
@@ -308,6 +310,8 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"decorrelate": "clea"}, "did you mean 'clear'"),
         ({"gate_width": -1}, "--gate-width must be 0 or more"),
         ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; pass training pairs too"),
+        ({"margin": 1.0}, "--margin is for --heads preference; leave it out, or type --heads preference"),
+        ({"heads": "attribute"}, "did you mean 'attributes'"),
     ],
 )
 def test_wrong_options_are_refused(changes, message, config, tmp_path):
@@ -330,25 +334,49 @@ def test_pairs_of_steps_are_refused(config, tmp_path):
 
 def test_the_command_line_takes_ratings(config, tmp_path, capsys):
     options = ["--ratings", config.ratings, "--model", config.model, "--steps", "1", "--eval-share", "0.25"]
-    learned = tmp_path / "run"
-    code = main(["reward-model-attributes", *options, "--warmup-steps", "0", "--output", str(learned), "--quiet"])
+    words = ["reward-model", "--heads", "attributes", *options, "--warmup-steps", "0"]
+    code = main([*words, "--output", str(tmp_path / "run"), "--quiet"])
     printed = capsys.readouterr().out
     assert code == 0 and re.search(r"^correlation with held-out ratings: -?0\.\d+ after$", printed, re.MULTILINE)
-    about = learned / "environment.json"  # as one that was begun by reward-model --ratings
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"command": "reward-model"}))
-    assert main(["reward-model", "--resume", str(learned)]) == 2
-    assert f"type: posttrain reward-model-attributes --resume {learned}" in capsys.readouterr().err
-    assert main(["reward-model-attributes", "--resume", str(learned), "--steps", "2", "--quiet"]) == 0
+    assert main([*words, "--trainers", "1"]) == 2
+    assert "--heads attributes trains in one process; leave out --trainers" in capsys.readouterr().err
+
+
+OLD = {
+    "attributes": ("reward-model-attributes", ("ratings", "weights", "decorrelate", "pair_columns", "gate_width")),
+    "preference": ("reward-model", ("label_smoothing", "margin", "center_rewards", "ensemble", "length_debias")),
+}
+"""The command of a run before there was --heads, and the options that no other command had."""
+
+
+@pytest.mark.parametrize("heads", OLD)
+def test_a_run_from_before_there_were_heads_goes_on(heads, config, tmp_path):
+    changes = {} if heads == "attributes" else {"heads": heads, "ratings": ""}
+    learned = run(replace(config, **changes, steps=2), output=tmp_path / "run", quiet=True).run
+    command, own = OLD[heads]
+    kept = tomllib.loads((learned / "config.toml").read_text())
+    assert kept.pop("heads") == heads
+    assert {name for _, names in OLD.values() for name in names} & kept.keys() == {*own}
+    (learned / "config.toml").write_text(config_file.dumps(kept))
+    about = json.loads((learned / "environment.json").read_text())
+    del about["options"]["heads"]
+    del about["rows"]
+    (learned / "environment.json").write_text(json.dumps(about | {"command": command}))
+    other = next(name for name in OLD if name != heads)
+    assert main(["reward-model", "--resume", str(learned), "--heads", other]) == 2
+    assert main(["reward-model", "--resume", str(learned), "--steps", "3", "--quiet"]) == 0
+    found = read_run(learned)
+    assert (found.command, found.config["heads"], len(found.metrics)) == ("reward-model", heads, 4)
 
 
 def test_every_rated_response_is_met_once_an_epoch(config, tmp_path, monkeypatch):
     met = []
-    right = reward_attributes.rated_batch
+    right = attributes.rated_batch
 
     def batch(units, **options):
         met.extend(units)
         return right(units, **options)
 
-    monkeypatch.setattr(reward_attributes, "rated_batch", batch)
+    monkeypatch.setattr(attributes, "rated_batch", batch)
     run(replace(config, dataset="", eval_share=0.0, pairs_per_step=6, steps=0, epochs=1.0), output=tmp_path / "run")
     assert len(met) == len({one.example for one in met}) == len(RATED)

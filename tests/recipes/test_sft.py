@@ -134,7 +134,7 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
 
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
-    lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, None).data.examples]
+    lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, None).data.learned]
     assert sft._prepare(replace(config, max_tokens=max(lengths)), ONE_PROCESS, None).data.dropped == 0
     with pytest.raises(UserError, match="all 6 examples are longer than"):
         sft._prepare(replace(config, max_tokens=min(lengths) - 1), ONE_PROCESS, None)
@@ -151,7 +151,7 @@ def test_turns_that_are_learned(config, model, tmp_path):
     learned = {}
     for which in ("all", "last"):
         parts = sft._prepare(replace(config, dataset=dataset, examples_per_step=1, train_on=which), ONE_PROCESS, None)
-        (example,) = parts.data.examples
+        (example,) = parts.data.learned
         ids = [t for t, mine in zip(example.continuation, example.learned, strict=True) if mine]
         learned[which] = load_tokenizer(model).decode(ids)
     assert learned == {"all": "bcd<|im_end|>fg<|im_end|>", "last": "fg<|im_end|>"}
@@ -293,7 +293,7 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
         ({"examples_per_step": 0}, "--examples-per-step must be 1 or more; got 0"),
         ({"save_every": 0}, "--save-every must be 1 or more"),
         ({"keep_last": 0}, "--keep-last must be 1 or more"),
-        ({"microbatch_tokens": 60}, "the longest example has"),
+        ({"microbatch_tokens": 60}, "the longest of the examples has"),
         ({"epochs": 0.0}, "--epochs must be above 0"),
         ({"steps": -1}, "--steps 0 or more"),
         ({"decay": "cosin"}, "did you mean 'cosine'"),

@@ -199,8 +199,8 @@ def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
     return below / (2 * len(wrong) * len(right))
 
 
-def measures(pairs: Sequence[ScoredPair]) -> dict[str, float]:
-    """Metrics of pairs to log, by name."""
+def measures(pairs: Sequence[ScoredPair], temperature: float | None = None) -> dict[str, float]:
+    """Metrics of pairs to log, by name; with a `temperature` that was fitted to them also how far off others' are."""
     found = {
         "loss": log_loss(pairs),
         "accuracy": accuracy(pairs).value,
@@ -210,7 +210,10 @@ def measures(pairs: Sequence[ScoredPair]) -> dict[str, float]:
         "calibration_error": calibration_error(pairs),
     }
     optional = {"length_correlation": length_correlation(pairs), "disagreement_tells": disagreement_tells(pairs)}
-    return found | {name: value for name, value in optional.items() if value is not None}
+    found |= {name: value for name, value in optional.items() if value is not None}
+    if temperature is None:
+        return found
+    return found | {"temperature": temperature, "calibration_error/calibrated": crossfitted_error(pairs)}
 
 
 def _sure(pair: ScoredPair, temperature: float) -> float:

@@ -131,14 +131,13 @@ class AttributeModel:
         found = self.read(row)
         return self.mixture.scores(*found)[:, None]
 
-    def save(self, folder: Path, *, padding: int) -> None:
-        """Write a Hugging Face folder, which transformers reads as a classifier with K labels: the attributes.
+    def write(self, folder: Path) -> None:
+        """Write a Hugging Face folder that `complete` has to complete: a classifier with K labels, the attributes.
 
         They are in units of mean 0 and spread 1; the gate is a file next to it, for posttrain only. An
         adapter is merged into the weights.
         """
         network: Any = self.body.network
-        network.config.pad_token_id = padding
         about = self.mixture._asdict() | self.units._asdict()
         gate: Gate = about.pop("gate")
         setattr(network.config, ABOUT, about)

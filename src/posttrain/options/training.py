@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from posttrain.errors import UserError
 from posttrain.options.groups import HeldOut, Playing, TrainingOptions
 from posttrain.options.kinds import Algorithm, Environment, Model, Rows
-from posttrain.options.option import Job, Range
+from posttrain.options.option import Form, Job, Range
 
 JOB_ALGORITHMS = ("dpo", "ipo", "kto", "orpo", "simpo", "dpop", "tdpo", "step-dpo", "irpo", "sppo")
 
@@ -90,17 +90,6 @@ class PairOptions(HeldOut, TrainingOptions):
 
 
 @dataclass(frozen=True)
-class ScoreOptions(PairOptions):
-    """The same of a reward model."""
-
-    _: KW_ONLY
-    lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
-    """Peak learning rate. LoRA usually needs about ten times as much."""
-    lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
-    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
-
-
-@dataclass(frozen=True)
 class Preferences(PairOptions):
     """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
 
@@ -113,19 +102,12 @@ class Preferences(PairOptions):
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 
 
-@dataclass(frozen=True)
-class Scoring(ScoreOptions):
-    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
+@dataclass(frozen=True, kw_only=True)
+class PreferenceHeads(Form):
+    """Options of --heads preference alone."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "margin label_smoothing center_rewards length_debias",
-        "model": "ensemble",
-        "evaluation": "calibrate",
-    }
+    HELP: ClassVar[Mapping[str, str]] = {"model": "ensemble", "optimisation": "margin length_debias"}
 
-    _: KW_ONLY
-    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
-    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
     label_smoothing: Annotated[float, Range(0, 0.5, out="high"), Job(high=0.5)] = 0.0
     """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: Annotated[float, Range(0), Job(high=1000)] = 0.0
@@ -138,6 +120,58 @@ class Scoring(ScoreOptions):
     epistemic uncertainty."""
     length_debias: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributeHeads(Form):
+    """Options of --heads attributes alone."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"data": "ratings"}
+
+    ratings: Rows = ""
+    """Rated responses, with --heads attributes: a file, folder, glob or hub id. With prompt, completion and ratings (or
+    as HelpSteer2 and UltraFeedback have them)."""
+    weights: str = ""
+    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
+    one out. With pairs they initialise the gate, which keeps the signs."""
+    decorrelate: str = ""
+    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
+    pair_columns: str = ""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse". --columns are those of the ratings."""
+    gate_width: Annotated[int, Range(0)] = 64
+    """Hidden units of the gate, 0: same weights for all prompts."""
+
+
+@dataclass(frozen=True)
+class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
+    """Reward models: scores learned from preference pairs (Bradley-Terry) or rated attributes (ArmoRM)."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"model": "heads", "evaluation": "calibrate"}
+
+    dataset: Rows = ""
+    """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
+    them). With --heads attributes they train the gate; without them --weights is used."""
+    _: KW_ONLY
+    heads: Literal["preference", "attributes"] = "preference"
+    """Heads: preference or attributes. preference: a score, trained on pairs (Bradley-Terry). attributes: one for each
+    rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM)."""
+    lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
+    """Peak learning rate. LoRA usually needs about ten times as much."""
+    lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
+    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
+    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of --heads attributes: rated
+    responses."""
+    columns: str = ""
+    """Column mapping, such as "chosen=better rejected=worse". With --heads attributes that of the ratings."""
+    limit: Annotated[int | None, Job(1, 10_000_000)] = None
+    """Maximum number of rows per file; default: all."""
+    eval_dataset: Rows = ""
+    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
+    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
+    """Fraction of pairs and ratings to hold out, split by prompt. Alternative to --eval-dataset."""
+    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
+    """Maximum number of held-out pairs, and of held-out ratings."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
     preferred."""
@@ -147,49 +181,3 @@ class Scoring(ScoreOptions):
         super().together()
         if self.length_debias and self.ensemble > 1:
             raise UserError("`length_debias` needs a single head; leave out `ensemble`")
-
-
-@dataclass(frozen=True)
-class Attributes(ScoreOptions):
-    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
-
-    HELP: ClassVar[Mapping[str, str]] = {
-        "data": "ratings pair_columns",
-        "model": "gate_width",
-        "optimisation": "weights decorrelate",
-        "evaluation": "calibrate",
-    }
-    dataset: Rows = ""
-    """Preference pairs that train the gate; without them --weights is used."""
-    _: KW_ONLY
-    ratings: Rows = ""
-    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
-    UltraFeedback have them)."""
-    weights: str = ""
-    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
-    one out. With pairs they initialise the gate, which keeps the signs."""
-    decorrelate: str = ""
-    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
-    epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
-    """Number of epochs over the ratings; may be a fraction."""
-    pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
-    """Rated responses per batch."""
-    max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
-    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
-    columns: str = ""
-    """Columns of the ratings, such as "prompt=question completion=answer"."""
-    pair_columns: str = ""
-    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
-    limit: Annotated[int | None, Job(1, 10_000_000)] = None
-    """Maximum number of rows per file; default: all."""
-    eval_dataset: Rows = ""
-    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
-    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of ratings and pairs to hold out, split by prompt."""
-    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
-    """Maximum number of held-out ratings, and of held-out pairs."""
-    gate_width: Annotated[int, Range(0)] = 64
-    """Hidden units of the gate, 0: same weights for all prompts."""
-    calibrate: bool = True
-    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""

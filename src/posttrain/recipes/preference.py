@@ -9,7 +9,6 @@ or on pairs. The prompt of a pair is computed once for both responses. The diffe
 `algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,8 +18,7 @@ from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
-from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example
+from posttrain.data.order import seed_for
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
@@ -80,8 +78,8 @@ def _run(
         parts.backend.log_in(session.directory.path)
         session.evaluate(examine)
         for step in session.steps():
-            chosen = _batch(config, units, step)
-            with session.update(_sequences(parts.feedback, chosen)):
+            chosen = units.batch(step)
+            with session.update(parts.feedback.examples(chosen)):
                 batch = parts.objective.batch(chosen, seed=seed_for(config.seed, "dropout", step))
                 metrics = learner.forward_backward(batch, parts.objective.loss)
                 metrics |= learner.optim_step({POLICY: session.lr}) | dict(batch.scalars)
@@ -160,16 +158,6 @@ def dry_run(
     return plan_of(config, work, cluster, measure=measure)
 
 
-def _batch(config: Preferences, units: Units[Any], step: int) -> list[Any]:
-    """The units of a step."""
-    chosen = batch_indices(len(units.learned), config.pairs_per_step, step, config.seed)
-    return [units.learned[i] for i in chosen]
-
-
-def _sequences(kind: Feedback[Any, Any], units: Sequence[Any]) -> list[Example]:
-    return [example for unit in units for example in kind.sequences(unit)]
-
-
 def _remembers(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, where: str) -> bool:
     """Whether the logprobs of the reference, which is in the folder `where`, are precomputed: no second model is held.
 
@@ -183,11 +171,11 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
     """Precompute the logprobs of every response under the initial policy."""
     units = parts.units
     heldout = [units.heldout] if units.heldout else []
-    batches = chain((_batch(config, units, step) for step in range(units.steps)), heldout)
+    batches = chain((units.batch(step) for step in range(units.steps)), heldout)
     with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
         return remember(
             parts.backend.learner,
-            (_sequences(parts.feedback, batch) for batch in batches),
+            map(parts.feedback.examples, batches),
             microbatch_tokens=config.microbatch_tokens,
             together=TOGETHER,
             on_batch=progress.step,

@@ -25,6 +25,12 @@ RENAMED: Mapping[str, str] = {
 }
 """Renamed options, old name to new. Typed or in a file of --config, an old one is an error that names the new one."""
 
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "ratings": {"heads": "attributes"},  # of reward-model-attributes
+    "ensemble": {"heads": "preference"},
+}
+"""Options that runs of earlier versions do not have, and what they were, by an option that such a run has."""
+
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -70,8 +76,14 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> renamed({"steps": 40, "centring": 0.01})
         {'steps': 40, 'center_rewards': 0.01}
+        >>> renamed({"ratings": "ratings.jsonl"})
+        {'heads': 'attributes', 'ratings': 'ratings.jsonl'}
     """
-    return {RENAMED.get(key, key): value for key, value in config.items()}
+    found = {RENAMED.get(key, key): value for key, value in config.items()}
+    for told, added in ADDED.items():
+        if told in found:
+            found = {**added, **found}
+    return found
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:

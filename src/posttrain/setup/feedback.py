@@ -1,7 +1,7 @@
-"""Human-feedback data, from options to tokens.
+"""Given training data, from options to tokens: demonstrations, and human feedback.
 
 Kinds of feedback: preference pairs, and judgements and ratings of single responses. A batch size is a number of units:
-a pair, or the judgements of one row of the data, or one rated response.
+an example, a pair, or the judgements of one row of the data, or one rated response.
 """
 
 import math
@@ -15,6 +15,7 @@ from posttrain.data import (
     ChatFormat,
     divide,
     graded_of,
+    load_demonstrations,
     load_judgements,
     load_preferences,
     load_ratings,
@@ -23,13 +24,16 @@ from posttrain.data import (
 )
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
+from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
 from posttrain.errors import UserError
-from posttrain.options.training import PairOptions
+from posttrain.options.training import SFT, PairOptions
 from posttrain.training.schedule import unreached
 from posttrain.types import Judgement, Message, Preference, Rated, Task
 
+Conversation = tuple[Message, ...]
+DataOptions = SFT | PairOptions
 T = TypeVar("T")  # the content of one row of the data
 U = TypeVar("U")  # the same as tokens
 
@@ -41,17 +45,22 @@ class Feedback(Generic[T, U]):
     noun: str  # the name of its units in messages
     load: Callable[..., Loaded[T]]
     prompt: Callable[[T], tuple[Message, ...]]
-    tokens: Callable[[ChatFormat, T], U]
+    tokens: Callable[[ChatFormat, T], Sequence[U]]
     sequences: Callable[[U], Sequence[Example]]
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
+    per_step: str = "pairs_per_step"  # the option that says how many units a batch has
     shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # shortens a unit that is too long
+
+    def examples(self, units: Sequence[U]) -> list[Example]:
+        """The sequences of units, one after the other."""
+        return [example for unit in units for example in self.sequences(unit)]
 
 
 PAIRS: Feedback[Preference, Pair] = Feedback(
     "pairs",
     load_preferences,
     lambda preference: preference.prompt,
-    pair_of,
+    lambda chat, preference: [pair_of(chat, preference)],
     lambda pair: pair,
     lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
 )
@@ -66,17 +75,17 @@ RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
     "pairs",  # all of one prompt that follow each other count as one
     _load_rankings,
     lambda preferences: preferences[0].prompt,
-    ranked_of,
+    lambda chat, preferences: [ranked_of(chat, preferences)],
     lambda ranked: ranked.examples,
     lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
-    shortened,
+    shortened=shortened,
 )
 
 JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Labelled, ...]] = Feedback(
     "judged rows",
     load_judgements,
     lambda judgements: judgements[0].prompt,
-    judged_row,
+    lambda chat, judgements: [judged_row(chat, judgements)],
     lambda unit: [judged.example for judged in unit],
     lambda sequences: max(map(size_of, sequences)),
 )
@@ -86,10 +95,30 @@ RATINGS: Feedback[Rated, Graded] = Feedback(
     "rated responses",
     load_ratings,
     lambda rated: rated.prompt,
-    graded_of,
+    lambda chat, rated: [graded_of(chat, rated)],
     lambda graded: [graded.example],
     lambda sequences: size_of(sequences[0]),
 )
+
+
+def _demonstrated(chat: ChatFormat, conversation: Conversation, train_on: str) -> list[Example]:
+    """Several where the template cannot show all turns as they are produced in one."""
+    last = train_on == "last"
+    found = [chat.training_ids(conversation, train_on="last")] if last else chat.training_examples(conversation)
+    return [Example.whole(*ids) for ids in found]
+
+
+def demonstrations(train_on: str) -> Feedback[Conversation, Example]:
+    """Demonstrations, with all assistant turns learned or the last; what stands before the first one is the prompt."""
+    return Feedback(
+        "examples",
+        load_demonstrations,
+        lambda conversation: conversation[: [message.role for message in conversation].index("assistant")],
+        lambda chat, conversation: _demonstrated(chat, conversation, train_on),
+        lambda example: [example],
+        lambda sequences: size_of(sequences[0]),
+        per_step="examples_per_step",
+    )
 
 
 _BY_UNIT: Mapping[str, Feedback[Any, Any]] = MappingProxyType({"pair": PAIRS, "response": JUDGEMENTS})
@@ -119,17 +148,25 @@ class Units(Generic[U]):
     dropped: int  # units that were too long
     steps: int
     notes: tuple[str, ...]  # messages to the user
+    per_step: int  # units of a batch
+    seed: int  # of their order
+
+    def batch(self, step: int) -> list[U]:
+        """The training units of a step."""
+        return [self.learned[i] for i in batch_indices(len(self.learned), self.per_step, step, self.seed)]
 
 
-def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
-    """The feedback that the options name."""
-    if not options.dataset:
+def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> Sides[T]:
+    """The feedback that the options name; without a data set what there is of its `own`."""
+    if not options.dataset and not own:
         raise UserError("--dataset is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []
 
     def tasks(source: Source, limit: int | None = None) -> list[Task]:
+        if not source:
+            return [Task(kind.prompt(item), answer=item) for item in own[:limit]]
         words = {"system": options.system, "prompt_template": options.prompt_template}
         found = kind.load(source, columns=columns, limit=limit, seed=options.seed, **words)
         if found.left_out:
@@ -158,24 +195,24 @@ def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
     return [unit for unit in kept if unit is not None]
 
 
-def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
+def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
     """Tokenise feedback, dropping units that are too long.
 
     Raises:
         UserError: nothing is left on one of the two sides, a unit does not fit a micro-batch, or a batch is larger than
             the data.
     """
-    longest = min(options.max_tokens, context)
+    longest, per_step = min(options.max_tokens, context), getattr(options, kind.per_step)
     usable = [_usable(kind, chat, side) for side in (sides.learned, sides.heldout)]
     learned, heldout = (fitting(kind, units, longest) for units, _ in usable)
     for which, (units, reasons) in zip(("", "held-out "), usable, strict=True):
         if reasons and not units:
             raise UserError(f"nothing can be learned from any of the {which}{kind.noun}: {reasons[0]}")
     if not learned or (sides.heldout and not heldout):
+        which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
         raise UserError(
-            f"all {'held-out ' if learned else ''}{kind.noun} are longer than {longest} tokens, the smaller of "
-            f"--max-tokens {options.max_tokens} and the model's context {context}; shorten them, or raise what limits "
-            "them"
+            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of --max-tokens "
+            f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
         )
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
@@ -184,12 +221,10 @@ def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
             f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
             "--max-tokens"
         )
-    if len(learned) < options.pairs_per_step:
-        raise UserError(
-            f"--pairs-per-step {options.pairs_per_step} is more than there are {kind.noun}; "
-            f"type --pairs-per-step {len(learned)} or less"
-        )
-    steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
+    if len(learned) < per_step:
+        flag = "--" + kind.per_step.replace("_", "-")
+        raise UserError(f"{flag} {per_step} is more than there are {kind.noun}; type {flag} {len(learned)} or less")
+    steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
     too_long = [
         f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"
         for which, (before, _), kept in (("", usable[0], learned), ("held-out ", usable[1], heldout))
@@ -201,7 +236,8 @@ def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
         if reasons
     ]
     notes = (*sides.notes, *same, *too_long, *chat.notes, *unreached(options.warmup_steps, steps))
-    return Units(learned, heldout, len(sides.learned) - len(learned), steps, notes)
+    dropped = sum(map(len, usable[0])) - len(learned)
+    return Units(learned, heldout, dropped, steps, notes, per_step, options.seed)
 
 
 def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple[list[U], list[str]]:
@@ -209,7 +245,7 @@ def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple
     units, reasons = list[U](), list[str]()
     for item in items:
         try:
-            units.append(kind.tokens(chat, item))
+            units += kind.tokens(chat, item)
         except Unusable as reason:
             reasons.append(str(reason))
     return units, reasons

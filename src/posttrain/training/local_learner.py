@@ -53,6 +53,7 @@ class LocalLearner(Generic[M]):
     """Conforms to `learner.Learner`.
 
     Attributes:
+        model: what is trained.
         body: the language model that is trained, or that is the trunk of what is.
     """
 
@@ -83,6 +84,7 @@ class LocalLearner(Generic[M]):
             ranks: the ranks of this learner, each with parts of its own that are alike. Sharded ranks shard
                 all parts here; until then, each rank holds them in full.
         """
+        self.model = model
         self.body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
         self._references = references or {}

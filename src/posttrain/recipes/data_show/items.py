@@ -67,7 +67,7 @@ def feedback_item(kind: Feedback[Any, Any], item: Any) -> Item:
     """Both responses of a pair, or the responses of a row of judgements."""
 
     def sequences(chat: ChatFormat) -> list[TokenSequence]:
-        unit = kind.tokens(chat, item)
+        (unit,) = kind.tokens(chat, item)
         parts = ("chosen", "rejected") if kind is PAIRS else tuple("good" if one.good else "bad" for one in unit)
         return [_sequence(part, example) for part, example in zip(parts, kind.sequences(unit), strict=True)]
 

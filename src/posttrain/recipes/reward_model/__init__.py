@@ -1,0 +1,227 @@
+"""Reward models: a language model with heads that are read at the last token of a response.
+
+    posttrain reward-model --dataset pairs.jsonl
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --ensemble 5
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model OWNER/NAME --lora-rank 16 --lr 1e-4
+    posttrain reward-model --heads attributes --ratings ratings.jsonl --dataset pairs.jsonl --decorrelate verbosity
+
+`--heads preference` are scores (preference.py), `--heads attributes` ratings and a gate that makes one score of them
+(attributes.py). With held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that
+people prefer the one. The result is a Hugging Face folder: a sequence classifier with a label for each head, whose chat
+template ends where the heads are read. An adapter that was trained is merged into it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
+
+from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
+from posttrain.data.order import seed_for
+from posttrain.errors import UserError
+from posttrain.evaluation.pairs import HOTTEST
+from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.heads import Calibration, complete
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.load import tokenizer_of
+from posttrain.models.precision import default_device, dtype_of
+from posttrain.options.option import as_written, options_of
+from posttrain.options.training import Scoring
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import feedback_work
+from posttrain.recipes.reward_model.attributes import Attributes
+from posttrain.recipes.reward_model.preference import Preference
+from posttrain.session.restarts import restarted
+from posttrain.session.result import FeedbackResult, heldout_of
+from posttrain.session.session import open_session
+from posttrain.session.training import RunOptions
+from posttrain.setup.backend import offline_backend
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
+from posttrain.setup.feedback import Feedback, Units
+from posttrain.setup.feedback_session import feedback_training
+from posttrain.setup.lora_options import lora_of
+from posttrain.training.learner import POLICY, Learner
+from posttrain.training.local_learner import learner_for
+from posttrain.training.ranks import Ranks
+from posttrain.training.resolve_model import began_from, precision_of
+
+
+class Heads(Protocol):
+    """Heads of one kind: what they read, how they learn and are evaluated, and what is saved of them.
+
+    Made from the options, it checks those and reads the data, before anything is loaded.
+    """
+
+    options: ClassVar[type]
+    """The group of options that are for heads of this kind alone."""
+    kind: ClassVar[Feedback[Any, Any]]
+    """The feedback that they are trained on."""
+    on_clusters: ClassVar[bool]
+    """Whether several processes can train them."""
+
+    reads: int  # passes over a batch that only read it
+    names: tuple[str, ...]  # of the attributes that they rate
+    evaluated: tuple[bool, bool]  # before the first step, after the last one
+    calibration: Calibration | None  # of the weights as they are now, to be saved with them
+
+    def __init__(self, config: Scoring) -> None: ...
+
+    def tokenize(self, chat: ChatFormat, context: int) -> Units[Any]:
+        """What they are trained on, and what is held out, as tokens."""
+        ...
+
+    def loader(self, where: str) -> Callable[..., Any]:
+        """Loads the model in the folder `where` with such heads; it is sent to other processes."""
+        ...
+
+    def begin(self, learner: Learner) -> None:
+        """Take the learner of what was loaded."""
+        ...
+
+    def gradient(self, batch: Sequence[Any], seed: int) -> dict[str, float]:
+        """Accumulate the gradient of a batch; its loss and metrics. What was fitted to the weights is void then."""
+        ...
+
+    def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
+        """Metrics of what is held out; fits what depends on the weights as they are now."""
+        ...
+
+
+HEADS: Mapping[str, type[Heads]] = MappingProxyType({"preference": Preference, "attributes": Attributes})
+"""By the name that --heads gives."""
+
+
+@dataclass(frozen=True)
+class ScoringResult(FeedbackResult):
+    """A trained reward model."""
+
+    attributes: tuple[str, ...] = ()  # that --heads attributes rate
+
+
+def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> ScoringResult:
+    """Train a reward model in a new run directory, or resume the run in `resume`."""
+    return restarted(partial(_run, config, cluster), where)
+
+
+def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> ScoringResult:
+    heads = _heads(config, cluster)
+    exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
+    saved = began_from(config.model, where.get("resume"))
+    load = partial(_load, where=saved.where, load_heads=heads.loader(saved.where))
+    build = partial(_learner, exact)
+    backend = offline_backend(exact, saved.where, build, cluster, load, where.get("learner"))
+    with backend.stack:
+        learner, units = backend.learner, heads.tokenize(backend.chat, backend.context)
+        heads.begin(learner)
+        settings = {name: value for name, value in as_written(config).items() if name not in _of_others(config)}
+        settings |= settings_of(cluster)
+        training = feedback_training(
+            config,
+            units,
+            _Saved(heads, learner, units, backend.chat),
+            settings=settings,
+            environment={**backend.compute, "model": saved.where},
+            notes=(*saved.notes(), *units.notes),
+            evaluated=heads.evaluated,
+        )
+
+        def examine() -> dict[str, float]:
+            found = heads.evaluate(session.step, session.progress.say)
+            if session.step and found.get("temperature", 0.0) >= HOTTEST * 0.99:
+                session.progress.say("held-out accuracy is at chance; calibration shrank the scores to 0")
+            return {f"evaluation/{name}": value for name, value in found.items()}
+
+        with open_session("reward-model", settings, training, **where) as session:
+            backend.log_in(session.directory.path)
+            session.evaluate(examine)
+            for step in session.steps():
+                batch = units.batch(step)
+                with session.update(heads.kind.examples(batch)):
+                    metrics = heads.gradient(batch, seed_for(config.seed, "dropout", step))
+                    metrics |= learner.optim_step({POLICY: session.lr})
+                session.finish_step(metrics)
+                session.evaluate(examine)
+    return ScoringResult(*session.ended, len(units.learned), units.dropped, *heldout_of(session.rows), heads.names)
+
+
+def dry_run(
+    config: Scoring, cluster: TrainerOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
+) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    heads = _heads(config, cluster)
+    model = unloaded(config, resume, scored=True)
+    units = heads.tokenize(model.chat, model.shape.context)
+    words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
+    words |= {"reads": heads.reads, "notes": (*model.notes, *units.notes)}
+    work = feedback_work("reward-model", model.shape, heads.kind, units, **words)
+    return plan_of(config, work, cluster, measure=measure)
+
+
+def _heads(config: Scoring, cluster: TrainerOptions) -> Heads:
+    """The heads that the options name; raises `UserError` for options of others."""
+    for name, other in _of_others(config).items():
+        if getattr(config, name) != options_of(Scoring)[name].default:
+            raise UserError(f"`{name}` is for `heads` {other}; leave it out, or type `heads` {other}")
+    kind = HEADS[config.heads]
+    if cluster.trainers and not kind.on_clusters:
+        raise UserError(f"`heads` {config.heads} trains in one process; leave out `trainers`")
+    return kind(config)
+
+
+def _of_others(config: Scoring) -> dict[str, str]:
+    """The options that are for other heads alone, each with their name."""
+    others = {name: kind for name, kind in HEADS.items() if name != config.heads}
+    return {option: name for name, kind in others.items() for option in options_of(kind.options)}
+
+
+class _Loaded(NamedTuple):
+    """A reward model where it is trained."""
+
+    heads: Any
+    chat: ChatFormat
+    engine: None = None
+
+    @property
+    def model(self) -> LanguageModel:
+        """What reads."""
+        return self.heads.body
+
+
+def _load(config: Scoring, where: str, load_heads: Callable[..., Any], device: str = "auto") -> _Loaded:
+    """The model in the folder `where` with its heads."""
+    device = default_device() if device == "auto" else device
+    dtype = dtype_of(config.precision, device)
+    heads = load_heads(where, dtype=dtype, device=device, seed=config.seed, adapter=lora_of(config))
+    if config.gradient_checkpointing:
+        checkpoint_layers(heads.body.network)
+    tokenizer = load_tokenizer(tokenizer_of(where), config.chat_template, config.template_args)
+    return _Loaded(heads, ChatFormat(tokenizer, heads.body.stop_ids))
+
+
+def _learner(config: Scoring, loaded: _Loaded, ranks: Ranks) -> Learner:
+    heads = loaded.heads
+    return learner_for(config, heads, heads.write, body=heads.body, ranks=ranks)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint keeps."""
+
+    heads: Heads
+    learner: Learner
+    units: Units[Any]
+    chat: ChatFormat
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder, and the state of the learner."""
+        self.learner.save(folder)
+        ends = {example.continuation[-1] for example in self.heads.kind.examples(self.units.learned)}
+        padding = save_for_scores(self.chat.tokenizer, folder, ends)
+        complete(folder, padding=padding, calibration=self.heads.calibration)
+
+    def restore(self, folder: Path) -> None:
+        """Restore the state of the learner."""
+        self.learner.restore(folder)
