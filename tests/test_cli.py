@@ -18,7 +18,7 @@ import pytest
 from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
-from posttrain.cli import SHARED, SPINCOUNT, find, main, read
+from posttrain.cli import SHARED, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES, algorithm_of
 from posttrain.docstrings import field_docstrings
 from posttrain.errors import RewardError, UserError

@@ -8,10 +8,10 @@
 Names are loaded when they are first used, so that the import costs milliseconds.
 """
 
-import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from posttrain.threads import sleep_sooner
 
 if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py holds both lists together
     from posttrain import testing as testing
@@ -96,14 +96,7 @@ _HOME = {
 }
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
-SPINCOUNT = "2500"
-"""Turns of the loop in which an OpenMP thread waits before it sleeps: docs/LOG.md."""
-SPINS = "torch" in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
-"""Whether torch was imported before, and reads the setting no more."""
-# Threads of torch's OpenMP (GNU's) wait for each other in a loop of 300,000 turns, which is some milliseconds.
-# Beside another busy process that loop keeps the core which the thread that is waited for needs.
-if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = SPINCOUNT
+sleep_sooner()
 
 
 def __getattr__(name: str) -> Any:

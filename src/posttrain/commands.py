@@ -424,9 +424,8 @@ def given_objects(config: Mapping[str, Any]) -> list[str]:
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
     """The command of a run, by the name that it has now, and its options, with paths where they are now."""
     former = [(name, was) for name, command in COMMANDS.items() if (was := command.formerly)]
-    meant = next(
-        (name for name, was in former if was.command == run.command and was.option in ("", *run.config)), run.command
-    )
+    options = ("", *run.config)
+    meant = next((name for name, was in former if was.command == run.command and was.option in options), run.command)
     starts = [run.environment, *run.environment.get("resumed", [])]
     config = COMMANDS[meant].renamed(run.config) if meant in COMMANDS else run.config
     return meant, relocated(config, run.path, starts)

@@ -71,7 +71,7 @@ class Loaded:
             try:
                 messages = [Message(cast(Any, one["role"]), one["content"]) for one in said]
             except (TypeError, KeyError) as error:
-                raise UserError(f"a message has `role` and `content`; got {said!r:.80}") from error
+                raise UserError(f"a message has 'role' and 'content'; got {said!r:.80}") from error
         return tuple(dress(messages, self.system, self.prompt_template))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-import posttrain
 from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
 from posttrain.errors import UserError, unknown
@@ -19,6 +18,7 @@ from posttrain.runs.run import CONFIG, read_run
 from posttrain.session.notebook import LiveView, in_notebook
 from posttrain.session.progress import announce
 from posttrain.session.result import RunResult
+from posttrain.threads import late
 
 
 @overload
@@ -117,7 +117,7 @@ def _command_of(form: Form) -> tuple[str, Command]:
     for name, command in COMMANDS.items():
         if command.load()[0] is kind:
             return name, command
-    raise UserError(f"`run` takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
+    raise UserError(f"'run' takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
 
 
 def _passed(
@@ -125,7 +125,7 @@ def _passed(
 ) -> dict[str, Any]:
     trains = "resume" in command.shared
     if not trains and (callbacks or learner is not None):
-        raise UserError("`callbacks` and `learner` are for forms that train; leave them out")
+        raise UserError("'callbacks' and 'learner' are for forms that train; leave them out")
     passed: dict[str, Any] = {}
     if "output" in command.shared:
         passed["output"] = Path(output) if output is not None else None
@@ -147,8 +147,8 @@ def _call(
     passed: dict[str, Any],
     knobs: Mapping[str, Any] | None = None,
 ) -> Any:
-    if posttrain.SPINS and not passed.get("quiet"):
-        _say_that_threads_spin()
+    if said := late():
+        announce(said, quiet=passed.get("quiet", False))
     parts: list[Any] = []
     with bound(form, sent=bool(cluster and cluster.trainers)) as given:
         marks, form = dict(given.marks), given.form
@@ -190,18 +190,10 @@ def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[A
 def _narrowed(name: str, command: Command, cluster: AsyncOptions) -> Any:
     """The options of processes that the form has; raises `UserError` for others that were given."""
     if not command.cluster:
-        raise UserError(f"posttrain {name} runs in one process; leave out `cluster`")
+        raise UserError(f"posttrain {name} runs in one process; leave out 'cluster'")
     kind = command.cluster_form()
     values = {key: getattr(cluster, key) for key in options_of(AsyncOptions)}
     for key, option in options_of(AsyncOptions).items():
         if key not in options_of(kind) and values[key] != option.default:
             raise UserError(f"posttrain {name} has no `{key}`; leave it out")
     return kind(**{key: values[key] for key in options_of(kind)})
-
-
-def _say_that_threads_spin() -> None:
-    posttrain.SPINS = False  # said once
-    announce(
-        "torch was imported before posttrain, so its threads spin while they wait: beside other load training is "
-        f"slower; import posttrain first, or set GOMP_SPINCOUNT={posttrain.SPINCOUNT}"
-    )

@@ -152,7 +152,7 @@ def online_backend(
         check_learner(learner, cluster)
         if not callable(learner) and (isinstance(options.engine, str) or callable(options.engine)):
             raise UserError(
-                "`learner` has weights of its own, which the engine would not see: give `engine` an object that "
+                "'learner' has weights of its own, which the engine would not see: give `engine` an object that "
                 "samples from them, too, or give a function that makes a learner from the policy"
             )
         build = partial(_handed, learner)
@@ -216,11 +216,11 @@ def offline_backend(
 def check_learner(learner: object, cluster: TrainerOptions) -> None:
     """Raise `UserError` for what is no learner, and for one beside processes of a cluster."""
     if cluster.trainers:
-        raise UserError("`learner` trains in this process; leave out `trainers`")
+        raise UserError("'learner' trains in this process; leave out `trainers`")
     missing = [name for name in ("forward_backward", "optim_step", "save", "restore") if not hasattr(learner, name)]
     if missing and not callable(learner):
         raise UserError(
-            f"`learner` is an object with the methods of `Learner`, or a function that makes one from the policy; "
+            f"'learner' is an object with the methods of 'Learner', or a function that makes one from the policy; "
             f"{type(learner).__name__} has no {missing[0]}"
         )
 

@@ -177,4 +177,4 @@ def histogram(lengths: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def text_of(chat: ChatFormat, token_ids: Sequence[int]) -> str:
     """Tokens as text, special ones as they are spelled. It may hold whatever the data hold: see `printable`."""
-    return chat.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return str(chat.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -54,7 +54,8 @@ def load_base(config: Server) -> Base:
     tokenizer = load_tokenizer(tokenizer_of(where))
     packaged = PACKAGED.get(config.model)
     name = config.served_name or (packaged.repository if packaged else config.model)
-    stops = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set[int]()
+    end: Any = tokenizer.eos_token_id
+    stops = {int(end)} if end is not None else set[int]()
     return Base(model, name, tokenizer, model.stop_ids | stops)
 
 
