@@ -28,6 +28,7 @@ from posttrain.parsing import flag, kinds_of
 from posttrain.report import Estimate, Table
 from posttrain.runs import RunDirectory, config_file
 from posttrain.setup import cluster_options
+from posttrain.threads import SPINCOUNT
 from tests.recipes.folders import model_folder
 
 ROOT = Path(__file__).parents[1]
