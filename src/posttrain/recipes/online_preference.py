@@ -13,19 +13,15 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
-from posttrain.errors import UserError
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
-from posttrain.planning import Plan, plan_of, unloaded
-from posttrain.planning.unloaded import reward_model_parameters
-from posttrain.planning.work import sampled_work, with_pairs
+from posttrain.planning.online import plan_online_preference as dry_run  # noqa: F401
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
@@ -34,11 +30,11 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
+from posttrain.setup.algorithm import check_pairing
 from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
-from posttrain.setup.reward_models import names_in
-from posttrain.setup.sampling import Setup, read_prompts, set_up
+from posttrain.setup.sampling import Setup, set_up
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import pairs_of
@@ -139,7 +135,7 @@ def _prepare(
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     resume = where.get("resume")
-    _check(config, algorithm)
+    check_pairing(config, algorithm)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     build = partial(_learner, config, algorithm)
@@ -157,42 +153,6 @@ def _learner(
     compared = declared(algorithm, ReferenceLogprobs) is not None
     references = {REFERENCE: reference_for(policy.model, renewed=renewed)} if compared else {}
     return learner_for(config, policy.model, policy.save, references=references, renewed=renewed, ranks=ranks)
-
-
-def dry_run(
-    config: OnlinePreference,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions = ONE_PROCESS,
-    resume: Path | None = None,
-    *,
-    measure: bool = True,
-) -> Plan:
-    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config, algorithm)
-    model = unloaded(config, resume)
-    prompts = read_prompts(config, model.chat, model.shape.context, together=2)
-    lengths, episode = prompts.lengths, prompts.episode
-    work = sampled_work("online-preference", model.shape, config, lengths, steps=config.rounds, episode=episode)
-    compared = declared(algorithm, ReferenceLogprobs) is not None
-    work = replace(
-        with_pairs(work, config.pairs_per_step, config.updates_per_round),
-        references=int(compared),
-        reads=config.updates_per_round if compared else 0,
-        reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
-        functions=prompts.functions,
-        chat_models=prompts.chat_models,
-        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
-    )
-    return plan_of(config, work, cluster, measure=measure)
-
-
-def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
-    if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
-    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(
-            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
-        )
 
 
 def _open(

@@ -1,7 +1,7 @@
 """Plan a run on a cluster of GPUs: how many train, how many sample, seconds and cost of a step.
 
     posttrain plan-cluster --model-parameters 7e9 --gpus 64 --gpu h100
-    posttrain plan-cluster --model-parameters 70e9 --gpus 256 --mean-tokens 8000 --max-new-tokens 32000 --microbatch-tokens 32768
+    posttrain plan-cluster --model-parameters 70e9 --gpus 256 --max-new-tokens 32000 --microbatch-tokens 32768
 
 A cost model of sampling, weight sync, scoring, update and wait, from published figures of the GPUs, and a
 discrete-event simulation on it (docs/scaling.md). Nothing is loaded or run. Left out: mixtures of experts, adapters,

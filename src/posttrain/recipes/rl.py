@@ -12,29 +12,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import torch
 
-from posttrain.algorithms.algorithm import OnlineAlgorithm, enough
+from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import (
     CriticValues,
     GreedyReward,
     PretrainingNLL,
     ReferenceLogprobs,
     StateValues,
-    TeacherLogprobs,
     declared,
 )
 from posttrain.data.order import seed_for
-from posttrain.errors import UserError
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
-from posttrain.planning import Plan, plan_of, unloaded
-from posttrain.planning.unloaded import reward_model_parameters
-from posttrain.planning.work import sampled_work, text_load, with_algorithm
+from posttrain.planning.online import plan_rl as dry_run  # noqa: F401
 from posttrain.rollouts.ahead import ages_of
 from posttrain.rollouts.draws import Draws
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
@@ -45,13 +40,12 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
+from posttrain.setup.algorithm import check_algorithm, critic_warmup, leaves_start
 from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import (
     ONE_PROCESS,
     ClusterOptions,
     engine_may_differ,
-    evicts,
-    staleness_of,
 )
 from posttrain.setup.heldout import (
     KL,
@@ -60,21 +54,20 @@ from posttrain.setup.heldout import (
     HeldOutReward,
     chosen_by,
     examined,
+    finished,
     goodness,
     held_out,
-    past_best,
+    none_is_best,
     past_budget,
 )
-from posttrain.setup.reward_models import names_in
-from posttrain.setup.sampling import PIPELINED, Setup, read_prompts, set_up
-from posttrain.training import checkpoint
+from posttrain.setup.sampling import Setup, set_up
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
-from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
+from posttrain.training.pretraining import pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, named, precision_of
 from posttrain.training.schedule import LearningRate, unreached
@@ -82,7 +75,6 @@ from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
 
-MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 START = "start"  # the policy before training, in the names of KL metrics
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
@@ -161,11 +153,14 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             draws.use(rolled.draws)
             metrics |= _rollout_metrics(rolled, setup) | ages
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
-            state = _state(draws, adapted, setup, context)
+            state = {"draws": draws.first, "used_ahead": draws.used, "adapted": adapted, "inputs": context.state}
+            state |= {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.until_stopped(partial(rollouts.trained, step + 1))
             session.evaluate(examine)
-        _say_if_none_is_best(config, session)
+        ended = session.finished or session.step == config.steps
+        if ended and (said := none_is_best(config, session.directory.checkpoints)):
+            session.progress.say(said)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
     return RLResult(*session.ended, bool(session.finished), before, after)
 
@@ -182,8 +177,7 @@ class _Parts:
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     resume = where.get("resume")
-    _check(config, algorithm, cluster)
-    enough(algorithm, config.completions_per_prompt)
+    check_algorithm(config, algorithm, cluster)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
@@ -199,7 +193,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     distances = {TEACHER_KL: TEACHER} if teacher else {}
     if teacher:
         setup = replace(setup, model_folders=setup.model_folders | {named(config.teacher): teacher.where})
-    if _leaves_start(config):
+    if leaves_start(config):
         distances[KL] = START
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
     return _Parts(setup, distances, pretraining, saved.where, notes)
@@ -213,63 +207,11 @@ def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, po
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if teacher:
         references[TEACHER] = teacher.load(model)
-    if _leaves_start(config):
+    if leaves_start(config):
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
     critic = critic_for(config, model) if declared(algorithm, CriticValues) else None
     return learner_for(config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks)
-
-
-def _leaves_start(config: RL) -> bool:
-    """Whether evaluations measure the KL to the initial policy."""
-    return bool(config.gold or config.gold_model or config.kl_budget)
-
-
-def dry_run(
-    config: RL,
-    algorithm: OnlineAlgorithm,
-    cluster: ClusterOptions = ONE_PROCESS,
-    resume: Path | None = None,
-    *,
-    measure: bool = True,
-) -> Plan:
-    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config, algorithm, cluster)
-    enough(algorithm, config.completions_per_prompt)
-    model = unloaded(config, resume)
-    where = began_from(config.model, resume).where
-    teacher = find_teacher(config.teacher, where, microbatch_tokens=config.microbatch_tokens)
-    prompts = read_prompts(config, model.chat, model.shape.context)
-    work = sampled_work("rl", model.shape, config, prompts.lengths, steps=config.steps, episode=prompts.episode)
-    text = None
-    if algorithm.extra_losses:
-        most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
-        lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
-        text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
-    names = names_in(config.reward_model)
-    compared = declared(algorithm, ReferenceLogprobs) is not None
-    apart = _leaves_start(config) and (not compared or config.ref_sync_every > 0)
-    work = replace(
-        with_algorithm(work, algorithm, text=text),
-        updates=config.updates_per_step,
-        critic=config.critic == "own",
-        references=compared + apart,
-        reward_models=reward_model_parameters(names, config.gold_model),
-        functions=prompts.functions,
-        chat_models=prompts.chat_models,
-        teacher=teacher.shape if teacher else None,
-        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
-    )
-    return plan_of(config, work, cluster, measure=measure)
-
-
-def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
-    if rows and past_budget(rows[-1], config.kl_budget):
-        return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (--kl-budget {config.kl_budget:g})"
-    if past_best(rows, config.stop_after, chosen_by(setup)):
-        return f"no improvement for {config.stop_after} evaluations (--stop-after)"
-    return ""
 
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
@@ -281,15 +223,6 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
         for name, model in parts.distances.items()
     }
     return found | distances
-
-
-def _say_if_none_is_best(config: RL, session: Session) -> None:
-    done = session.finished or session.step == config.steps
-    if config.kl_budget and done and checkpoint.best(session.directory.checkpoints) is None:
-        session.progress.say(
-            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; use a smaller "
-            "--eval-every or --lr"
-        )
 
 
 class _Update(NamedTuple):
@@ -304,7 +237,7 @@ def _updates(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, session: Session, seed: int | None
 ) -> list[_Update]:
     """The updates of a step; during critic warmup only the critic is updated."""
-    if session.step < _critic_warmup(algorithm):
+    if session.step < critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     backend = parts.setup.backend
     loss = PolicyLoss(algorithm, config.temperature, _tis_cap(config, backend.staleness))
@@ -322,7 +255,7 @@ def _beside(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> 
 
 def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgorithm:
     """The algorithm for the next step, adapted to the batch's mean KL to the reference (adaptive KL control)."""
-    known = "kl" in batch.scalars and step >= _critic_warmup(algorithm)
+    known = "kl" in batch.scalars and step >= critic_warmup(algorithm)
     return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
@@ -335,48 +268,6 @@ def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
     return found | thrown_away | dict(setup.backend.metrics())
 
 
-def _state(draws: Draws, adapted: Mapping[str, Any], setup: Setup, context: Context) -> dict[str, Any]:
-    """What the next step goes on from, as in `_FRESH`."""
-    unbounded = setup.environment.reward.unbounded
-    numbers = {"draws": draws.first, "used_ahead": draws.used}
-    return {**numbers, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
-
-
-def _check(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:
-    if staleness_of(cluster) and config.tis_cap == 0:
-        raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
-    if staleness_of(cluster) and config.schedule == PIPELINED:
-        raise UserError("--max-staleness samples the next step while one is scored; leave out --schedule pipelined")
-    if evicts(cluster) and config.schedule == "lockstep":
-        raise UserError("--evict-stale samples continuously; leave out --schedule lockstep")
-    if critic := declared(algorithm, CriticValues):
-        if critic.warmup_steps >= config.steps:
-            raise UserError(
-                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type --steps above "
-                f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
-            )
-    elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
-        raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
-    if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
-        raise UserError(
-            f"{config.algorithm} has no teacher with these hyperparameters; leave out --teacher, or use --algorithm opd"
-            if config.teacher
-            else f"{config.algorithm} needs a teacher; pass --teacher, a model with the policy's tokenizer"
-        )
-    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(
-            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
-        )
-    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
-        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out --length-penalty")
-    if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
-        raise UserError(
-            f"{config.algorithm} needs a pretraining corpus; pass --pretraining-dataset"
-            if algorithm.extra_losses
-            else f"{config.algorithm} has no pretraining loss; leave out --pretraining-dataset, or use ppo-ptx"
-        )
-
-
 def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, config.kl_budget, chosen_by(parts.setup))
@@ -387,8 +278,8 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
     training = Training(
         steps=config.steps,
         trained=parts.setup.backend.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=_critic_warmup(algorithm)),
-        evaluations=Evaluations(config.eval_every, held, held, score, partial(_finished, config, parts.setup)),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
+        evaluations=Evaluations(config.eval_every, held, held, score, partial(finished, config, parts.setup)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
@@ -404,9 +295,3 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
 def _tis_cap(config: RL, staleness: int) -> float:
     """The cap of importance weights: unless given, on where steps are sampled ahead."""
     return config.tis_cap if config.tis_cap is not None else TIS_CAP if staleness else 0.0
-
-
-def _critic_warmup(algorithm: OnlineAlgorithm) -> int:
-    """Critic warmup: initial steps in which only the critic is updated."""
-    critic = declared(algorithm, CriticValues)
-    return critic.warmup_steps if critic else 0

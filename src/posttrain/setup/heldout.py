@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -11,10 +12,11 @@ from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
-from posttrain.options.online import OnlineOptions
+from posttrain.options.online import RL, OnlineOptions
 from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
 from posttrain.rollouts.metrics import episode_metrics, lost_metrics
 from posttrain.setup.sampling import Setup
+from posttrain.training import checkpoint
 from posttrain.types import Group, Sampling, Score
 
 PREFIX = "evaluation/"
@@ -149,4 +151,23 @@ def _read(row: Mapping[str, Any], solved: bool) -> HeldOut | HeldOutReward:
         row.get("evaluation/reward_se"),
         row.get("evaluation/gold"),
         row.get(PREFIX + KL),
+    )
+
+
+def finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
+    if rows and past_budget(rows[-1], config.kl_budget):
+        return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (`kl_budget={config.kl_budget:g}`)"
+    if past_best(rows, config.stop_after, chosen_by(setup)):
+        return f"no improvement for {config.stop_after} evaluations (`stop_after`)"
+    return ""
+
+
+def none_is_best(config: RL, checkpoints: Path) -> str:
+    """Why a run with a KL budget that has ended has no best checkpoint; "" where it has one."""
+    if not config.kl_budget or checkpoint.best(checkpoints) is not None:
+        return ""
+    return (
+        "no evaluation after a step was within `kl_budget`, so there is no best checkpoint; use a smaller `eval_every` "
+        "or `lr`"
     )

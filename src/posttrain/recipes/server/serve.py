@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError

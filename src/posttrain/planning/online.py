@@ -1,0 +1,87 @@
+"""Plans of the runs that sample from a policy; no weights are read, and nothing is written."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import ReferenceLogprobs, declared
+from posttrain.options.online import RL, OnlineOptions, OnlinePreference
+from posttrain.planning.plan import Plan, plan_of
+from posttrain.planning.unloaded import Unloaded, reward_model_parameters, unloaded
+from posttrain.planning.work import Load, Work, sampled_work, text_load, with_algorithm, with_pairs
+from posttrain.setup.algorithm import check_algorithm, check_pairing, leaves_start
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.setup.reward_models import names_in
+from posttrain.setup.sampling import read_prompts
+from posttrain.training.pretraining import longest_text, pretraining_texts
+from posttrain.training.resolve_model import began_from
+from posttrain.training.schedule import unreached
+from posttrain.training.teacher import find_teacher
+
+MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
+
+
+def plan_rl(
+    config: RL,
+    algorithm: OnlineAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """Plan a run of rl; raises `UserError` as that would before weights are read."""
+    check_algorithm(config, algorithm, cluster)
+    model = unloaded(config, resume)
+    where = began_from(config.model, resume).where
+    teacher = find_teacher(config.teacher, where, microbatch_tokens=config.microbatch_tokens)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    apart = leaves_start(config) and (not compared or config.ref_sync_every > 0)
+    work = _sampled("rl", config, model, config.steps)
+    work = replace(
+        with_algorithm(work, algorithm, text=_text(config, model) if algorithm.extra_losses else None),
+        updates=config.updates_per_step,
+        critic=config.critic == "own",
+        references=compared + apart,
+        teacher=teacher.shape if teacher else None,
+    )
+    return plan_of(config, work, cluster, measure=measure)
+
+
+def plan_online_preference(
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """Plan a run of online-preference; raises `UserError` as that would before weights are read."""
+    check_pairing(config, algorithm)
+    work = _sampled("online-preference", config, unloaded(config, resume), config.rounds, together=2)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    work = replace(
+        with_pairs(work, config.pairs_per_step, config.updates_per_round),
+        references=int(compared),
+        reads=config.updates_per_round if compared else 0,
+    )
+    return plan_of(config, work, cluster, measure=measure)
+
+
+def _sampled(command: str, config: OnlineOptions, model: Unloaded, steps: int, *, together: int = 1) -> Work:
+    """What sampling and scoring take, as far as the prompts tell."""
+    prompts = read_prompts(config, model.chat, model.shape.context, together=together)
+    work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
+    return replace(
+        work,
+        reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
+        functions=prompts.functions,
+        chat_models=prompts.chat_models,
+        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, steps)),
+    )
+
+
+def _text(config: RL, model: Unloaded) -> Load:
+    """What the pretraining texts take."""
+    most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
+    lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
+    return text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)

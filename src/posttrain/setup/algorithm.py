@@ -1,0 +1,78 @@
+"""What an online algorithm needs of the options of its run, by the inputs that it declares."""
+
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm, enough
+from posttrain.algorithms.inputs import (
+    CriticValues,
+    GreedyReward,
+    ReferenceLogprobs,
+    StateValues,
+    TeacherLogprobs,
+    declared,
+)
+from posttrain.errors import UserError
+from posttrain.options.online import RL, OnlinePreference
+from posttrain.setup.cluster_options import ClusterOptions, evicts, staleness_of
+from posttrain.setup.sampling import PIPELINED
+
+
+def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:
+    """Check that the options are those that the algorithm needs, and that groups are large enough for it.
+
+    Raises:
+        UserError: names the option, and what to do.
+    """
+    enough(algorithm, config.completions_per_prompt)
+    if staleness_of(cluster) and config.tis_cap == 0:
+        raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
+    if staleness_of(cluster) and config.schedule == PIPELINED:
+        raise UserError("--max-staleness samples the next step while one is scored; leave out --schedule pipelined")
+    if evicts(cluster) and config.schedule == "lockstep":
+        raise UserError("--evict-stale samples continuously; leave out --schedule lockstep")
+    if critic := declared(algorithm, CriticValues):
+        if critic.warmup_steps >= config.steps:
+            raise UserError(
+                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type --steps above "
+                f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
+            )
+    elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
+        raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
+    if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
+        raise UserError(
+            f"{config.algorithm} has no teacher with these hyperparameters; leave out --teacher, or use --algorithm opd"
+            if config.teacher
+            else f"{config.algorithm} needs a teacher; pass --teacher, a model with the policy's tokenizer"
+        )
+    _check_reference(config, algorithm)
+    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
+        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out --length-penalty")
+    if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
+        raise UserError(
+            f"{config.algorithm} needs a pretraining corpus; pass --pretraining-dataset"
+            if algorithm.extra_losses
+            else f"{config.algorithm} has no pretraining loss; leave out --pretraining-dataset, or use ppo-ptx"
+        )
+
+
+def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
+    """The same of online-preference, whose algorithm learns from pairs."""
+    if isinstance(algorithm, UnpairedAlgorithm):
+        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
+    _check_reference(config, algorithm)
+
+
+def _check_reference(config: RL | OnlinePreference, algorithm: OnlineAlgorithm | PreferenceAlgorithm) -> None:
+    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
+        raise UserError(
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
+        )
+
+
+def leaves_start(config: RL) -> bool:
+    """Whether evaluations measure the KL to the initial policy."""
+    return bool(config.gold or config.gold_model or config.kl_budget)
+
+
+def critic_warmup(algorithm: OnlineAlgorithm) -> int:
+    """Critic warmup: initial steps in which only the critic is updated."""
+    critic = declared(algorithm, CriticValues)
+    return critic.warmup_steps if critic else 0
