@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data",
         "models",
         "algorithms.algorithm",
+        "algorithms.inputs",
         "environments",
         "rollouts",
         "evaluation",

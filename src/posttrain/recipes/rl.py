@@ -103,14 +103,7 @@ def run(
 def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
     parts = _prepare(config, algorithm, cluster, where)
     setup, learner = parts.setup, parts.setup.backend.learner
-    knobs, longest = asdict(algorithm), setup.longest
-
-    def accepts(rewards: Sequence[float]) -> bool:
-        return algorithm.accepts(torch.tensor(rewards))
-
-    def shaped(group: Group) -> Group:
-        return shortened(group, config.length_penalty, longest)
-
+    knobs = asdict(algorithm)
     with (
         setup.backend.stack,
         _open(config, algorithm, parts, where) as session,
@@ -121,16 +114,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
-        tokens = session.progress.tokens if not setup.backend.staleness else None
-        sampler = setup.sampler(config, tokens, algorithm.least_group)
-        sampler = replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills)
-        inputs = algorithm.inputs
-
-        def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
-            values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
-            return rolled, columns_of(inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
-
-        rolling = Rolling(sampler, draws, given)
+        rolling = _rolling(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
         session.evaluate(examine)
         for step in session.steps():
@@ -140,7 +124,13 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             ages = ages_of(rolled.groups, step, setup.backend.staleness)
             context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
             batch, metrics = policy_batch(
-                rolled.groups, algorithm, longest=longest, sampled=sampled, context=context, seed=seed, key=str(step)
+                rolled.groups,
+                algorithm,
+                longest=setup.longest,
+                sampled=sampled,
+                context=context,
+                seed=seed,
+                key=str(step),
             )
             with session.update(batch.examples):
                 for update in _updates(config, algorithm, parts, session, seed):
@@ -163,6 +153,26 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             session.progress.say(said)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
     return RLResult(*session.ended, bool(session.finished), before, after)
+
+
+def _rolling(
+    config: RL, algorithm: OnlineAlgorithm, setup: Setup, session: Session, draws: Draws
+) -> Rolling[tuple[Rolled, Columns]]:
+    """Samples the groups of a step, with the columns of inputs that sample, too."""
+
+    def accepts(rewards: Sequence[float]) -> bool:
+        return algorithm.accepts(torch.tensor(rewards))
+
+    def shaped(group: Group) -> Group:
+        return shortened(group, config.length_penalty, setup.longest)
+
+    def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
+        values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
+        return rolled, columns_of(algorithm.inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
+
+    tokens = session.progress.tokens if not setup.backend.staleness else None
+    sampler = setup.sampler(config, tokens, algorithm.least_group)
+    return Rolling(replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, given)
 
 
 @dataclass(frozen=True)
@@ -240,7 +250,8 @@ def _updates(
     if session.step < critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     backend = parts.setup.backend
-    loss = PolicyLoss(algorithm, config.temperature, _tis_cap(config, backend.staleness))
+    cap = config.tis_cap if config.tis_cap is not None else TIS_CAP if backend.staleness else 0.0
+    loss = PolicyLoss(algorithm, config.temperature, cap)
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -290,8 +301,3 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         overlapped=parts.setup.backend.staleness > 0,
     )
     return open_session("rl", settings, training, **where)
-
-
-def _tis_cap(config: RL, staleness: int) -> float:
-    """The cap of importance weights: unless given, on where steps are sampled ahead."""
-    return config.tis_cap if config.tis_cap is not None else TIS_CAP if staleness else 0.0
