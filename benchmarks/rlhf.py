@@ -27,6 +27,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from posttrain import algorithms
+from posttrain.bindings.backend import online_backend
+from posttrain.bindings.heldout import examined
+from posttrain.bindings.sampling import set_up
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import Example, size_of
 from posttrain.environments.gold_rewards import GOLD
@@ -37,9 +40,6 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.policy import load_policy
 from posttrain.runs import read_run
-from posttrain.setup.backend import online_backend
-from posttrain.setup.heldout import examined
-from posttrain.setup.sampling import set_up
 from posttrain.training import checkpoint
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example

@@ -1,7 +1,7 @@
 """Lines of the source by room, now and at another commit.
 
-    python benchmarks/rooms.py            # the working tree
-    python benchmarks/rooms.py 5cc0f12    # beside that commit
+python benchmarks/rooms.py            # the working tree
+python benchmarks/rooms.py 5cc0f12    # beside that commit
 """
 
 import subprocess

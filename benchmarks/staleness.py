@@ -43,6 +43,7 @@ from counting import tasks
 from learn import IN_A_ROW, SETTINGS, TARGET, online_jobs, reached
 
 from posttrain import algorithms
+from posttrain.bindings.backend import Backend, online_backend
 from posttrain.models.load import load_model
 from posttrain.planning.cluster.coefficients import Costs, Updating
 from posttrain.planning.cluster.coefficients import Decoding as CostOfDecoding
@@ -52,7 +53,6 @@ from posttrain.recipes import evaluate, rl
 from posttrain.rollouts.engine import finish_all
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.runs import read_run
-from posttrain.setup.backend import Backend, online_backend
 from posttrain.types import Completion, Decoding, Message, Request, Sampling
 
 CAPS = (2.0, 0.0)

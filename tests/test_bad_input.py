@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer import record_writer
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from posttrain.bindings.sampling import read_tasks
 from posttrain.cli import main
 from posttrain.options.online import OnlineOptions
 from posttrain.rewards.combine import parse_rewards
 from posttrain.runs import RunDirectory
-from posttrain.setup.sampling import read_tasks
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 

@@ -18,6 +18,7 @@ import pytest
 from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
+from posttrain.bindings import cluster_options
 from posttrain.cli import SHARED, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES, algorithm_of
 from posttrain.docstrings import field_docstrings
@@ -27,7 +28,6 @@ from posttrain.options.hyperparameters import hyperparameters
 from posttrain.parsing import flag, kinds_of
 from posttrain.report import Estimate, Table
 from posttrain.runs import RunDirectory, config_file
-from posttrain.setup import cluster_options
 from posttrain.threads import SPINCOUNT
 from tests.recipes.folders import model_folder
 

@@ -134,7 +134,7 @@ def test_who_has_a_reward_model_is_told_to_type_its_name(compute: str, capsys: p
 
 @pytest.mark.parametrize("name", ["rl", "best-of-n"])
 def test_the_help_of_gold_says_what_goes_by_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`setup/test_heldout.py` shows that it does."""
+    """`bindings/test_heldout.py` shows that it does."""
     assert main([name, "--help-all"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "never optimised" in said and "The best checkpoint and --stop-after go by gold" in said

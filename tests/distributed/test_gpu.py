@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.setup.cluster_options import ClusterOptions
+from posttrain.bindings.cluster_options import ClusterOptions
 from tests.distributed.test_recipes import curve, grpo, run_of  # noqa: F401  a fixture
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 

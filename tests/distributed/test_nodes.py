@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from posttrain.setup.cluster_options import ClusterOptions
+from posttrain.bindings.cluster_options import ClusterOptions
 from tests.distributed.test_recipes import curve, grpo, run_of, same  # noqa: F401  a fixture
 from tests.recipes.conftest import SCORER, folder  # noqa: F401  a fixture
 

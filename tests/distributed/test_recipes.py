@@ -19,6 +19,15 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.bindings.backend import connect
+from posttrain.bindings.cluster_options import (
+    ONE_PROCESS,
+    ClusterOptions,
+    TrainerOptions,
+    check_cluster,
+    engine_may_differ,
+    starting,
+)
 from posttrain.errors import CheckpointError, ProcessLost, UserError
 from posttrain.recipes import online_preference, preference, reward_model, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
@@ -28,15 +37,6 @@ from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
-from posttrain.setup.backend import connect
-from posttrain.setup.cluster_options import (
-    ONE_PROCESS,
-    ClusterOptions,
-    TrainerOptions,
-    check_cluster,
-    engine_may_differ,
-    starting,
-)
 from posttrain.training import checkpoint
 from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
@@ -371,7 +371,7 @@ def test_gpus_of_trainers(trainers, gpus, monkeypatch):
 )
 def test_what_this_machine_does_not_have_is_refused_before_anything_starts(changes, says, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("posttrain.setup.cluster_options.total_bytes", lambda: 7_500_000_000)
+    monkeypatch.setattr("posttrain.bindings.cluster_options.total_bytes", lambda: 7_500_000_000)
     options = replace(ONE_PROCESS, trainers=1, samplers=2, **changes)
     with pytest.raises(UserError, match=says):
         check_cluster(options)

@@ -12,12 +12,12 @@ from functools import partial
 import pytest
 
 from posttrain import algorithms
+from posttrain.bindings.cluster_options import AsyncOptions
 from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS, load_reward, score_all
 from posttrain.runs import read_run, timeline
-from posttrain.setup.cluster_options import AsyncOptions
 from posttrain.training import checkpoint
 from posttrain.types import Episode, EpisodeGroup, Message, Task
 from tests.distributed.test_recipes import curve, options, same

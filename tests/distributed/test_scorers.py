@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
+from posttrain.bindings.reward_models import _loaded
 from posttrain.data import load_tokenizer
 from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.models.heads import Calibration, load_reward_model
@@ -22,8 +24,6 @@ from posttrain.recipes.rl import RL
 from posttrain.rewards import load_reward
 from posttrain.rollouts.scorer import ScorerFacts
 from posttrain.runs import read_run, timeline
-from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
-from posttrain.setup.reward_models import _loaded
 from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture

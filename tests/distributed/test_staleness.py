@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("ray")
 
 from posttrain import algorithms
+from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
 from posttrain.errors import PosttrainError, UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
-from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
 from posttrain.training import checkpoint
 from tests.distributed.test_recipes import curve, folder, grpo, options, processes, same  # noqa: F401
 from tests.recipes.folders import model_folder

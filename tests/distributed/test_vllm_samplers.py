@@ -11,11 +11,11 @@ pytest.importorskip("vllm")
 pytest.importorskip("ray")
 
 from posttrain.algorithms.grpo import GRPO
+from posttrain.bindings.cluster_options import AsyncOptions
 from posttrain.distributed import samplers
 from posttrain.models.load import locate
 from posttrain.recipes import rl
 from posttrain.runs import read_run
-from posttrain.setup.cluster_options import AsyncOptions
 from tests.rollouts.test_vllm import BRIEF, served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]

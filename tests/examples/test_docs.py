@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from posttrain.algorithms import ONLINE, online
+from posttrain.bindings.judges import named_models
 from posttrain.cli import SHARED
 from posttrain.commands import COMMANDS
 from posttrain.rewards import REWARDS, Tags, parse_rewards
-from posttrain.setup.judges import named_models
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md")]

@@ -45,7 +45,7 @@ _FAULTS = {
         ("alike and places[0] == places[1] and", "alike and"),
         ("(a.value, b.value), *((x.value, y.value)", "(a.value, b.value), *((x.turn, y.turn)"),
     ],
-    ("setup/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
+    ("bindings/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
     ("rollouts/metrics.py", SPANS): [
         ("score.total >= SOLVED", "score.value >= SOLVED"),
         ("part[name].total for", "part[name].value for"),

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.bindings.cluster_options import ONE_PROCESS
 from posttrain.cli import main
 from posttrain.errors import UserError
 from posttrain.recipes import online_preference
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.runs import read_run
-from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 
 

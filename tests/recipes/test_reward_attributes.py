@@ -10,6 +10,7 @@ from statistics import correlation, mean, pstdev
 import pytest
 import torch
 
+from posttrain.bindings import feedback
 from posttrain.cli import main
 from posttrain.data import graded_of, load_preferences, load_ratings
 from posttrain.data.preferences import ranked_of
@@ -21,7 +22,6 @@ from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, attributes, run
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import config_file, read_run
-from posttrain.setup import feedback
 from posttrain.training import checkpoint
 from posttrain.training.attributes import read_all
 from posttrain.training.gate import choices_of, fit_gate

@@ -10,6 +10,7 @@ import torch
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.algorithms.inputs import TeacherLogprobs, declared
+from posttrain.bindings.cluster_options import ONE_PROCESS
 from posttrain.errors import UserError
 from posttrain.recipes import online_preference, rl
 from posttrain.recipes.online_preference import OnlinePreference
@@ -18,7 +19,6 @@ from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts import episodes
 from posttrain.rollouts.sampler import Sampler
 from posttrain.runs import read_run
-from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 
 

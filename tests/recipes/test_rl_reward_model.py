@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.bindings.heldout import HeldOutReward
 from posttrain.data import ending_at_stop, load_tokenizer
 from posttrain.errors import UserError
 from posttrain.models.heads import Calibration, load_reward_model
@@ -19,7 +20,6 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import read_run
-from posttrain.setup.heldout import HeldOutReward
 from posttrain.training import checkpoint
 from posttrain.types import Message
 from tests.models.test_heads import plain_scores

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from posttrain.bindings.cluster_options import ONE_PROCESS
 from posttrain.data import load_tokenizer
 from posttrain.errors import TrainingError, UserError
 from posttrain.recipes import sft
 from posttrain.recipes.sft import SFT, run
 from posttrain.session.inputs import InputsChanged
-from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner
 from tests.recipes.folders import model_folder

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from posttrain.bindings.heldout import weighed
 from posttrain.errors import RewardError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.recipes.score import Scored, ScoreResult
 from posttrain.rewards import Weighted, check_gold, check_reward, from_function, reward_function
 from posttrain.rollouts.metrics import rollout_metrics
 from posttrain.session.samples import samples_of
-from posttrain.setup.heldout import weighed
 from posttrain.types import Episode, Message, Score, Span, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.rewards.episodes import episode, parts, scores

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.bindings.sampling import set_up
 from posttrain.environments import Environment, ScoredEnvironment
 from posttrain.errors import EpisodeError, RewardError, UserError
 from posttrain.options.online import SampledOptions
@@ -16,7 +17,6 @@ from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.setup.sampling import set_up
 from posttrain.types import Outcome, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from posttrain.bindings.judges import judges_in, rewards_with
 from posttrain.environments import ScoredEnvironment
 from posttrain.environments.judged import judged
 from posttrain.errors import UserError
@@ -16,7 +17,6 @@ from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.setup.judges import judges_in, rewards_with
 from posttrain.types import Message, Sampling, Score
 from tests.rollouts.conversations import CHAT, Quiz, players, question
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
+from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_start
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.bindings.reward_models import names_in
+from posttrain.bindings.sampling import read_prompts
 from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
 from posttrain.planning.unloaded import Unloaded, reward_model_parameters, unloaded
 from posttrain.planning.work import Load, Work, sampled_work, text_load, with_algorithm, with_pairs
-from posttrain.setup.algorithm import check_algorithm, check_pairing, leaves_start
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
-from posttrain.setup.reward_models import names_in
-from posttrain.setup.sampling import read_prompts
 from posttrain.training.pretraining import longest_text, pretraining_texts
 from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import unreached

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
-from posttrain.planning.result import Plan
-from posttrain.planning.step_time import weights_bytes
-from posttrain.runs.memory import available_bytes
-from posttrain.setup.cluster_options import (
+from posttrain.bindings.cluster_options import (
     LOCAL,
     ClusterOptions,
     ScorerOptions,
@@ -20,6 +16,10 @@ from posttrain.setup.cluster_options import (
     shards_of,
     staleness_of,
 )
+from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
+from posttrain.planning.result import Plan
+from posttrain.planning.step_time import weights_bytes
+from posttrain.runs.memory import available_bytes
 
 ELSEWHERE = (REWARD_MODELS, CHAT_MODELS)  # these are in the process of the command, or in those of scorers
 FROZEN = ("weights", "reference", "teacher")  # sharded also with an adapter; the rest of full weights comes later

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
+from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
 from posttrain.models.adapter_footprint import AdapterSize, adapter_size
 from posttrain.models.load import locate
@@ -29,8 +31,6 @@ from posttrain.planning.speed import computing_with, measured_speed
 from posttrain.planning.step_time import step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
-from posttrain.setup.lora_options import lora_of
 from posttrain.training.load import Load
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 

@@ -11,10 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from posttrain.planning import costs
-from posttrain.planning.costs import Speed, Training
-from posttrain.planning.work import Work
-from posttrain.setup.cluster_options import (
+from posttrain.bindings.cluster_options import (
     LOCAL,
     ClusterOptions,
     TrainerOptions,
@@ -22,6 +19,9 @@ from posttrain.setup.cluster_options import (
     shards_of,
     staleness_of,
 )
+from posttrain.planning import costs
+from posttrain.planning.costs import Speed, Training
+from posttrain.planning.work import Work
 from posttrain.training.load import Load
 
 SpeedOf = Callable[[int, int], Speed]

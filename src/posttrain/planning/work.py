@@ -6,12 +6,12 @@ from typing import Any
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
+from posttrain.bindings.episode_length import EpisodeLength
+from posttrain.bindings.feedback import Feedback, Units
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
 from posttrain.options.online import OnlineOptions
 from posttrain.planning.costs import Networks
-from posttrain.setup.episode_length import EpisodeLength
-from posttrain.setup.feedback import Feedback, Units
 from posttrain.training.inputs import sampled_besides
 from posttrain.training.load import Load
 

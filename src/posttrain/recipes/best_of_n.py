@@ -31,6 +31,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from posttrain.bindings.backend import online_backend
+from posttrain.bindings.heldout import weighed
+from posttrain.bindings.judges import MAY_DIFFER
+from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError, as_typed
@@ -41,10 +45,6 @@ from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
 from posttrain.runs.resumable_output import Chunks
 from posttrain.session import Progress
-from posttrain.setup.backend import online_backend
-from posttrain.setup.heldout import weighed
-from posttrain.setup.judges import MAY_DIFFER
-from posttrain.setup.sampling import Setup, set_up
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason, Task

@@ -17,6 +17,11 @@ from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
+from posttrain.bindings.algorithm import check_pairing
+from posttrain.bindings.backend import online_backend
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
+from posttrain.bindings.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
+from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
@@ -30,11 +35,6 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
-from posttrain.setup.algorithm import check_pairing
-from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
-from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
-from posttrain.setup.sampling import Setup, set_up
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import pairs_of

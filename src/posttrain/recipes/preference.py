@@ -18,6 +18,12 @@ from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
+from posttrain.bindings import feedback
+from posttrain.bindings.backend import Backend, offline_backend
+from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
+from posttrain.bindings.feedback import Feedback, Units, feedback_for
+from posttrain.bindings.feedback_session import feedback_training
+from posttrain.bindings.lora_options import lora_of
 from posttrain.data.order import seed_for
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
@@ -32,12 +38,6 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
-from posttrain.setup import feedback
-from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.setup.feedback import Feedback, Units, feedback_for
-from posttrain.setup.feedback_session import feedback_training
-from posttrain.setup.lora_options import lora_of
 from posttrain.training.cached_reference import CachedLogprobs, remember
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for

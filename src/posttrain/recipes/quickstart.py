@@ -27,6 +27,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.algorithms.grpo import GRPO
+from posttrain.bindings.episode_length import episode_length
 from posttrain.data import load_gym
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
@@ -52,7 +53,6 @@ from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.memory import peak_gb
 from posttrain.session import Progress, announce
 from posttrain.session.samples import samples_of
-from posttrain.setup.episode_length import episode_length
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -25,6 +25,27 @@ from posttrain.algorithms.inputs import (
     StateValues,
     declared,
 )
+from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_start
+from posttrain.bindings.backend import online_backend
+from posttrain.bindings.cluster_options import (
+    ONE_PROCESS,
+    ClusterOptions,
+    engine_may_differ,
+)
+from posttrain.bindings.heldout import (
+    KL,
+    PREFIX,
+    HeldOut,
+    HeldOutReward,
+    chosen_by,
+    examined,
+    finished,
+    goodness,
+    held_out,
+    none_is_best,
+    past_budget,
+)
+from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.order import seed_for
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
@@ -40,27 +61,6 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import Evaluations, RunOptions, Training
-from posttrain.setup.algorithm import check_algorithm, critic_warmup, leaves_start
-from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import (
-    ONE_PROCESS,
-    ClusterOptions,
-    engine_may_differ,
-)
-from posttrain.setup.heldout import (
-    KL,
-    PREFIX,
-    HeldOut,
-    HeldOutReward,
-    chosen_by,
-    examined,
-    finished,
-    goodness,
-    held_out,
-    none_is_best,
-    past_budget,
-)
-from posttrain.setup.sampling import Setup, set_up
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
@@ -137,7 +137,8 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
                     metrics |= learner.forward_backward(batch, update.loss)
                     metrics |= _beside(learner, update.texts)
                     metrics |= learner.optim_step(update.rates)
-                algorithm = _adapted(algorithm, batch, step)
+                if "kl" in batch.scalars and step >= critic_warmup(algorithm):  # adaptive KL control
+                    algorithm = algorithm.adapted(batch.scalars["kl"])
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws.use(rolled.draws)
@@ -262,12 +263,6 @@ def _beside(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> 
     """Accumulate the gradients of auxiliary losses; returns the unweighted losses."""
     losses = [learner.forward_backward(text, NLL(extra.weight))["loss"] / extra.weight for extra, text in texts]
     return {"pretraining_loss": sum(losses)} if losses else {}
-
-
-def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgorithm:
-    """The algorithm for the next step, adapted to the batch's mean KL to the reference (adaptive KL control)."""
-    known = "kl" in batch.scalars and step >= critic_warmup(algorithm)
-    return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
 def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:

@@ -19,6 +19,9 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.background import finish
+from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
+from posttrain.bindings.reward_models import names_in, refuse_other_zeros
+from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.given import Source
 from posttrain.data.messages import tools_column, written
@@ -33,9 +36,6 @@ from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import jsonl
 from posttrain.runs.run import CONFIG, SAMPLES
 from posttrain.session import Progress
-from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
-from posttrain.setup.reward_models import names_in, refuse_other_zeros
-from posttrain.setup.sampling import columns_read, refuse_unreadable
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 

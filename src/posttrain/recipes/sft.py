@@ -15,6 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from posttrain.bindings import feedback
+from posttrain.bindings.backend import Backend, offline_backend
+from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
+from posttrain.bindings.feedback import Conversation, Sides, Units, demonstrations
+from posttrain.bindings.feedback_session import feedback_training
 from posttrain.data import Example
 from posttrain.data.order import seed_for
 from posttrain.environments.load import load_environment
@@ -30,11 +35,6 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.session import Session, open_session
 from posttrain.session.training import RunOptions
-from posttrain.setup import feedback
-from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.setup.feedback import Conversation, Sides, Units, demonstrations
-from posttrain.setup.feedback_session import feedback_training
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.ranks import Ranks

@@ -27,7 +27,7 @@ from posttrain.models.host_threads import in_temporary_thread
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
-from posttrain.setup.http_server import address_of, bound, http_server
+from posttrain.server.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 

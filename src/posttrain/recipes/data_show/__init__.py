@@ -11,6 +11,7 @@ is what is trained on. Nothing is ever truncated: what is over --max-tokens is l
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from posttrain.bindings.feedback import JUDGEMENTS, PAIRS, Feedback
 from posttrain.data import (
     ChatFormat,
     hold_out,
@@ -31,7 +32,6 @@ from posttrain.models.load import tokenizer_of
 from posttrain.options.evaluation import DataShow
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
-from posttrain.setup.feedback import JUDGEMENTS, PAIRS, Feedback
 from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import Task
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from posttrain.bindings.feedback import PAIRS, Feedback
 from posttrain.data import ChatFormat, Record
 from posttrain.data.layouts import layout_of
 from posttrain.data.packing import Example, size_of
 from posttrain.data.public_layouts import own_rows
 from posttrain.recipes.data_show.result import TokenSequence
-from posttrain.setup.feedback import PAIRS, Feedback
 from posttrain.types import Message, Task
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.bindings.judges import JudgeModels, judges_in, players_of, rewards_with
+from posttrain.bindings.sampling import columns_read, refuse_dressing, refuse_unreadable
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.data.given import is_gym
 from posttrain.environments.gold_rewards import overseen
@@ -36,8 +38,6 @@ from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.prompt_filter import fitting
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.session import Progress, announce
-from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
-from posttrain.setup.sampling import columns_read, refuse_dressing, refuse_unreadable
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 

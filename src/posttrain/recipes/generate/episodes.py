@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
+from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
 from posttrain.environments import Environment
 from posttrain.environments.load import load_environment
@@ -22,8 +24,6 @@ from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
 from posttrain.rollouts.policy import Policy
 from posttrain.session import Progress
-from posttrain.setup.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
-from posttrain.setup.sampling import refuse_dressing
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 

@@ -19,6 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
 
+from posttrain.bindings.backend import offline_backend
+from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
+from posttrain.bindings.feedback import Feedback, Units
+from posttrain.bindings.feedback_session import feedback_training
+from posttrain.bindings.lora_options import lora_of
 from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
@@ -38,11 +43,6 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import open_session
 from posttrain.session.training import RunOptions
-from posttrain.setup.backend import offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.setup.feedback import Feedback, Units
-from posttrain.setup.feedback_session import feedback_training
-from posttrain.setup.lora_options import lora_of
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks

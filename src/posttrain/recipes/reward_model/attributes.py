@@ -14,6 +14,8 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any, ClassVar, cast
 
+from posttrain.bindings import feedback
+from posttrain.bindings.feedback import RANKINGS, RATINGS, Feedback, Sides, Units
 from posttrain.data import ChatFormat, Graded, question_of
 from posttrain.data.packing import Example, Ranked
 from posttrain.errors import UserError, unknown
@@ -23,8 +25,6 @@ from posttrain.models.attributes import AttributeModel, RatingScale, Reading, lo
 from posttrain.models.heads import Calibration
 from posttrain.objectives.attributes import shares
 from posttrain.options.training import AttributeHeads, Scoring
-from posttrain.setup import feedback
-from posttrain.setup.feedback import RANKINGS, RATINGS, Feedback, Sides, Units
 from posttrain.training.attributes import RatingLoss, rated_batch, read_all
 from posttrain.training.gate import choices_of, fit_gate
 from posttrain.training.learner import Learner

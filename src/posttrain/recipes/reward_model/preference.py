@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from posttrain.bindings import feedback
+from posttrain.bindings.feedback import RANKINGS, Feedback, Units
 from posttrain.data import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.data.packing import Ranked
@@ -19,8 +21,6 @@ from posttrain.errors import UserError
 from posttrain.evaluation.pairs import fit_temperature, measures, scored_pairs
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, members_of, with_length_head
 from posttrain.options.training import PreferenceHeads, Scoring
-from posttrain.setup import feedback
-from posttrain.setup.feedback import RANKINGS, Feedback, Units
 from posttrain.training.learner import Learner
 from posttrain.training.reward import RewardLoss, reward_gradient
 

@@ -27,10 +27,10 @@ from posttrain.models.precision import default_device, dtype_of
 from posttrain.recipes.server.forms import Server
 from posttrain.server.app import create_app
 from posttrain.server.base import Base
+from posttrain.server.http_server import address_of, bound, http_server
 from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 from posttrain.server.services import Services, keys_of
-from posttrain.setup.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 
 

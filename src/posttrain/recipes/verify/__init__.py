@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from posttrain import fast_paths
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 from posttrain.errors import PosttrainError, UserError, as_typed
 from posttrain.options.evaluation import Verify
 from posttrain.recipes.verify.arrivals import arrivals
@@ -30,7 +31,6 @@ from posttrain.recipes.verify.subject import Subject
 from posttrain.recipes.verify.updates import weight_update
 from posttrain.rollouts.policy import load_policy
 from posttrain.session import Progress
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
 

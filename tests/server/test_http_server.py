@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs the extra annotate")
 from posttrain.annotation.app import create_app, security
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
-from posttrain.setup.http_server import bound, http_server
+from posttrain.server.http_server import bound, http_server
 
 SHORT = 0.4  # seconds
 
@@ -51,7 +51,7 @@ HEAD = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-
 def serving(app, monkeypatch):
     """The address of a server with the settings of all servers, but shorter times."""
     for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
-        monkeypatch.setattr(f"posttrain.setup.http_server.{name}", SHORT, raising=False)
+        monkeypatch.setattr(f"posttrain.server.http_server.{name}", SHORT, raising=False)
     monkeypatch.setattr(security, "BODY_SECONDS", SHORT, raising=False)
     listener = socket.create_server(("127.0.0.1", 0))
     server = http_server(app, listener)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
 from posttrain.models import lora
 from posttrain.models.lora_config import Lora
 from posttrain.options.groups import Adapter
-from posttrain.setup.lora_options import lora_of
 
 
 def test_options_become_an_adapter():

@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from posttrain.bindings.backend import Backend, connect, share_of
+from posttrain.bindings.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
+from posttrain.bindings.judges import JudgeModels
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
@@ -18,9 +21,6 @@ from posttrain.rollouts.chat_models import EngineChat
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.runs.timeline import Span
-from posttrain.setup.backend import Backend, connect, share_of
-from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
-from posttrain.setup.judges import JudgeModels
 from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import ScoreFn, Task
 

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.background import finish
+from posttrain.bindings import cluster_options
+from posttrain.bindings.backend import Backend
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.bindings.episode_length import EpisodeLength, episode_length
+from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
+from posttrain.bindings.reward_models import Placed, refuse_other_zeros
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
@@ -27,12 +33,6 @@ from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
-from posttrain.setup import cluster_options
-from posttrain.setup.backend import Backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
-from posttrain.setup.episode_length import EpisodeLength, episode_length
-from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
-from posttrain.setup.reward_models import Placed, refuse_other_zeros
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
 

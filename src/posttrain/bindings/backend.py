@@ -8,23 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from posttrain.data.chat import ChatFormat
-from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import UserError
-from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import tokenizer_of
-from posttrain.models.precision import compute_of
-from posttrain.options.groups import TrainingOptions
-from posttrain.options.online import OnlineOptions
-from posttrain.rollouts.ahead import Ahead, InTurn, Rollouts
-from posttrain.rollouts.as_finished import AsFinished
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.sampler import Rolling
-from posttrain.rollouts.shared_engine import SharedEngine
-from posttrain.runs.timeline import Span
-from posttrain.session.restarts import announce_start
-from posttrain.setup.cluster_options import (
+from posttrain.bindings.cluster_options import (
     ONE_PROCESS,
     AsyncOptions,
     ClusterOptions,
@@ -37,7 +21,23 @@ from posttrain.setup.cluster_options import (
     shards_of,
     starting,
 )
-from posttrain.setup.policy import trained_policy
+from posttrain.bindings.lora_options import lora_of
+from posttrain.data.chat import ChatFormat
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import UserError
+from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.load import tokenizer_of
+from posttrain.models.precision import compute_of
+from posttrain.options.groups import TrainingOptions
+from posttrain.options.online import OnlineOptions
+from posttrain.rollouts.ahead import Ahead, InTurn, Rollouts
+from posttrain.rollouts.as_finished import AsFinished
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.sampler import Rolling
+from posttrain.rollouts.shared_engine import SharedEngine
+from posttrain.runs.timeline import Span
+from posttrain.session.restarts import announce_start
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
@@ -290,3 +290,17 @@ def _trainers(
 def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -> Learner:
     """The learner of one rank."""
     return build(load(options, device=ranks.loads_on), ranks)
+
+
+def trained_policy(options: TrainingOptions, where: str, **sampling: Any) -> Policy:
+    """Load the policy in the folder `where` for training by the options; `sampling` as in `load_policy`."""
+    lora, seed = lora_of(options), options.seed
+    return load_policy(
+        where,
+        precision=options.precision,
+        chat_template=options.chat_template,
+        template_args=options.template_args,
+        lora=lora,
+        seed=seed,
+        **sampling,
+    )

@@ -9,10 +9,10 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
     declared,
 )
+from posttrain.bindings.cluster_options import ClusterOptions, evicts, staleness_of
+from posttrain.bindings.sampling import PIPELINED
 from posttrain.errors import UserError
 from posttrain.options.online import RL, OnlinePreference
-from posttrain.setup.cluster_options import ClusterOptions, evicts, staleness_of
-from posttrain.setup.sampling import PIPELINED
 
 
 def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:

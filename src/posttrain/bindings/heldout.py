@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from posttrain.bindings.sampling import Setup
 from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
 from posttrain.errors import EpisodeError
@@ -15,7 +16,6 @@ from posttrain.evaluation.accuracy import summarize
 from posttrain.options.online import RL, OnlineOptions
 from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
 from posttrain.rollouts.metrics import episode_metrics, lost_metrics
-from posttrain.setup.sampling import Setup
 from posttrain.training import checkpoint
 from posttrain.types import Group, Sampling, Score
 

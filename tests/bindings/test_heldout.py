@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.setup.heldout import (
+from posttrain.bindings.heldout import (
     HeldOut,
     HeldOutReward,
     chosen_by,

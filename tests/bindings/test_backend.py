@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("ray")
 
+from posttrain.bindings import backend
+from posttrain.bindings.cluster_options import AsyncOptions
 from posttrain.distributed import trainers
 from posttrain.recipes import rl
-from posttrain.setup import backend
-from posttrain.setup.cluster_options import AsyncOptions
 from posttrain.training.ranks import ALONE
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from posttrain.bindings.cluster_options import MAY_DIFFER
+from posttrain.bindings.feedback import DataOptions, Units
 from posttrain.data.digests import digests, rows_digest
 from posttrain.session.early_stopping import patience
 from posttrain.session.training import Evaluations, MetricsRow, Trained, Training
-from posttrain.setup.cluster_options import MAY_DIFFER
-from posttrain.setup.feedback import DataOptions, Units
 from posttrain.training.schedule import LearningRate
 
 
