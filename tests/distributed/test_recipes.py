@@ -331,20 +331,20 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"trainers": -1}, "--trainers must be 0 or more"),
-        ({"trainers": 1, "samplers": 0}, "--samplers must be 1 or more"),
-        ({"samplers": 2}, "--samplers needs trainer processes: pass --trainers"),
-        ({"trainers": 1, "cluster_timeout": 0.0}, "--cluster-timeout must be above 0"),
-        ({"trainer_gpus": 0.0}, "--trainer-gpus needs trainer processes"),
-        ({"trainers": 1, "sampler_gpus": 2.0}, "--sampler-gpus must be from 0 to 1: a process uses one GPU; got 2.0"),
-        ({"trainers": 1, "trainer_memory_gb": -1.0}, "--trainer-memory-gb must be at least 0; got -1.0"),
-        ({"trainers": 1, "sampler_memory_gb": math.inf}, "--sampler-memory-gb must be at least 0; got inf"),
-        ({"trainers": 1, "trainer_gpus": -0.5}, "--trainer-gpus must be from 0 to 1"),
+        ({"trainers": -1}, "`trainers` must be 0 or more"),
+        ({"trainers": 1, "samplers": 0}, "`samplers` must be 1 or more"),
+        ({"samplers": 2}, "`samplers` needs trainer processes: pass `trainers=1`"),
+        ({"trainers": 1, "cluster_timeout": 0.0}, "`cluster_timeout` must be above 0"),
+        ({"trainer_gpus": 0.0}, "`trainer_gpus` needs trainer processes"),
+        ({"trainers": 1, "sampler_gpus": 2.0}, "`sampler_gpus` must be 0 to 1; got 2.0"),
+        ({"trainers": 1, "trainer_memory_gb": -1.0}, "`trainer_memory_gb` must be 0 or more; got -1.0"),
+        ({"trainers": 1, "sampler_memory_gb": math.inf}, "`sampler_memory_gb` must be 0 or more; got inf"),
+        ({"trainers": 1, "trainer_gpus": -0.5}, "`trainer_gpus` must be 0 to 1"),
         ({"trainers": 2, "trainer_gpus": 0.5}, "--trainer-gpus 0.5 needs --trainers 1"),
-        ({"fsdp_replicas": 2}, "--fsdp-replicas needs trainer processes"),
-        ({"trainers": 4, "fsdp": True, "fsdp_replicas": 0}, "--fsdp-replicas must be 1 or more"),
-        ({"trainers": 4, "fsdp_replicas": 2}, "--fsdp-replicas needs --fsdp"),
-        ({"trainers": 4, "fsdp_offload": True}, "--fsdp-offload needs --fsdp"),
+        ({"fsdp_replicas": 2}, "`fsdp_replicas` needs trainer processes"),
+        ({"trainers": 4, "fsdp": True, "fsdp_replicas": 0}, "`fsdp_replicas` must be 1 or more"),
+        ({"trainers": 4, "fsdp_replicas": 2}, "`fsdp_replicas` needs `fsdp`"),
+        ({"trainers": 4, "fsdp_offload": True}, "`fsdp_offload` needs `fsdp`"),
         ({"trainers": 3, "fsdp": True, "fsdp_replicas": 2}, "--fsdp-replicas 2 must divide --trainers"),
         ({"trainers": 2, "fsdp": True, "fsdp_replicas": 2}, "at least two of them for each replica; got --trainers 2"),
     ],
@@ -380,7 +380,7 @@ def test_what_this_machine_does_not_have_is_refused_before_anything_starts(chang
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "", "head:", "ray://head", "head:6379/x", "http://head:1", "a b:1"])
 def test_an_address_without_a_port_is_refused(address):
-    with pytest.raises(UserError, match=r"--address is local, auto, HOST:PORT or ray://HOST:PORT; got '"):
+    with pytest.raises(UserError, match=r"`address` is local, auto, HOST:PORT or ray://HOST:PORT; got '"):
         check_cluster(replace(ONE_PROCESS, trainers=1, address=address))
 
 

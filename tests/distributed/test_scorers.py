@@ -449,10 +449,10 @@ def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"scorers": 1}, "--scorers needs trainer processes"),
-        ({"trainers": 1, "scorers": -1}, "--scorers must be 0 or more"),
-        ({"trainers": 1, "scorer_gpus": 1.5}, "--scorer-gpus must be from 0 to 1"),
-        ({"trainers": 1, "scorer_cpus": 0.0}, "--scorer-cpus must be above 0"),
+        ({"scorers": 1}, "`scorers` needs trainer processes"),
+        ({"trainers": 1, "scorers": -1}, "`scorers` must be 0 or more"),
+        ({"trainers": 1, "scorer_gpus": 1.5}, "`scorer_gpus` must be 0 to 1"),
+        ({"trainers": 1, "scorer_cpus": 0.0}, "`scorer_cpus` must be above 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

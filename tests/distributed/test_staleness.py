@@ -145,11 +145,11 @@ def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"max_staleness": 2}, "--max-staleness needs trainer processes"),
-        ({"trainers": 1, "max_staleness": -1}, "--max-staleness must be 0 or more"),
+        ({"max_staleness": 2}, "`max_staleness` needs trainer processes"),
+        ({"trainers": 1, "max_staleness": -1}, "`max_staleness` must be 0 or more"),
         ({"trainers": 1, "in_flight_updates": True}, "needs --max-staleness above 0"),
-        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates:"),
-        ({"trainers": 1, "evict_stale": True}, "--evict-stale needs --in-flight-updates and --max-staleness above 0:"),
+        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "`evict_stale` needs `in_flight_updates`:"),
+        ({"trainers": 1, "evict_stale": True}, "`evict_stale` needs `in_flight_updates` and `max_staleness` above 0:"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

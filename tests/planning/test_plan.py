@@ -398,14 +398,14 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"critic": "onw"}, "did you mean 'own'"),
         (rl, {"critic": "own"}, "grpo has no critic; leave out --critic"),
         (rl, {"pretraining_dataset": "x"}, "grpo has no pretraining loss"),
-        (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "--pretraining-per-step must be 1 or more; got 0"),
-        (rl, {"max_new_tokens": 0}, "--max-new-tokens must be 1 or more"),
+        (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "`pretraining_per_step` must be 1 or more; got 0"),
+        (rl, {"max_new_tokens": 0}, "`max_new_tokens` must be 1 or more"),
         (rl, {"model": "./nowhere"}, "no model"),
         (rl, {"dataset": ""}, "--dataset is required"),
         (rl, {"engine": "vlm"}, "did you mean 'vllm'"),
         (rl, {"reward": "exct"}, "did you mean 'exact'"),
         (rl, {"reward_model": "./nowhere"}, "no model './nowhere'"),
-        (rl, {"lr": -1.0}, "--lr must be 0 or more"),
+        (rl, {"lr": -1.0}, "`lr` must be 0 or more"),
         (rl, {"microbatch_tokens": 100}, "type --microbatch-tokens 181 or more"),
         (fine_tuning, {"examples_per_step": 3}, "type --examples-per-step 2 or less"),
         (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
@@ -614,7 +614,7 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("options", "processes", "says"),
     [
-        ({}, {"trainers": -1}, "--trainers must be 0 or more"),
+        ({}, {"trainers": -1}, "`trainers` must be 0 or more"),
         ({"engine": "http://a:1"}, {"trainers": 1, "samplers": 2}, "--engine names 1 server; pass as many --samplers"),
         ({"engine": "http://a:1 http://b:1"}, {}, "--engine names 2 servers; pass as many --samplers, with --trainers"),
         (

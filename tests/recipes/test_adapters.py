@@ -112,7 +112,7 @@ def test_an_adapter_is_trained_on_with_its_own_options(name, runs, tmp_path):
             ["--lora-alpha", "16"],
             "--lora-alpha needs a new adapter: pass --lora-rank too, such as 16",
         ),
-        (["--lora-rank", "4", "--lora-dropout", "1"], "--lora-dropout is a probability, 0 to less than 1; got 1.0"),
+        (["--lora-rank", "4", "--lora-dropout", "1"], "--lora-dropout must be 0 to below 1; got 1.0"),
         (["--lora-rank", "4", "--lora-targets", "q_porj"], "'q_porj'; did you mean 'q_proj'? There are: down_proj, "),
         (["--lora-rank", "4", "--lora-modules-to-save", "norn"], "'norn'; did you mean 'norm'?"),
     ],

@@ -165,11 +165,11 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
     [
         ({"output": ""}, "an output file is required: `output=NAME.jsonl`"),
         ({"output": "nowhere/best.jsonl"}, "there is no folder nowhere"),
-        ({"keep": 0}, "--keep must be 1 or more"),
-        ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
-        ({"at_least": math.nan}, "--at-least must be a number"),
-        ({"temperature": 0.0}, "--temperature must be above 0"),
-        ({"dataset": ""}, "--dataset is required"),
+        ({"keep": 0}, "`keep` must be 1 or more"),
+        ({"completions_per_prompt": 0}, "`completions_per_prompt` must be 1 or more"),
+        ({"at_least": math.nan}, "`at_least` must be a finite number"),
+        ({"temperature": 0.0}, "`temperature` must be above 0"),
+        ({"dataset": ""}, "`dataset` is required"),
         ({"reward": ""}, "a reward is required"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_resumed_run_refuses_another_teacher(folder, tmp_path):
     run = rl.run(options, OPD(), output=tmp_path / "run", quiet=True).run
     assert "teacher" in read_run(run).environment["inputs"]
     model_folder(teacher, seed=2)
-    with pytest.raises(InputsChanged, match="what `teacher` reads has changed"):
+    with pytest.raises(InputsChanged, match="what `teacher` reads changed"):
         rl.run(replace(options, steps=3), OPD(), resume=run, quiet=True)
 
 

@@ -255,7 +255,7 @@ def test_an_evaluation_says_what_it_lost_and_stops_above_a_share(posttrain, mode
     assert (row["episodes/lost"], row["episodes/lost/KeyError"]) == (2, 2)
     code, err = posttrain(*play, "--environment-args", "after=-1", "--max-lost", "1")
     assert code == 1 and "episodes failed" in err and "no task has enough of them left" in err
-    assert "--max-lost must be a fraction" in posttrain(*play, "--max-lost", "2")[1]
+    assert "--max-lost must be 0 to 1" in posttrain(*play, "--max-lost", "2")[1]
 
 
 def test_demonstrations_that_are_no_messages_are_refused(posttrain, model):

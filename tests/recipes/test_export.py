@@ -193,7 +193,7 @@ def test_an_adapters_run_whose_base_has_moved_says_what_makes_it_work(tmp_path):
     config = SFT(str(said), str(base), steps=1, examples_per_step=4, precision="float32", lora_rank=2)
     run = sft.run(config, output=tmp_path / "run", quiet=True).run
     moved = base.rename(tmp_path / "moved")
-    with pytest.raises(ModelError, match="which is not there") as caught:
+    with pytest.raises(ModelError, match="which was not found") as caught:
         export.run(ExportHF(str(run), str(tmp_path / "out")))
     typed = shlex.split(str(caught.value).partition(": ")[2].replace("MODEL", str(moved)))
     subprocess.run(typed, check=True)

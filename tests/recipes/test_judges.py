@@ -121,7 +121,7 @@ def test_a_server_that_is_gone_and_comes_back_at_another_port(posttrain, rl, ser
     assert len(rewards()) == 2 and len(server.asked) <= first + 4 and not asked_twice(server)
     other = ["--judge", f"kind={server.address}#another"]
     code, _, err = posttrain("rl", "--resume", "run", "--steps", "3", "--quiet", *other)
-    assert code == 2 and "what --judge read has changed" in err.replace("reads", "read")
+    assert code == 2 and "what --judge read changed" in err.replace("reads", "read")
 
 
 def test_a_hanging_server_is_given_up(posttrain, rl, server, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_changed_prompt_is_noticed_and_the_runs_own_copy_is_found(posttrain, r
     assert posttrain(*rl, "--judge-prompt", "p.txt", "--output", "run")[0] == 0
     Path("p.txt").write_text("{answer}? {scale 0 to 10}")
     code, _, err = posttrain("rl", "--resume", "run", "--steps", "3", "--quiet")
-    assert code == 2 and "what --judge-prompt reads has changed" in err and "--accept-changes judge-prompt" in err
+    assert code == 2 and "what --judge-prompt reads changed" in err and "--accept-changes judge-prompt" in err
     Path("p.txt").unlink()
     assert posttrain("rl", "--resume", "run", "--steps", "3", "--quiet")[0] == 0
     assert all(question.endswith(" 0 to 10") and not question.endswith("? 0 to 10") for question in questions(server))

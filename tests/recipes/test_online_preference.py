@@ -110,9 +110,9 @@ def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
         ({"pairing": "best"}, "unknown pairing 'best'"),
         ({"completions_per_prompt": 1}, "a pair needs two completions of a prompt"),
         ({"algorithm": "kto"}, "kto is unpaired"),
-        ({"rounds": 0}, "--rounds must be 1 or more"),
-        ({"updates_per_round": 0}, "--updates-per-round must be 1 or more"),
-        ({"margin": -1.0}, "--margin must be 0 or more"),
+        ({"rounds": 0}, "`rounds` must be 1 or more"),
+        ({"updates_per_round": 0}, "`updates_per_round` must be 1 or more"),
+        ({"margin": -1.0}, "`margin` must be 0 or more"),
         ({"microbatch_tokens": 40}, "a prompt and two completions may have"),
     ],
 )

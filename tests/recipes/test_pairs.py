@@ -157,12 +157,12 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(kind, dataset, model, 
         ({"max_tokens": 5}, r"all \d+ pairs are longer than 5 tokens, the smaller of --max-tokens 5"),
         ({"microbatch_tokens": 10}, r"type --microbatch-tokens \d+ or more"),
         ({"pairs_per_step": 13}, "type --pairs-per-step 12 or less"),
-        ({"pairs_per_step": 0}, "--pairs-per-step must be 1 or more"),
-        ({"epochs": 0.0, "steps": 0}, "--epochs must be above 0"),
-        ({"steps": -1}, "--steps 0 or more"),
-        ({"eval_every": 2}, "--eval-every needs held-out rows"),
+        ({"pairs_per_step": 0}, "`pairs_per_step` must be 1 or more"),
+        ({"epochs": 0.0, "steps": 0}, "`epochs` must be above 0"),
+        ({"steps": -1}, "`steps` must be 0 or more"),
+        ({"eval_every": 2}, "`eval_every` needs held-out rows"),
         ({"decay": "cosin"}, "did you mean 'cosine'"),
-        ({"precision": "float23"}, "precision must be auto"),
+        ({"precision": "float23"}, "unknown precision 'float23'"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(kind, changes, message, dataset, model, tmp_path):
@@ -172,9 +172,9 @@ def test_wrong_options_are_refused_before_anything_is_written(kind, changes, mes
 
 
 def test_options_of_one_recipe_alone(dataset, model):
-    with pytest.raises(UserError, match="--label-smoothing must be at least 0"):
+    with pytest.raises(UserError, match="`label_smoothing` must be 0 to below 0.5"):
         train(options(Scoring, dataset, model, label_smoothing=0.5))
-    with pytest.raises(UserError, match="--lora-rank must be 0 or more"):
+    with pytest.raises(UserError, match="`lora_rank` must be 0 or more"):
         train(options(Preferences, dataset, model, lora_rank=-1))
 
 

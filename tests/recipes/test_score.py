@@ -212,7 +212,7 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
         ({"dataset": "gym:chain_sum"}, "makes tasks without completions"),
         ({"reward": ""}, "a reward is required: --reward"),
         ({"reward": "number"}, "did you mean 'numbers'"),
-        ({"ensemble_aggregation": "worst"}, "--ensemble-aggregation needs a --reward-model"),
+        ({"ensemble_aggregation": "worst"}, "`ensemble_aggregation` needs a `reward_model`"),
         ({"output": "there.jsonl"}, "exists already"),
         ({"output": "out.csv"}, "`output=NAME.jsonl`"),
         ({"limit": 0}, "must be 1 or more"),

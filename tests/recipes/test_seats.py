@@ -111,7 +111,7 @@ def test_seats_need_an_environment(here):
         lambda: rl.run(replace(OPTIONS, environment="", dataset="gym:chain_sum", seats="a=b"), GRPO(), quiet=True),
         lambda: generate.run(Generate(prompt="x", seats="a=b"), quiet=True),
     ):
-        with pytest.raises(UserError, match="--seats needs"):
+        with pytest.raises(UserError, match="`seats` needs"):
             run()
 
 

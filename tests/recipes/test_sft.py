@@ -287,15 +287,15 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": ""}, "--dataset or --environment is required"),
+        ({"dataset": ""}, "`dataset` or `environment` is required"),
         ({"dataset": "gym:chain_sum"}, "makes tasks, not rows"),
         ({"examples_per_step": 7}, "type --examples-per-step 6 or less"),
-        ({"examples_per_step": 0}, "--examples-per-step must be 1 or more; got 0"),
-        ({"save_every": 0}, "--save-every must be 1 or more"),
-        ({"keep_last": 0}, "--keep-last must be 1 or more"),
+        ({"examples_per_step": 0}, "`examples_per_step` must be 1 or more; got 0"),
+        ({"save_every": 0}, "`save_every` must be 1 or more"),
+        ({"keep_last": 0}, "`keep_last` must be 1 or more"),
         ({"microbatch_tokens": 60}, "the longest of the examples has"),
-        ({"epochs": 0.0}, "--epochs must be above 0"),
-        ({"steps": -1}, "--steps 0 or more"),
+        ({"epochs": 0.0}, "`epochs` must be above 0"),
+        ({"steps": -1}, "`steps` must be 0 or more"),
         ({"decay": "cosin"}, "did you mean 'cosine'"),
         ({"train_on": "lst"}, "did you mean 'last'"),
         ({"eval_share": 1.0}, "0 to below 1"),
@@ -303,8 +303,8 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
         ({"eval_share": 1e-9}, "leaves no rows to hold out"),
         ({"eval_share": 1 - 1e-9}, "leaves no rows to train on"),
         ({"eval_share": 0.1, "eval_dataset": "x"}, "exclude each other"),
-        ({"eval_every": 5}, "--eval-every needs held-out rows"),
-        ({"precision": "float16"}, "precision must be"),
+        ({"eval_every": 5}, "`eval_every` needs held-out rows"),
+        ({"precision": "float16"}, "unknown precision"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(config, tmp_path, changes, message):
@@ -337,5 +337,5 @@ def test_a_run_ends_when_the_held_out_loss_no_longer_falls(config, tmp_path):
     config = replace(config, eval_dataset=held, eval_every=1, steps=9, lr=0.0, stop_after=2)  # it learns nothing
     result = run(config, output=tmp_path / "run", quiet=True)
     assert (result.steps, result.interrupted) == (2, "")  # neither was better than before the first step
-    with pytest.raises(UserError, match="--stop-after needs evaluations: pass --eval-every too"):
+    with pytest.raises(UserError, match="`stop_after` needs evaluations: pass `eval_every` too"):
         run(replace(config, eval_every=0), output=tmp_path / "other", quiet=True)

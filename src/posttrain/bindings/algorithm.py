@@ -10,6 +10,7 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.bindings.cluster_options import ClusterOptions, evicts, staleness_of
+from posttrain.bindings.lora_options import lora_of
 from posttrain.bindings.sampling import PIPELINED
 from posttrain.errors import UserError
 from posttrain.options.online import RL, OnlinePreference
@@ -22,6 +23,7 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
         UserError: names the option, and what to do.
     """
     enough(algorithm, config.completions_per_prompt)
+    lora_of(config)  # its package is asked for before anything is loaded
     if staleness_of(cluster) and config.tis_cap == 0:
         raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
     if staleness_of(cluster) and config.schedule == PIPELINED:
@@ -58,6 +60,7 @@ def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | Unp
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
     _check_reference(config, algorithm)
+    lora_of(config)
 
 
 def _check_reference(config: RL | OnlinePreference, algorithm: OnlineAlgorithm | PreferenceAlgorithm) -> None:

@@ -46,7 +46,7 @@ class Evaluate(Judges, Playing, Rendering):
     """Greedy decoding, one completion per task. No sampling unless --samples is given."""
     samples: Annotated[int | None, Range(1)] = None
     """Samples per task; default: 8, and a greedy one. With --samples alone nothing is decoded greedily."""
-    temperature: Annotated[float, Range(0, out="low")] = 1.0
+    temperature: Annotated[float, Range(0, out="low", hint="for the most likely completion pass `greedy`")] = 1.0
     """Sampling temperature."""
     max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per completion; truncated ones are counted."""
@@ -164,7 +164,7 @@ class Generate(Playing, Rendering):
     """Completions per prompt, or episodes per task."""
     greedy: bool = False
     """Greedy decoding, one completion per prompt."""
-    temperature: Annotated[float, Range(0, out="low")] = 1.0
+    temperature: Annotated[float, Range(0, out="low", hint="for the most likely completion pass `greedy`")] = 1.0
     """Sampling temperature; RL trains at 1 by default."""
     top_k: Annotated[int, Range(0)] = 0
     """Top-k sampling, 0: off."""

@@ -9,6 +9,7 @@ from posttrain.options.groups import Computing, Ensemble, Judges, Playing, Rende
 from posttrain.options.kinds import Algorithm, EngineName, Judge, Model, Rewards, Rows
 from posttrain.options.option import Job, Range, given
 
+ALIKE = "or all completions of a group are equal"
 JOB_ALGORITHMS = (
     *("grpo", "dr-grpo", "dapo", "gspo", "grpo-bucketed", "reinforce", "reinforce++", "rloo", "remax"),
     *("ppo", "ppo-penalty", "vapo", "vineppo"),
@@ -65,7 +66,7 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Maximum tokens per completion."""
     max_prompt_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
     """Maximum tokens per prompt; longer prompts are left out, and counted."""
-    temperature: Annotated[float, Range(0, out="low"), Job(0.01, 10)] = 1.0
+    temperature: Annotated[float, Range(0, out="low", hint=ALIKE), Job(0.01, 10)] = 1.0
     """Sampling temperature; the loss uses the same."""
     engine: EngineName = "embedded"
     """Engine: embedded, vllm, or a vLLM server's URL; with --trainers one for each sampler, as "http://A:8000
@@ -121,8 +122,12 @@ class OnlineOptions(SampledOptions, TrainingOptions):
         super().together()
         if self.stop_after and not self.eval_every:
             raise UserError("`stop_after` needs evaluations: pass `eval_every` too")
-        if (given(self.gold) or given(self.gold_model)) and not self.eval_every:
-            raise UserError("`gold` and `gold_model` need held-out evaluations: pass `eval_every` and `eval_dataset`")
+
+
+def refuse_gold(options: OnlineOptions) -> None:
+    """Raise `UserError` for gold rewards that no evaluation would measure."""
+    if (given(options.gold) or given(options.gold_model)) and not options.eval_every:
+        raise UserError("`gold` and `gold_model` need held-out evaluations: pass `eval_every` and `eval_dataset`")
 
 
 @dataclass(frozen=True)
@@ -165,8 +170,9 @@ class RL(OnlineOptions):
     """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
 
     def together(self) -> None:
-        """A budget of KL is measured on held-out tasks."""
+        """Gold rewards and a budget of KL are measured on held-out tasks."""
         super().together()
+        refuse_gold(self)
         if self.kl_budget and not self.eval_every:
             raise UserError("`kl_budget` needs evaluations: pass `eval_every` too")
 
@@ -198,8 +204,9 @@ class OnlinePreference(OnlineOptions):
     """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
 
     def together(self) -> None:
-        """A pair has two completions."""
+        """A pair has two completions, and gold rewards are measured on held-out tasks."""
         super().together()
+        refuse_gold(self)
         if self.completions_per_prompt < 2:
             raise UserError(
                 f"a pair needs two completions of a prompt; type `completions_per_prompt=2` or more, not "

@@ -28,6 +28,7 @@ class Range:
     high: float = math.inf
     out: Literal["", "low", "high"] = ""
     infinite: bool = False  # whether infinity is a value, such as of a limit
+    hint: str = ""  # what an error says besides
 
     def __contains__(self, value: float) -> bool:
         below = self.low < value if self.out == "low" else self.low <= value
@@ -132,7 +133,8 @@ class Option(NamedTuple):
         elif not any(is_one(value, kind) for kind in self.alternatives):
             raise UserError(f"`{self.name}` must be {expected(self.type)}; got {_shown(value)}")
         if self.range and value is not None and float(value) not in self.range:
-            raise UserError(f"`{self.name}` must be {self.range}; got {value}")
+            hint = f"; {self.range.hint}" if self.range.hint else ""
+            raise UserError(f"`{self.name}` must be {self.range}; got {value}{hint}")
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,7 @@ def _heads(config: Scoring, cluster: TrainerOptions) -> Heads:
     for name, other in _of_others(config).items():
         if getattr(config, name) != options_of(Scoring)[name].default:
             raise UserError(f"`{name}` is for `heads` {other}; leave it out, or type `heads` {other}")
+    lora_of(config)  # its package is asked for before anything is loaded
     kind = HEADS[config.heads]
     if cluster.trainers and not kind.on_clusters:
         raise UserError(f"`heads` {config.heads} trains in one process; leave out `trainers`")
