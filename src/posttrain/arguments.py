@@ -28,7 +28,7 @@ def made(what: str, kind: Callable[..., T], given: Mapping[str, Any]) -> T:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{what} cannot be made: {described(error)}") from error
+        raise UserError(f"{what} cannot be created: {described(error)}") from error
 
 
 def fitted(

@@ -92,7 +92,7 @@ def test_arguments_are_read_as_the_types_of_the_parameters():
             "",
             "the environment 'game.py:Plain' needs the argument count, a whole number; give count=VALUE",
         ),
-        ("game.py:Plain", "count=-1", "cannot be made: ValueError: count is below 0"),
+        ("game.py:Plain", "count=-1", "cannot be created: ValueError: count is below 0"),
         ("game.py:Plain", "count=0", "give a count above 0"),
     ],
 )

@@ -310,7 +310,7 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"decorrelate": "clea"}, "did you mean 'clear'"),
         ({"gate_width": -1}, "`gate_width` must be 0 or more"),
         ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; pass training pairs too"),
-        ({"margin": 1.0}, "--margin is for --heads preference; leave it out, or type --heads preference"),
+        ({"margin": 1.0}, "`margin` is for `heads` preference; leave it out, or type `heads` preference"),
         ({"heads": "attribute"}, "did you mean 'attributes'"),
     ],
 )

@@ -178,9 +178,9 @@ def test_the_strength_of_a_pair_is_used_or_spoken_of(config, tmp_path, capsys):
         ({"margin": -1.0}, "`margin` must be 0 or more"),
         ({"center_rewards": -0.1}, "`center_rewards` must be 0 or more"),
         ({"length_debias": -1.0}, "`length_debias` must be 0 or more"),
-        ({"length_debias": 1.0, "ensemble": 2}, "leave out --ensemble"),
-        ({"ratings": "rated.jsonl"}, "--ratings is for --heads attributes; leave it out, or type --heads attributes"),
-        ({"gate_width": 0}, "--gate-width is for --heads attributes"),
+        ({"length_debias": 1.0, "ensemble": 2}, "leave out `ensemble`"),
+        ({"ratings": "rated.jsonl"}, "`ratings` is for `heads` attributes; leave it out, or type `heads` attributes"),
+        ({"gate_width": 0}, "`gate_width` is for `heads` attributes"),
     ],
 )
 def test_wrong_options_are_refused(changes, message, config, tmp_path):

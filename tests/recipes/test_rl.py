@@ -385,7 +385,7 @@ def test_a_reward_that_compares_trains(folder, tmp_path):
 @pytest.mark.parametrize(("critic", "networks"), [("trunk", 1), ("own", 2)])
 def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(critic, networks, folder):
     pytest.importorskip("peft")
-    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), ONE_PROCESS, None)
+    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), ONE_PROCESS, {})
     learner = parts.setup.backend.learner
     reference, of_critic = learner._references["reference"], learner._critic
     held = (learner.body, reference._model, of_critic.body)

@@ -134,7 +134,7 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
 
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
-    lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, None).data.learned]
+    lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, {}).data.learned]
     assert sft._prepare(replace(config, max_tokens=max(lengths)), ONE_PROCESS, None).data.dropped == 0
     with pytest.raises(UserError, match="all 6 examples are longer than"):
         sft._prepare(replace(config, max_tokens=min(lengths) - 1), ONE_PROCESS, None)
@@ -150,7 +150,7 @@ def test_turns_that_are_learned(config, model, tmp_path):
     dataset = write_rows(tmp_path / "talk.jsonl", [{"messages": talk}])
     learned = {}
     for which in ("all", "last"):
-        parts = sft._prepare(replace(config, dataset=dataset, examples_per_step=1, train_on=which), ONE_PROCESS, None)
+        parts = sft._prepare(replace(config, dataset=dataset, examples_per_step=1, train_on=which), ONE_PROCESS, {})
         (example,) = parts.data.learned
         ids = [t for t, mine in zip(example.continuation, example.learned, strict=True) if mine]
         learned[which] = load_tokenizer(model).decode(ids)

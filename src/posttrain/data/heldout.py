@@ -90,7 +90,7 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
         sides[seed_for(seed, "held out", *question_of(task.prompt)) < share * 2**63].append(task)
     if not all(sides):
         raise UserError(
-            f"a held-out share of {share} of {len(tasks)} rows leaves nothing "
+            f"a held-out share of {share} of {len(tasks)} rows leaves no rows "
             f"{'to hold out' if sides[0] else 'to train on'}; give another share (`eval_share`), or `eval_dataset`"
         )
     return sides
