@@ -12,12 +12,13 @@ from posttrain.models.critic import CRITICS
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.testing import learners
+from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
 from posttrain.training.learner import REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
-from tests.training import learner_kit
-from tests.training.learner_kit import COUNTS, EXAMPLES, Interrupted, check_learner
+from tests.violations import violations
 
 
 def made(
@@ -58,13 +59,13 @@ def made(
 
 @pytest.mark.parametrize("critic", ["trunk", "own"])
 def test_the_learner_of_this_process_keeps_to_the_kit(critic, tmp_path):
-    assert check_learner(lambda tokens: made(tokens, critic=critic), tmp_path) == []
+    check_learner(lambda tokens: made(tokens, critic=critic), tmp_path)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_so_it_does_with_an_adapter(dropout, tmp_path):
     pytest.importorskip("peft")
-    assert check_learner(lambda tokens: made(tokens, adapter=Lora(2, dropout=dropout)), tmp_path) == []
+    check_learner(lambda tokens: made(tokens, adapter=Lora(2, dropout=dropout)), tmp_path)
 
 
 def test_a_learner_is_freed_with_its_moments_without_the_garbage_collector(tmp_path):
@@ -152,12 +153,12 @@ class TeachesItself(LocalLearner):
     ],
 )
 def test_the_kit_notices(kind, tmp_path):
-    assert check_learner(lambda tokens: made(tokens, kind=kind), tmp_path)
+    assert violations(check_learner, lambda tokens: made(tokens, kind=kind), tmp_path)
 
 
 def test_every_check_of_the_kit_is_run():
-    found = {name for name, each in vars(learner_kit).items() if {"make", "folder"} <= set(annotations_of(each))}
-    assert found - {"check_learner"} == {check.__name__ for check in learner_kit.CHECKS}
+    found = {name for name, each in vars(learners).items() if {"make", "folder"} <= set(annotations_of(each))}
+    assert found - {"check_learner"} == {check.__name__ for check in learners.CHECKS}
 
 
 def annotations_of(each):
