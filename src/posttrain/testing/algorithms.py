@@ -221,7 +221,8 @@ def _reduced(algorithm: OnlineAlgorithm, sample: Sample, tokens: Tokens, here: T
     counts = Counts(len(rollout.rewards_R), len(length_N), LONGEST)
     if here is None:
         return algorithm.reduce(algorithm.loss(tokens).loss_N, length_N, counts)
-    part = Tokens(*(None if column is None else column[here] for column in tokens))
+    given = tokens._asdict()
+    part = tokens._replace(**{name: None if column is None else column[here] for name, column in given.items()})
     part = part._replace(branch_N=torch.unique(part.branch_N, return_inverse=True)[1])
     return algorithm.reduce(algorithm.loss(part).loss_N, length_N[here], counts)
 

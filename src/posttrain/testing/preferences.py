@@ -83,17 +83,18 @@ def _inputs_are_what_it_declares(algorithm: Either) -> list[str]:
     return faults
 
 
+def _response(responses: Responses, b: int) -> Responses:
+    numbers = responses._asdict().items()
+    return responses._replace(**{name: None if each is None else each[b : b + 1] for name, each in numbers})
+
+
 def _pairs_are_apart(algorithm: Either) -> list[str]:
     policy, reference = _sides(algorithm)
     together_B = _loss(algorithm, policy, reference).loss_B
     alone = list[Tensor]()
     for b in range(B):
-        one = slice(b, b + 1)
-        sides = [
-            [Responses(*(None if each is None else each[one] for each in side)) for side in of]  # pyright: ignore
-            for of in (policy, reference)
-        ]
-        alone.append(_loss(algorithm, *sides, _good_B()[one]).loss_B)
+        one_policy, one_reference = ([_response(each, b) for each in of] for of in (policy, reference))
+        alone.append(_loss(algorithm, one_policy, one_reference, _good_B()[b : b + 1]).loss_B)
     gap = apart(together_B, torch.cat(alone))
     return [f"alone, a pair or response has a loss {gap:.1e} apart from that in a batch"] if gap > 1e-9 else []
 
