@@ -125,7 +125,7 @@ def test_what_cannot_be_divided():
     for share in (0, 1, -0.1):
         with pytest.raises(UserError, match=f"the share to hold out must be above 0 and below 1; got {share}"):
             split(SUMS, heldout=share)
-    with pytest.raises(UserError, match=r"a held-out share of 0\.2 of 2 rows leaves nothing to"):
+    with pytest.raises(UserError, match=r"a held-out share of 0\.2 of 2 rows leaves no rows to"):
         split(SUMS[:2])
     with pytest.raises(DataError, match="row 1 of the rows given: field 'prompt' is missing; this row has: level"):
         split([{"level": 3}])

@@ -98,7 +98,7 @@ def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
     assert row["pairs/made"] == 0 and "loss" not in row
     kept = checkpoint.load_tensors(checkpoint.latest(result.run / "checkpoints").path / "masters.safetensors")
     learner = online_preference._prepare(
-        config(folder), algorithms.preference("dpo")(), ONE_PROCESS, None
+        config(folder), algorithms.preference("dpo")(), ONE_PROCESS, {}
     ).setup.backend.learner
     fresh = learner._optimizers["policy"].named_masters()
     assert all(torch.equal(kept[name], fresh[name]) for name in kept)
