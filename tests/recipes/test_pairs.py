@@ -172,7 +172,7 @@ def test_wrong_options_are_refused_before_anything_is_written(kind, changes, mes
 
 
 def test_options_of_one_recipe_alone(dataset, model):
-    with pytest.raises(UserError, match="`label_smoothing` must be 0 to below 0.5"):
+    with pytest.raises(UserError, match=r"`label_smoothing` must be 0 to below 0\.5"):
         train(options(Scoring, dataset, model, label_smoothing=0.5))
     with pytest.raises(UserError, match="`lora_rank` must be 0 or more"):
         train(options(Preferences, dataset, model, lora_rank=-1))
