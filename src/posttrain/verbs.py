@@ -3,29 +3,74 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
 from posttrain.errors import UserError, unknown
 from posttrain.options.cluster import AsyncOptions
-from posttrain.options.evaluation import Compare, Evaluate
+from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions
 from posttrain.options.hyperparameters import hyperparameters
+from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
+from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
-from posttrain.recipes.evaluate.result import EvaluateResult
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.session.notebook import LiveView, in_notebook
 from posttrain.session.progress import announce
 from posttrain.session.result import RunResult
 from posttrain.threads import late
 
+if TYPE_CHECKING:  # the recipes import torch
+    from posttrain.recipes.best_of_n import BestOfNResult
+    from posttrain.recipes.evaluate.result import EvaluateResult
+    from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult
+    from posttrain.recipes.generate import GenerateResult
+    from posttrain.recipes.generate.episodes import EpisodesResult
+    from posttrain.recipes.online_preference import OnlinePreferenceResult
+    from posttrain.recipes.preference import PreferencesResult
+    from posttrain.recipes.reward_model import ScoringResult
+    from posttrain.recipes.rl import RLResult
+    from posttrain.recipes.score import ScoreResult
+    from posttrain.recipes.sft import SFTResult
+    from posttrain.training.learner import Learner
+
+R = TypeVar("R", bound=RunResult)
+
+
+class _Asked(TypedDict, total=False):
+    output: str | Path | None
+    quiet: bool
+
+
+class _Trained(_Asked, total=False):
+    callbacks: Sequence[object]
+    cluster: AsyncOptions | None
+    learner: "Learner | None"
+
 
 @overload
-def run(form: Evaluate, *, output: str | Path | None = None, quiet: bool = False) -> EvaluateResult: ...
-
-
+def run(form: SFT, **where: Unpack[_Trained]) -> "SFTResult": ...
 @overload
+def run(form: RL, **where: Unpack[_Trained]) -> "RLResult": ...
+@overload
+def run(form: OnlinePreference, **where: Unpack[_Trained]) -> "OnlinePreferenceResult": ...
+@overload
+def run(form: Preferences, **where: Unpack[_Trained]) -> "PreferencesResult": ...
+@overload
+def run(form: Scoring, **where: Unpack[_Trained]) -> "ScoringResult": ...
+@overload
+def run(form: Evaluate, **where: Unpack[_Asked]) -> "EvaluateResult": ...
+@overload
+def run(form: EvaluateReward, **where: Unpack[_Asked]) -> "EvaluateRewardResult": ...
+@overload
+def run(form: Generate, *, quiet: bool = False) -> "GenerateResult | EpisodesResult": ...
+@overload
+def run(form: BestOfN, *, quiet: bool = False) -> "BestOfNResult": ...
+@overload
+def run(form: ScoreCompletions, *, quiet: bool = False) -> "ScoreResult": ...
+@overload
+def run(form: Form, **where: Unpack[_Trained]) -> Any: ...
 def run(
     form: Form,
     *,
@@ -33,18 +78,7 @@ def run(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     cluster: AsyncOptions | None = None,
-    learner: Any = None,
-) -> Any: ...
-
-
-def run(
-    form: Form,
-    *,
-    output: str | Path | None = None,
-    quiet: bool = False,
-    callbacks: Sequence[object] = (),
-    cluster: AsyncOptions | None = None,
-    learner: Any = None,
+    learner: "Learner | None" = None,
 ) -> Any:
     """Run a form: train, evaluate, generate. All its objects are checked before weights are read.
 
@@ -63,15 +97,35 @@ def run(
     return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner))
 
 
+@overload
+def resume(
+    run: R,
+    *,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    accept_changes: Sequence[str] = (),
+    learner: "Learner | None" = None,
+    **changes: Any,
+) -> R: ...
+@overload
+def resume(
+    run: str | Path,
+    *,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    accept_changes: Sequence[str] = (),
+    learner: "Learner | None" = None,
+    **changes: Any,
+) -> RunResult: ...
 def resume(
     run: str | Path | RunResult,
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     accept_changes: Sequence[str] = (),
-    learner: Any = None,
+    learner: "Learner | None" = None,
     **changes: Any,
-) -> Any:
+) -> RunResult:
     """Go on with a run that trains, as if it had not been interrupted.
 
     Args:
@@ -121,7 +175,7 @@ def _command_of(form: Form) -> tuple[str, Command]:
 
 
 def _passed(
-    command: Command, output: str | Path | None, quiet: bool, callbacks: Sequence[object], learner: Any
+    command: Command, output: str | Path | None, quiet: bool, callbacks: Sequence[object], learner: "Learner | None"
 ) -> dict[str, Any]:
     trains = "resume" in command.shared
     if not trains and (callbacks or learner is not None):
