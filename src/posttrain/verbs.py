@@ -1,7 +1,7 @@
 """What one does from Python: run a form, and go on with a run."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # the recipes import torch
     from posttrain.training.learner import Learner
 
 R = TypeVar("R", bound=RunResult)
+MakesLearner = Callable[[Any], "Learner"]
+"""From the policy (`rollouts.policy.Policy`) to what trains it."""
 
 
 class _Asked(TypedDict, total=False):
@@ -46,7 +48,7 @@ class _Asked(TypedDict, total=False):
 class _Trained(_Asked, total=False):
     callbacks: Sequence[object]
     cluster: AsyncOptions | None
-    learner: "Learner | None"
+    learner: "Learner | MakesLearner | None"
 
 
 @overload
@@ -78,7 +80,7 @@ def run(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     cluster: AsyncOptions | None = None,
-    learner: "Learner | None" = None,
+    learner: "Learner | MakesLearner | None" = None,
 ) -> Any:
     """Run a form: train, evaluate, generate. All its objects are checked before weights are read.
 
@@ -88,7 +90,8 @@ def run(
         quiet: whether to show no progress.
         callbacks: of a form that trains: objects with some of the methods of `Callback`.
         cluster: of a form that trains: its processes on a Ray cluster.
-        learner: of a form that trains: what trains in place of posttrain's own; see `training.learner.Learner`.
+        learner: of a form that trains: what trains in place of posttrain's own (`training.learner.Learner`), or a
+            function that makes it from the policy.
 
     Raises:
         UserError: says in one line what was given, what is expected, and what to type.
@@ -104,7 +107,7 @@ def resume(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     accept_changes: Sequence[str] = (),
-    learner: "Learner | None" = None,
+    learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> R: ...
 @overload
@@ -114,7 +117,7 @@ def resume(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     accept_changes: Sequence[str] = (),
-    learner: "Learner | None" = None,
+    learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult: ...
 def resume(
@@ -123,7 +126,7 @@ def resume(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     accept_changes: Sequence[str] = (),
-    learner: "Learner | None" = None,
+    learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult:
     """Go on with a run that trains, as if it had not been interrupted.
@@ -175,7 +178,11 @@ def _command_of(form: Form) -> tuple[str, Command]:
 
 
 def _passed(
-    command: Command, output: str | Path | None, quiet: bool, callbacks: Sequence[object], learner: "Learner | None"
+    command: Command,
+    output: str | Path | None,
+    quiet: bool,
+    callbacks: Sequence[object],
+    learner: "Learner | MakesLearner | None",
 ) -> dict[str, Any]:
     trains = "resume" in command.shared
     if not trains and (callbacks or learner is not None):
