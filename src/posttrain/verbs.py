@@ -16,6 +16,7 @@ from posttrain.options.option import MARK, Form, name_of, options_of
 from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
 from posttrain.runs.run import CONFIG, read_run
+from posttrain.session.inputs import InputsChanged, options_named
 from posttrain.session.notebook import LiveView, in_notebook
 from posttrain.session.progress import announce
 from posttrain.session.result import RunResult
@@ -158,15 +159,16 @@ def resume(
             f"from Python; give the same again: resume({str(path)!r}, {missing[0]}=...)"
         )
     sections = sections_of(name, config)
+    left_out = {*changes, *(["knobs"] if "algorithm" in given_objects(config) else [])}  # the object has its own
     values = from_file(
-        {key: value for key, value in config.items() if key not in changes}, sections, str(path / CONFIG)
+        {key: value for key, value in config.items() if key not in left_out}, sections, str(path / CONFIG)
     )
     form = kind(**(values[0] | changes))
     knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
     passed |= {"resume": path, "accept_changes": [*accept_changes]}
-    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs)
+    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs, before=config)
 
 
 def _command_of(form: Form) -> tuple[str, Command]:
@@ -207,6 +209,7 @@ def _call(
     cluster: AsyncOptions | None,
     passed: dict[str, Any],
     knobs: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Any:
     if said := late():
         announce(said, quiet=passed.get("quiet", False))
@@ -218,6 +221,8 @@ def _call(
             marks.pop("algorithm", None)
             marks |= {"algorithm": mark} if mark else {}
             parts.append(algorithm)
+        if before is not None:
+            _refuse_others(before, marks, options_named(passed["accept_changes"], options_of(type(form))))
         if cluster is not None:
             parts.append(_narrowed(name, command, cluster))
         for option in given.unchecked if not passed.get("quiet") else ():
@@ -226,6 +231,17 @@ def _call(
             passed["given"] = marks
         _, recipe = command.load()
         return recipe(form, *parts, **passed)
+
+
+def _refuse_others(config: Mapping[str, Any], marks: Mapping[str, str], accepted: Sequence[str]) -> None:
+    """Raise `InputsChanged` for objects that are others than those of a run, before weights are read."""
+
+    def digest(said: object) -> str:
+        return said.partition(" ")[2] if isinstance(said, str) and said.startswith(MARK) else ""
+
+    names = sorted({*given_objects(config), *marks} - {*accepted})
+    if changed := [name for name in names if digest(config.get(name)) != digest(marks.get(name))]:
+        raise InputsChanged(changed)
 
 
 def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[Any, Any, str]:
