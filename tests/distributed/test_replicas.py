@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from posttrain.models.lora_config import Lora
+from posttrain.testing.learners import EXAMPLES, check_learner
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.ranks import ALONE
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
 from tests.distributed.test_sharding import TWO_ROWS, Shown, built, group, updated
-from tests.training.learner_kit import EXAMPLES, check_learner
 
 pytest.importorskip("ray")
 
@@ -34,7 +34,7 @@ def actors(cluster):
 
 
 def test_replicas_keep_to_the_kit(actors, tmp_path):
-    assert check_learner(lambda tokens: divided(actors, tokens=tokens, critic="own"), tmp_path) == []
+    check_learner(lambda tokens: divided(actors, tokens=tokens, critic="own"), tmp_path)
 
 
 @pytest.mark.parametrize(

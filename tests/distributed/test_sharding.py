@@ -19,6 +19,7 @@ from posttrain.data.packing import pack
 from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.rollouts.weight_channel import received
+from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from posttrain.training import sharded_files
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch
 from posttrain.training.local_learner import LocalLearner
@@ -29,7 +30,6 @@ from posttrain.training.reward import reward_gradient
 from posttrain.training.shards import REPLICATED
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
-from tests.training.learner_kit import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from tests.training.test_learner import made
 from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 
@@ -101,7 +101,7 @@ SAVED = [(2, torch.float32, None), (2, torch.bfloat16, LORA), (3, torch.bfloat16
 def test_shards_keep_to_the_kit(actors, critic, adapter, tmp_path):
     if adapter:
         pytest.importorskip("peft")
-    assert check_learner(lambda tokens: group(actors, tokens=tokens, critic=critic, adapter=adapter), tmp_path) == []
+    check_learner(lambda tokens: group(actors, tokens=tokens, critic=critic, adapter=adapter), tmp_path)
 
 
 @pytest.mark.parametrize(("actors", "dtype", "critic", "adapter"), COMPARED, indirect=["actors"])

@@ -1,7 +1,8 @@
 import pytest
 
-from posttrain.environments import Environment, ScriptedSeat, Seat, SingleTurn, need_seats, trained_seats
+from posttrain.environments import Environment, Seat, SingleTurn, need_seats, trained_seats
 from posttrain.errors import UserError
+from posttrain.testing import ScriptedSeat
 
 
 def test_a_missing_seat_is_named():

@@ -9,11 +9,12 @@ from posttrain.environments import ScoredEnvironment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import need_group, of_seat
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Weighted, check_reward, parse_rewards
+from posttrain.rewards import Weighted, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
 from posttrain.rollouts.metrics import episode_metrics
 from posttrain.session.samples import samples_of
+from posttrain.testing import check_reward
 from posttrain.types import Episode, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows
 
@@ -44,7 +45,7 @@ def test_what_was_solved_is_1_and_what_nobody_says_is_not_applicable():
 @pytest.mark.parametrize("reward", [Earned(), Solved()])
 def test_both_conform(reward):
     episodes = [episode(rewards={"a": float(n)}, solved=bool(n % 2)) for n in range(4)]
-    assert asyncio.run(check_reward(reward, [*episodes, episode()])) == []
+    check_reward(reward, [*episodes, episode()])
 
 
 def test_scores_of_one_seat():

@@ -3,10 +3,11 @@ import doctest
 
 import pytest
 
-from posttrain.environments import ScoredEnvironment, ScriptedSeat, SingleTurn, check_environment, scored
+from posttrain.environments import ScoredEnvironment, SingleTurn, scored
 from posttrain.environments.scored import of_seat
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, apart, from_function, parse_rewards
+from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Episode, EpisodeGroup, Message, Outcome, Score, Task
 
 PROMPT = (Message("system", "Be brief."), Message("user", "2 + 2?"))
@@ -55,7 +56,7 @@ def test_a_missing_policy_is_named():
 
 def test_conforms():
     tasks = [TASK, Task((Message("user", "3 + 3?"),), answer=6, id="other")]
-    assert asyncio.run(check_environment(SingleTurn(), tasks)) == []
+    check_environment(SingleTurn(), tasks)
 
 
 def test_docstring_examples_run():

@@ -1,17 +1,17 @@
 """Mistakes in an environment's own methods are one line, with the method and its place in the user's file."""
 
-import asyncio
 import re
 
 import pytest
 
-from posttrain.environments import check_environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of, tasks_of
 from posttrain.errors import EpisodeError, UserError
 from posttrain.rollouts.episodes import opened, play
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.testing import check_environment
 from tests.rollouts.conversations import CHAT, players, question, scored
+from tests.violations import violations
 
 HEAD = """import json
 from posttrain.environments import Environment
@@ -117,6 +117,6 @@ def test_a_mistake_in_play_names_the_users_line_or_the_method(lines, says, mine)
 
 def test_the_kit_lists_an_exception_as_a_violation(mine):
     broken = mine("async def play(self, task, seats, seed):", "    raise KeyError('answer')")
-    (found,) = asyncio.run(check_environment(broken))
+    (found,) = violations(check_environment, broken)
     assert re.fullmatch(r"it raised KeyError: 'answer' \(.*mine\.py:16\)", found)
-    assert asyncio.run(check_environment(mine("pass"))) == []
+    check_environment(mine("pass"))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.environments import ScriptedSeat, check_environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.tools import ToolError
+from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Message, ToolCall
 from tests.data.families import of_family
 
@@ -31,7 +31,7 @@ def played(name, replies, task, arguments="", seats=("policy",)):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_conforms_and_has_tasks_and_demonstrations(name):
     one = environment(name)
-    assert asyncio.run(check_environment(one)) == []
+    check_environment(one)
     assert len(one.tasks("train", 0)) > 4 and len(one.tasks("heldout", 0)) > 4
     for said in one.demonstrations(0)[:50]:
         assert said[0].role == "user" and said[-1].role == "assistant"

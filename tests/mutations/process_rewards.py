@@ -38,7 +38,7 @@ _FAULTS = {
         ("not (0 <= score.total <= 1)", "not (0 <= score.value <= 1)"),
         ("self.beyond.append(score.total)", "self.beyond.append(score.value)"),
     ],
-    ("rewards/check.py", SPANS): [
+    ("testing/rewards.py", SPANS): [
         ("bounds[0] <= score.total <= bounds[1]", "bounds[0] <= score.value <= bounds[1]"),
         ("if score.unparsed and score.total > 0:", "if score.unparsed and score.value > 0:"),
         ("if score.total != 1.0", "if score.value != 1.0"),

@@ -1,6 +1,5 @@
 """Spans in scores: what a score amounts to, which spans are refused, and that all that reads scores counts them."""
 
-import asyncio
 import math
 from dataclasses import dataclass, replace
 
@@ -9,13 +8,15 @@ import pytest
 from posttrain.errors import RewardError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.recipes.score import Scored, ScoreResult
-from posttrain.rewards import Weighted, check_gold, check_reward, from_function, reward_function
+from posttrain.rewards import Weighted, from_function, reward_function
 from posttrain.rollouts.metrics import rollout_metrics
 from posttrain.session.samples import samples_of
 from posttrain.setup.heldout import weighed
+from posttrain.testing import check_gold, check_reward
 from posttrain.types import Episode, Message, Score, Span, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.rewards.episodes import episode, parts, scores
+from tests.violations import violations
 
 HALVES = (Span(0, 0, 1, 0.5), Span(0, 1, 3, 0.25))  # of three characters
 TASK = Task((Message("user", "a?"), Message("assistant", "earlier"), Message("user", "b?")), id="t")
@@ -129,7 +130,7 @@ def test_a_function_is_held_to_its_bounds_by_its_total():
 
 def check(given):
     episodes = [episode("abc", id="a"), episode("abcd", id="b")]
-    return asyncio.run(check_reward(given if hasattr(given, "score") else Says(given), episodes, timeout_s=5))
+    return violations(check_reward, given if hasattr(given, "score") else Says(given), episodes, timeout_s=5)
 
 
 def test_the_conformance_kit_checks_spans():
@@ -149,8 +150,8 @@ def test_the_conformance_kit_checks_spans():
 
 def test_a_gold_answer_scores_1_by_its_total():
     task = Task((), answer="a", gold="abc", id="t")
-    assert asyncio.run(check_gold(Says(spanned(Span(0, 0, 3, 1.0))), [task])) == []
-    assert "scores 1.5" in asyncio.run(check_gold(Says(spanned(Span(0, 0, 3, 0.5), value=1.0)), [task]))[0]
+    check_gold(Says(spanned(Span(0, 0, 3, 1.0))), [task])
+    assert "scores 1.5" in violations(check_gold, Says(spanned(Span(0, 0, 3, 0.5), value=1.0)), [task])[0]
 
 
 SAID = Trajectory((Turn((1,), (2,), (-1.0,), StopReason.STOP, "abc"),))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from posttrain.data.order import seed_for
-from posttrain.environments import Environment, ScoredEnvironment, ScriptedSeat
+from posttrain.environments import Environment, ScoredEnvironment
 from posttrain.errors import EpisodeError, RewardError, UserError
 from posttrain.rewards import Weighted
 from posttrain.rewards.outcomes import Earned, Solved
@@ -14,6 +14,7 @@ from posttrain.rollouts.engine import BatchEngine
 from posttrain.rollouts.episodes import Lost, play, sample_groups, score
 from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.testing import ScriptedSeat
 from posttrain.types import Completion, Message, Outcome, Reply, Request, Sampling, StopReason, Usage
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 

@@ -1,9 +1,7 @@
 """The learner in this process keeps to the kit, and the kit notices learners that do not."""
 
 import gc
-import inspect
 import weakref
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,12 +10,11 @@ from posttrain.models.critic import CRITICS
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
 from posttrain.training.learner import REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
-from tests.training import learner_kit
-from tests.training.learner_kit import COUNTS, EXAMPLES, Interrupted, check_learner
 
 
 def made(
@@ -58,13 +55,13 @@ def made(
 
 @pytest.mark.parametrize("critic", ["trunk", "own"])
 def test_the_learner_of_this_process_keeps_to_the_kit(critic, tmp_path):
-    assert check_learner(lambda tokens: made(tokens, critic=critic), tmp_path) == []
+    check_learner(lambda tokens: made(tokens, critic=critic), tmp_path)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_so_it_does_with_an_adapter(dropout, tmp_path):
     pytest.importorskip("peft")
-    assert check_learner(lambda tokens: made(tokens, adapter=Lora(2, dropout=dropout)), tmp_path) == []
+    check_learner(lambda tokens: made(tokens, adapter=Lora(2, dropout=dropout)), tmp_path)
 
 
 def test_a_learner_is_freed_with_its_moments_without_the_garbage_collector(tmp_path):
@@ -83,82 +80,3 @@ def test_a_learner_is_freed_with_its_moments_without_the_garbage_collector(tmp_p
         assert ref() is None
     finally:
         gc.enable()
-
-
-class CountsItself(LocalLearner):
-    def forward_backward(self, batch, loss):
-        return super().forward_backward(replace(batch, counts=batch.counts._replace(tokens=len(batch.examples))), loss)
-
-
-class Remembers(LocalLearner):
-    def forward_backward(self, batch, loss):
-        return super().forward_backward(replace(batch, key="always"), loss)
-
-
-class Forgets(LocalLearner):
-    def forward_backward(self, batch, loss):
-        return super().forward_backward(replace(batch, key=""), loss)
-
-
-class StepsInForward(LocalLearner):
-    def forward(self, batch, loss):
-        return self.forward_backward(batch, loss)
-
-
-class AtOne(LocalLearner):
-    def logprobs(self, examples, model="policy", *, temperature=1.0, together=1):
-        return super().logprobs(examples, model, together=together)
-
-
-class OneRate(LocalLearner):
-    def optim_step(self, rates):
-        return super().optim_step(dict.fromkeys(("policy", "critic"), next(iter(rates.values()))))
-
-
-class KeepsGradients(LocalLearner):
-    def forward_backward(self, batch, loss):
-        optimizer = self._optimizers["policy"]
-        optimizer.discard = lambda: None
-        try:
-            return super().forward_backward(batch, loss)
-        finally:
-            del optimizer.discard
-
-
-class RestoresNoCritic(LocalLearner):
-    def restore(self, folder):
-        self._trained = replace(self._trained, critic=None)
-        super().restore(folder)
-
-
-class TeachesItself(LocalLearner):
-    def logprobs(self, examples, model="policy", *, temperature=1.0, together=1):
-        known = "policy" if model == "teacher" else model
-        return super().logprobs(examples, known, temperature=temperature, together=together)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        TeachesItself,
-        CountsItself,
-        Remembers,
-        Forgets,
-        StepsInForward,
-        AtOne,
-        OneRate,
-        KeepsGradients,
-        RestoresNoCritic,
-    ],
-)
-def test_the_kit_notices(kind, tmp_path):
-    assert check_learner(lambda tokens: made(tokens, kind=kind), tmp_path)
-
-
-def test_every_check_of_the_kit_is_run():
-    found = {name for name, each in vars(learner_kit).items() if {"make", "folder"} <= set(annotations_of(each))}
-    assert found - {"check_learner"} == {check.__name__ for check in learner_kit.CHECKS}
-
-
-def annotations_of(each):
-    return getattr(each, "__annotations__", {}) if inspect.isfunction(each) else {}

@@ -1,7 +1,6 @@
 """Rewards: named scores of episodes."""
 
 from posttrain.rewards.binding import REWARDS
-from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted, parse_rewards
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import Ask, CustomReward, Source, from_function, reward_function
@@ -60,11 +59,8 @@ __all__ = [
     "VerificationPhrases",
     "Weighted",
     "apart",
-    "check_gold",
-    "check_reward",
     "extract",
     "from_function",
-    "gold_episode",
     "load_again",
     "load_reward",
     "parse_rewards",

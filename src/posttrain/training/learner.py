@@ -111,7 +111,7 @@ class Loss(Protocol[M]):
 
 
 class Learner(Protocol):
-    """The learner's methods. Implementations must pass the tests of `tests/training/learner_kit.py`."""
+    """The learner's methods. Implementations must pass `posttrain.testing.check_learner`."""
 
     def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
         """The loss and its metrics, without gradients."""

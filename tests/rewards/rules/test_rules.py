@@ -1,13 +1,13 @@
 """What holds for every rule."""
 
-import asyncio
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.rewards import REWARDS, check_reward
+from posttrain.rewards import REWARDS
+from posttrain.testing import check_reward
 from tests.rewards.episodes import episode, unguarded
 
 RULES = ("tags", "language", "length", "length_target", "repetition", "steps", "verification")
@@ -26,7 +26,7 @@ def test_conforms(name):
         "1.\n2.\n;;..,",
         "<think></think>",
     ]
-    assert asyncio.run(check_reward(REWARDS[name](), [episode(t, id=str(i)) for i, t in enumerate(texts)])) == []
+    check_reward(REWARDS[name](), [episode(t, id=str(i)) for i, t in enumerate(texts)])
 
 
 @pytest.mark.parametrize("name", RULES)

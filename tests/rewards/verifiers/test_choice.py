@@ -1,4 +1,3 @@
-import asyncio
 import doctest
 import time
 
@@ -7,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import RewardError
-from posttrain.rewards import ChoiceVerifier, check_reward
+from posttrain.rewards import ChoiceVerifier
 from posttrain.rewards.verifiers import choice
 from posttrain.rewards.verifiers.choice import read_letter
+from posttrain.testing import check_reward
 from tests.rewards.episodes import episode, score, unguarded, value
 
 CITIES = ["London", "Paris", "Rome", "Bern"]
@@ -257,7 +257,7 @@ def test_a_hostile_completion_takes_no_time():
 
 def test_conforms():
     episodes = [episode(f"<answer>{c}</answer>", "B", id=c) for c in ("B", "C", "dunno")]
-    assert asyncio.run(check_reward(ChoiceVerifier(), episodes)) == []
+    check_reward(ChoiceVerifier(), episodes)
 
 
 def test_docstring_examples_run():

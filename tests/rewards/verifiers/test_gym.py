@@ -1,4 +1,3 @@
-import asyncio
 from typing import Any
 
 import pytest
@@ -6,8 +5,9 @@ import reasoning_gym
 
 from posttrain.data.gym import load_gym
 from posttrain.errors import RewardError
-from posttrain.rewards import GymVerifier, check_reward
+from posttrain.rewards import GymVerifier
 from posttrain.rewards.verifiers.worker import Worker, WorkerTimeout
+from posttrain.testing import check_reward
 from posttrain.types import Episode, Message
 from tests.rewards.episodes import episode, score, scores, value
 
@@ -237,5 +237,5 @@ def test_conforms():
     episodes = [
         episode(c, id=c, dataset="chain_sum", entry=CHAIN) for c in ("<answer>5</answer>", "<answer>6</answer>", "")
     ]
-    assert asyncio.run(check_reward(GymVerifier(), episodes)) == []
+    check_reward(GymVerifier(), episodes)
     assert value(GymVerifier(), "<answer>5</answer>", dataset="chain_sum", entry=CHAIN) == 1.0

@@ -1,4 +1,3 @@
-import asyncio
 import doctest
 import threading
 import time
@@ -8,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import RewardError
-from posttrain.rewards import MathVerifier, check_reward
+from posttrain.rewards import MathVerifier
 from posttrain.rewards.verifiers import formula, math
 from posttrain.rewards.verifiers.formula import too_large
 from posttrain.rewards.verifiers.prose import final_formula
+from posttrain.testing import check_reward
 from tests.rewards.episodes import episode, score, scores, value
 
 VERIFIER = MathVerifier()
@@ -368,7 +368,7 @@ def test_a_task_without_a_mathematical_answer_raises_and_names_the_task(answer):
 
 def test_conforms():
     episodes = [episode(c, "5", id=c) for c in (r"\boxed{5}", r"\boxed{6}", "none", r"\boxed{cats}")]
-    assert asyncio.run(check_reward(VERIFIER, episodes)) == []
+    check_reward(VERIFIER, episodes)
 
 
 def test_docstring_examples_run():

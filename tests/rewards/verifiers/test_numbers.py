@@ -1,4 +1,3 @@
-import asyncio
 import doctest
 import gzip
 import json
@@ -11,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import RewardError
-from posttrain.rewards import NumberVerifier, check_gold, check_reward
+from posttrain.rewards import NumberVerifier
 from posttrain.rewards.verifiers import numbers
 from posttrain.rewards.verifiers.numbers import Number, final_number, parse_number
+from posttrain.testing import check_gold, check_reward
 from posttrain.types import Message, Task
 from tests.rewards.episodes import episode, score, unguarded, value
 
@@ -358,7 +358,7 @@ def test_a_hostile_completion_takes_no_time():
 
 def test_conforms():
     episodes = [episode(c, 5, id=c) for c in ("#### 5", "#### 6", "#### $5.00", "none")]
-    assert asyncio.run(check_reward(NumberVerifier(), episodes)) == []
+    check_reward(NumberVerifier(), episodes)
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="the GSM8K files are not beside this checkout")
@@ -370,7 +370,7 @@ def test_every_gold_solution_of_gsm8k_scores_1():
         for i, row in enumerate(rows)
     ]
     assert len(tasks) == 500
-    assert asyncio.run(check_gold(NumberVerifier(), tasks)) == []
+    check_gold(NumberVerifier(), tasks)
 
 
 def test_docstring_examples_run():

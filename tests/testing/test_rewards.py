@@ -5,22 +5,17 @@ from typing import Any, ClassVar
 import pytest
 
 from posttrain.errors import RewardError
-from posttrain.rewards import (
-    NumberVerifier,
-    Weighted,
-    check_gold,
-    check_reward,
-    from_function,
-    parse_rewards,
-)
+from posttrain.rewards import NumberVerifier, Weighted, from_function, parse_rewards
+from posttrain.testing import check_gold, check_reward
 from posttrain.types import EpisodeGroup, Message, Score, Task
 from tests.rewards.episodes import episode
+from tests.violations import violations
 
 EPISODES = [episode("#### 4", 4, id="0"), episode("#### 5", 4, id="1"), episode("none", 4, id="2")]
 
 
 def check(reward: Any, **options: Any) -> list[str]:
-    return asyncio.run(check_reward(reward, EPISODES, timeout_s=5, **options))
+    return violations(check_reward, reward, EPISODES, timeout_s=5, **options)
 
 
 @dataclass
@@ -82,7 +77,7 @@ THREE = [
 
 
 def check_groups(scorer, **options):
-    return asyncio.run(check_reward(Compares(scorer, **options), THREE, timeout_s=5))
+    return violations(check_reward, Compares(scorer, **options), THREE, timeout_s=5)
 
 
 def how_often(group):
@@ -119,19 +114,19 @@ def task(gold: str | None, answer: Any, id: str) -> Task:
 
 def test_gold_failures_name_the_task_and_what_was_read():
     tasks = [task("so #### 4", 4, "good"), task("so #### 5", 4, "bad"), task("five", 4, "ugly"), task(None, 4, "none")]
-    failures = asyncio.run(check_gold(NumberVerifier(), tasks))
+    failures = violations(check_gold, NumberVerifier(), tasks)
     assert len(failures) == 2
     assert "'bad'" in failures[0] and "parsed '5'" in failures[0]
     assert "'ugly'" in failures[1] and "no ####" in failures[1]
 
 
 def test_no_gold_at_all_is_a_failure_and_not_a_pass():
-    assert len(asyncio.run(check_gold(NumberVerifier(), [task(None, 4, "none")]))) == 1
+    assert len(violations(check_gold, NumberVerifier(), [task(None, 4, "none")])) == 1
 
 
 def test_a_task_whose_answer_is_not_an_answer_raises():
     with pytest.raises(RewardError, match="'broken'"):
-        asyncio.run(check_gold(NumberVerifier(), [task("#### 4", "many", "broken")]))
+        check_gold(NumberVerifier(), [task("#### 4", "many", "broken")])
 
 
 READABLE = {

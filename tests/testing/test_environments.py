@@ -6,9 +6,11 @@ import random
 
 import pytest
 
-from posttrain.environments import Environment, ScriptedSeat, SingleTurn, check_environment
-from posttrain.environments.testing import SeatFailure
+from posttrain.environments import Environment, SingleTurn
+from posttrain.testing import ScriptedSeat, check_environment
+from posttrain.testing.environments import SeatFailure
 from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
+from tests.violations import violations
 
 ASK = Message("user", "Are you sure?")
 TASKS = [
@@ -32,7 +34,7 @@ class Conforms(Environment):
 
 
 def failures(environment, tasks=TASKS) -> str:
-    return "\n".join(asyncio.run(check_environment(environment, tasks)))
+    return "\n".join(violations(check_environment, environment, tasks))
 
 
 def test_environments_of_one_and_two_turns_conform():

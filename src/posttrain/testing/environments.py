@@ -1,12 +1,14 @@
-"""Conformance kit of environments, with scripted seats."""
+"""The conformance kit of environments, and a scripted seat for tests of one."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from posttrain.background import finish
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.user_methods import finite, outcome_of, tasks_of
 from posttrain.errors import described, place_in_user_code
+from posttrain.testing.conformance import require
 from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
 
 _EVENT_LOOP_ROUNDS = 3  # times that a scripted seat lets others run before it replies
@@ -65,8 +67,8 @@ class FailingSeat:
         raise SeatFailure(f"this seat fails on purpose ({len(messages)} messages)")
 
 
-async def check_environment(environment: Environment, tasks: Sequence[Task] = ()) -> list[str]:
-    """Violations of `environment` on `tasks` (by default its own), one line each; an empty list: it conforms.
+def check_environment(environment: Environment, tasks: Sequence[Task] = ()) -> None:
+    """Check that `environment` conforms on `tasks`, by default its own.
 
     Checked, with scripted seats: its own tasks depend on the seed alone, and none is in both splits; every seat is told
     each message once, and never its own words; where there is one seat, the first call begins with the task's prompt;
@@ -75,12 +77,16 @@ async def check_environment(environment: Environment, tasks: Sequence[Task] = ()
     not; an episode ends within `max_turns`, also when all replies are empty because the context is full. Each of these
     rests on those before it, so the first that fails is the last that is checked. An exception of the environment is a
     violation, too.
+
+    Raises:
+        ConformanceError: it does not conform.
     """
     try:
-        return await _check(environment, tasks)
+        violations = finish(_check(environment, tasks))
     except Exception as error:
         place = place_in_user_code(error)
-        return [f"it raised {described(error)}{place}" if place else str(error)]
+        violations = [f"it raised {described(error)}{place}" if place else str(error)]
+    require(violations)
 
 
 async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
