@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack, get_args, get_origin, get_overloads
+from typing import Any, get_args
 
 import pytest
 
@@ -44,7 +44,7 @@ def lines_of(name: str, value: Any) -> Iterator[str]:
         yield from (line for key in sorted(public) for line in lines_of(f"{name}.{key}", getattr(value, key)))
     elif not isinstance(value, type):
         yield f"{name}{signature(value)}"
-        yield from (f"{name} as {signature(one)}" for one in get_overloads(value))
+        yield from (f"{name} as ({typed(asked)}) -> {typed(result)}" for asked, result in overloads(value))
     elif issubclass(value, Form):
         yield f"{name}: form"
         options = sorted(options_of(value).values(), key=lambda option: option.name)
@@ -53,6 +53,14 @@ def lines_of(name: str, value: Any) -> Iterator[str]:
         bases = ", ".join(base.__name__ for base in value.__bases__ if ours(base))
         yield f"{name}{signature(value) if is_dataclass(value) else ''}{f': {bases}' if bases else ''}"
         yield from (f"{name}.{line}" for key in sorted(vars(value)) if (line := member(value, key)))
+
+
+def overloads(function: Any) -> list[tuple[str, str]]:
+    """Parameters and result of each overload, from the source: wrappers of the tests hide them from `get_overloads`."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(function) or function))
+    named = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
+    told = [node for node in named if any(ast.unparse(one) == "overload" for one in node.decorator_list)]
+    return [(ast.unparse(node.args), ast.unparse(node.returns or node)) for node in told]
 
 
 def member(kind: type, key: str) -> str:
@@ -91,8 +99,6 @@ def signature(function: Any) -> str:
 
 def typed(annotation: Any) -> str:
     """An annotation without the names of modules."""
-    if get_origin(annotation) is Unpack:
-        return f"Unpack[{get_args(annotation)[0].__name__}]"
     named = isinstance(annotation, type) and not get_args(annotation)
     said = annotation if isinstance(annotation, str) else annotation.__qualname__ if named else repr(annotation)
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", said).replace("'", "").replace("~", "")
