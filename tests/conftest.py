@@ -49,7 +49,7 @@ SLOW = (
         "training/test_reward",
         "training/test_policy",
     ),
-    *("evaluation/test_pairs", "models/", "distributed/", "session/", "algorithms/test_opd"),
+    *("evaluation/test_pairs", "models/", "distributed/", "session/", "algorithms/test_opd", "test_verbs"),
     *("training/test_gate", "algorithms/test_process_rewards", "data/test_tool_calls", "setup/test_http_server"),
     *("rollouts/test_transformers", "rollouts/test_async_engine", "rollouts/test_engine", "rollouts/test_openai"),
     *("rollouts/test_shared_engine", "rollouts/test_mixed", "rewards/verifiers/test_corpora"),

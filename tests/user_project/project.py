@@ -38,6 +38,11 @@ def own_objects() -> list[float]:
     return [*again.metrics["reward/mean"].tolist(), *(finding.severity for finding in again.findings), len(texts)]
 
 
+def kits() -> None:
+    pt.testing.check_environment(own.Guess())
+    pt.testing.check_algorithm(own.Sharper())
+
+
 def feedback() -> None:
     pairs = [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}]
     trained = pt.run(pt.Preference(dataset=pairs, algorithm=pt.DPO(beta=0.1), eval_share=0.1))
