@@ -49,12 +49,13 @@ SLOW = (
         "training/test_reward",
         "training/test_policy",
     ),
-    *("evaluation/test_pairs", "models/", "distributed/", "session/", "algorithms/test_opd", "test_verbs"),
+    *("evaluation/test_pairs", "models/", "distributed/", "session/", "algorithms/test_opd"),
     *("training/test_gate", "algorithms/test_process_rewards", "data/test_tool_calls", "setup/test_http_server"),
     *("rollouts/test_transformers", "rollouts/test_async_engine", "rollouts/test_engine", "rollouts/test_openai"),
     *("rollouts/test_shared_engine", "rollouts/test_mixed", "rewards/verifiers/test_corpora"),
     *("training/test_checkpoint", "training/test_unpaired", "training/test_pairwise", "training/test_actor_critic"),
     *("rewards/verifiers/test_gym_families", "rewards/verifiers/test_worker", "test_bad_input", "test_suggestions"),
+    "test_verbs",
 )
 
 
