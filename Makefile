@@ -46,6 +46,7 @@ check: $(VENV)/.dev  ## format, lint, types, walls, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/user_project
 	$(BIN)/python -m pytest -q tests/test_walls.py tests/test_generated_mutants.py
 	$(BIN)/python -m pytest -q --doctest-modules src/posttrain --ignore src/posttrain/annotation/store/migrations
 

@@ -55,6 +55,7 @@ SLOW = (
     *("rollouts/test_shared_engine", "rollouts/test_mixed", "rewards/verifiers/test_corpora"),
     *("training/test_checkpoint", "training/test_unpaired", "training/test_pairwise", "training/test_actor_critic"),
     *("rewards/verifiers/test_gym_families", "rewards/verifiers/test_worker", "test_bad_input", "test_suggestions"),
+    "test_verbs",
 )
 
 

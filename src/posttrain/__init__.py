@@ -15,32 +15,32 @@ from posttrain.threads import sleep_sooner
 
 if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py holds both lists together
     from posttrain import testing as testing
-    from posttrain.algorithms.dapo import DAPO as DAPO
-    from posttrain.algorithms.dpo import DPO as DPO
-    from posttrain.algorithms.dpop import DPOP as DPOP
-    from posttrain.algorithms.dr_grpo import DrGRPO as DrGRPO
-    from posttrain.algorithms.grpo import GRPO as GRPO
-    from posttrain.algorithms.grpo_bucketed import BucketedGRPO as BucketedGRPO
-    from posttrain.algorithms.gspo import GSPO as GSPO
-    from posttrain.algorithms.ipo import IPO as IPO
-    from posttrain.algorithms.irpo import IRPO as IRPO
-    from posttrain.algorithms.kto import KTO as KTO
-    from posttrain.algorithms.opd import OPD as OPD
-    from posttrain.algorithms.orpo import ORPO as ORPO
-    from posttrain.algorithms.ppo import PPO as PPO
-    from posttrain.algorithms.ppo_penalty import PPOPenalty as PPOPenalty
-    from posttrain.algorithms.ppo_ptx import PPOPtx as PPOPtx
-    from posttrain.algorithms.rae import RAE as RAE
-    from posttrain.algorithms.reinforce import Reinforce as Reinforce
-    from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus as ReinforcePlusPlus
-    from posttrain.algorithms.remax import ReMax as ReMax
-    from posttrain.algorithms.rloo import RLOO as RLOO
-    from posttrain.algorithms.simpo import SimPO as SimPO
-    from posttrain.algorithms.sppo import SPPO as SPPO
-    from posttrain.algorithms.step_dpo import StepDPO as StepDPO
-    from posttrain.algorithms.tdpo import TDPO as TDPO
-    from posttrain.algorithms.vapo import VAPO as VAPO
-    from posttrain.algorithms.vineppo import VinePPO as VinePPO
+    from posttrain.algorithms import DAPO as DAPO
+    from posttrain.algorithms import DPO as DPO
+    from posttrain.algorithms import DPOP as DPOP
+    from posttrain.algorithms import GRPO as GRPO
+    from posttrain.algorithms import GSPO as GSPO
+    from posttrain.algorithms import IPO as IPO
+    from posttrain.algorithms import IRPO as IRPO
+    from posttrain.algorithms import KTO as KTO
+    from posttrain.algorithms import OPD as OPD
+    from posttrain.algorithms import ORPO as ORPO
+    from posttrain.algorithms import PPO as PPO
+    from posttrain.algorithms import RAE as RAE
+    from posttrain.algorithms import RLOO as RLOO
+    from posttrain.algorithms import SPPO as SPPO
+    from posttrain.algorithms import TDPO as TDPO
+    from posttrain.algorithms import VAPO as VAPO
+    from posttrain.algorithms import BucketedGRPO as BucketedGRPO
+    from posttrain.algorithms import DrGRPO as DrGRPO
+    from posttrain.algorithms import PPOPenalty as PPOPenalty
+    from posttrain.algorithms import PPOPtx as PPOPtx
+    from posttrain.algorithms import Reinforce as Reinforce
+    from posttrain.algorithms import ReinforcePlusPlus as ReinforcePlusPlus
+    from posttrain.algorithms import ReMax as ReMax
+    from posttrain.algorithms import SimPO as SimPO
+    from posttrain.algorithms import StepDPO as StepDPO
+    from posttrain.algorithms import VinePPO as VinePPO
     from posttrain.data.heldout import split as split
     from posttrain.environments.env import Environment as Environment
     from posttrain.errors import PosttrainError as PosttrainError
@@ -68,31 +68,31 @@ if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py ho
     from posttrain.verbs import resume as resume
     from posttrain.verbs import run as run
 
-_ALGORITHMS = {
-    **{"DAPO": "dapo", "DPO": "dpo", "DPOP": "dpop", "DrGRPO": "dr_grpo", "GRPO": "grpo", "GSPO": "gspo"},
-    **{"BucketedGRPO": "grpo_bucketed", "IPO": "ipo", "IRPO": "irpo", "KTO": "kto", "OPD": "opd", "ORPO": "orpo"},
-    **{"PPO": "ppo", "PPOPenalty": "ppo_penalty", "PPOPtx": "ppo_ptx", "RAE": "rae", "Reinforce": "reinforce"},
-    **{"ReinforcePlusPlus": "reinforce_pp", "ReMax": "remax", "RLOO": "rloo", "SimPO": "simpo", "SPPO": "sppo"},
-    **{"StepDPO": "step_dpo", "TDPO": "tdpo", "VAPO": "vapo", "VinePPO": "vineppo"},
+_NAMES = {
+    "algorithms": (
+        "BucketedGRPO DAPO DPO DPOP DrGRPO GRPO GSPO IPO IRPO KTO OPD ORPO PPO PPOPenalty PPOPtx RAE RLOO ReMax "
+        "Reinforce ReinforcePlusPlus SPPO SimPO StepDPO TDPO VAPO VinePPO"
+    ),
+    "data.heldout": "split",
+    "environments.env": "Environment",
+    "errors": "PosttrainError UserError",
+    "loaded": "Loaded load",
+    "options.cluster": "Cluster=AsyncOptions",
+    "options.evaluation": "Compare Evaluate EvaluateReward Generate ScoreCompletions",
+    "options.online": "BestOfN OnlinePreference RL",
+    "options.training": "Preference=Preferences RewardModel=Scoring SFT",
+    "rewards.custom": "reward_function",
+    "session.callback": "Callback",
+    "session.result": "RunResult",
+    "testing": "testing",
+    "types": "Message Score Task",
+    "verbs": "resume run",
 }
+"""By module: the names that it has here; NAME=OWN where its own is another one."""
 _HOME = {
-    **{name: f"algorithms.{module}" for name, module in _ALGORITHMS.items()},
-    **dict.fromkeys(("SFT",), "options.training"),
-    "Preference": "options.training:Preferences",
-    "RewardModel": "options.training:Scoring",
-    **dict.fromkeys(("RL", "OnlinePreference", "BestOfN"), "options.online"),
-    **dict.fromkeys(("Evaluate", "Compare", "EvaluateReward", "Generate", "ScoreCompletions"), "options.evaluation"),
-    "Cluster": "options.cluster:AsyncOptions",
-    **dict.fromkeys(("run", "resume"), "verbs"),
-    **dict.fromkeys(("load", "Loaded"), "loaded"),
-    **dict.fromkeys(("Message", "Score", "Task"), "types"),
-    **dict.fromkeys(("PosttrainError", "UserError"), "errors"),
-    "split": "data.heldout",
-    "Environment": "environments.env",
-    "reward_function": "rewards.custom",
-    "Callback": "session.callback",
-    "RunResult": "session.result",
-    "testing": "testing:",
+    name: (module, own or name)
+    for module, names in _NAMES.items()
+    for name, _, own in (word.partition("=") for word in names.split())
 }
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -101,10 +101,12 @@ sleep_sooner()
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"posttrain has no {name!r}; it has {', '.join(__all__)}")
-    module, _, attribute = _HOME[name].partition(":")
+        from posttrain.errors import unknown
+
+        raise AttributeError(str(unknown("name in posttrain:", name, __all__, see="dir(posttrain) lists all")))
+    module, own = _HOME[name]
     found = import_module(f"posttrain.{module}")
-    return getattr(found, attribute or name) if ":" not in _HOME[name] or attribute else found
+    return found if module == name else getattr(found, own)
 
 
 def __dir__() -> list[str]:

@@ -27,7 +27,7 @@ from posttrain.runs import config_file
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
 from posttrain.session.callback import load_callback
-from posttrain.session.inputs import InputsChanged
+from posttrain.session.inputs import InputsChanged, beside
 from posttrain.session.trackers import Tracking
 
 
@@ -315,7 +315,14 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     if config and resume:
         raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
     if config:
-        return command.renamed(config_file.read(Path(config))), config
+        file = command.renamed(config_file.read(Path(config)))
+        said = {key: value for key, value in file.items() if given(argv, flag(key)[2:]) is None}
+        if objects := given_objects(said):
+            raise UserError(
+                f"{config}: `{objects[0]}` was given from Python ({file[objects[0]].split()[0]}); run it there, or "
+                f"type {flag(objects[0])}"
+            )
+        return file | beside(said, Path(config)), config
     if not resume:
         return {}, ""
     run = read_run(Path(resume))

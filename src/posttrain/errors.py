@@ -188,6 +188,7 @@ def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> Us
         unknown algorithm 'grop'; did you mean 'grpo'? There are: grpo, ppo
     """
     names = sorted(known)
-    near = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    small = {name.lower(): name for name in names}
+    near = get_close_matches(given.lower(), small, n=1, cutoff=0.5)
+    hint = f"did you mean '{small[near[0]]}'? " if near else ""
     return UserError(f"unknown {kind} '{given}'; {hint}{see or 'There are: ' + ', '.join(names)}")

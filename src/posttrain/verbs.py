@@ -1,31 +1,79 @@
 """What one does from Python: run a form, and go on with a run."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
 from posttrain.errors import UserError, unknown
 from posttrain.options.cluster import AsyncOptions
-from posttrain.options.evaluation import Compare, Evaluate
+from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions
 from posttrain.options.hyperparameters import hyperparameters
+from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
+from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
-from posttrain.recipes.evaluate.result import EvaluateResult
 from posttrain.runs.run import CONFIG, read_run
+from posttrain.session.inputs import InputsChanged, options_named
 from posttrain.session.notebook import LiveView, in_notebook
 from posttrain.session.progress import announce
 from posttrain.session.result import RunResult
 from posttrain.threads import late
 
+if TYPE_CHECKING:  # the recipes import torch
+    from posttrain.recipes.best_of_n import BestOfNResult
+    from posttrain.recipes.evaluate.result import EvaluateResult
+    from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult
+    from posttrain.recipes.generate import GenerateResult
+    from posttrain.recipes.generate.episodes import EpisodesResult
+    from posttrain.recipes.online_preference import OnlinePreferenceResult
+    from posttrain.recipes.preference import PreferencesResult
+    from posttrain.recipes.reward_model import ScoringResult
+    from posttrain.recipes.rl import RLResult
+    from posttrain.recipes.score import ScoreResult
+    from posttrain.recipes.sft import SFTResult
+    from posttrain.training.learner import Learner
+
+R = TypeVar("R", bound=RunResult)
+MakesLearner = Callable[[Any], "Learner"]
+"""From the policy (`rollouts.policy.Policy`) to what trains it."""
+
+
+class _Asked(TypedDict, total=False):
+    output: str | Path | None
+    quiet: bool
+
+
+class _Trained(_Asked, total=False):
+    callbacks: Sequence[object]
+    cluster: AsyncOptions | None
+    learner: "Learner | MakesLearner | None"
+
 
 @overload
-def run(form: Evaluate, *, output: str | Path | None = None, quiet: bool = False) -> EvaluateResult: ...
-
-
+def run(form: SFT, **where: Unpack[_Trained]) -> "SFTResult": ...
 @overload
+def run(form: RL, **where: Unpack[_Trained]) -> "RLResult": ...
+@overload
+def run(form: OnlinePreference, **where: Unpack[_Trained]) -> "OnlinePreferenceResult": ...
+@overload
+def run(form: Preferences, **where: Unpack[_Trained]) -> "PreferencesResult": ...
+@overload
+def run(form: Scoring, **where: Unpack[_Trained]) -> "ScoringResult": ...
+@overload
+def run(form: Evaluate, **where: Unpack[_Asked]) -> "EvaluateResult": ...
+@overload
+def run(form: EvaluateReward, **where: Unpack[_Asked]) -> "EvaluateRewardResult": ...
+@overload
+def run(form: Generate, *, quiet: bool = False) -> "GenerateResult | EpisodesResult": ...
+@overload
+def run(form: BestOfN, *, quiet: bool = False) -> "BestOfNResult": ...
+@overload
+def run(form: ScoreCompletions, *, quiet: bool = False) -> "ScoreResult": ...
+@overload
+def run(form: Form, **where: Unpack[_Trained]) -> Any: ...
 def run(
     form: Form,
     *,
@@ -33,18 +81,7 @@ def run(
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     cluster: AsyncOptions | None = None,
-    learner: Any = None,
-) -> Any: ...
-
-
-def run(
-    form: Form,
-    *,
-    output: str | Path | None = None,
-    quiet: bool = False,
-    callbacks: Sequence[object] = (),
-    cluster: AsyncOptions | None = None,
-    learner: Any = None,
+    learner: "Learner | MakesLearner | None" = None,
 ) -> Any:
     """Run a form: train, evaluate, generate. All its objects are checked before weights are read.
 
@@ -54,7 +91,8 @@ def run(
         quiet: whether to show no progress.
         callbacks: of a form that trains: objects with some of the methods of `Callback`.
         cluster: of a form that trains: its processes on a Ray cluster.
-        learner: of a form that trains: what trains in place of posttrain's own; see `training.learner.Learner`.
+        learner: of a form that trains: what trains in place of posttrain's own (`training.learner.Learner`), or a
+            function that makes it from the policy.
 
     Raises:
         UserError: says in one line what was given, what is expected, and what to type.
@@ -63,15 +101,35 @@ def run(
     return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner))
 
 
+@overload
+def resume(
+    run: R,
+    *,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    accept_changes: Sequence[str] = (),
+    learner: "Learner | MakesLearner | None" = None,
+    **changes: Any,
+) -> R: ...
+@overload
+def resume(
+    run: str | Path,
+    *,
+    quiet: bool = False,
+    callbacks: Sequence[object] = (),
+    accept_changes: Sequence[str] = (),
+    learner: "Learner | MakesLearner | None" = None,
+    **changes: Any,
+) -> RunResult: ...
 def resume(
     run: str | Path | RunResult,
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
     accept_changes: Sequence[str] = (),
-    learner: Any = None,
+    learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
-) -> Any:
+) -> RunResult:
     """Go on with a run that trains, as if it had not been interrupted.
 
     Args:
@@ -101,15 +159,16 @@ def resume(
             f"from Python; give the same again: resume({str(path)!r}, {missing[0]}=...)"
         )
     sections = sections_of(name, config)
+    left_out = {*changes, *(["knobs"] if "algorithm" in given_objects(config) else [])}  # the object has its own
     values = from_file(
-        {key: value for key, value in config.items() if key not in changes}, sections, str(path / CONFIG)
+        {key: value for key, value in config.items() if key not in left_out}, sections, str(path / CONFIG)
     )
     form = kind(**(values[0] | changes))
     knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
     passed |= {"resume": path, "accept_changes": [*accept_changes]}
-    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs)
+    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs, before=config)
 
 
 def _command_of(form: Form) -> tuple[str, Command]:
@@ -121,7 +180,11 @@ def _command_of(form: Form) -> tuple[str, Command]:
 
 
 def _passed(
-    command: Command, output: str | Path | None, quiet: bool, callbacks: Sequence[object], learner: Any
+    command: Command,
+    output: str | Path | None,
+    quiet: bool,
+    callbacks: Sequence[object],
+    learner: "Learner | MakesLearner | None",
 ) -> dict[str, Any]:
     trains = "resume" in command.shared
     if not trains and (callbacks or learner is not None):
@@ -146,6 +209,7 @@ def _call(
     cluster: AsyncOptions | None,
     passed: dict[str, Any],
     knobs: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Any:
     if said := late():
         announce(said, quiet=passed.get("quiet", False))
@@ -157,6 +221,8 @@ def _call(
             marks.pop("algorithm", None)
             marks |= {"algorithm": mark} if mark else {}
             parts.append(algorithm)
+        if before is not None:
+            _refuse_others(before, marks, options_named(passed["accept_changes"], options_of(type(form))))
         if cluster is not None:
             parts.append(_narrowed(name, command, cluster))
         for option in given.unchecked if not passed.get("quiet") else ():
@@ -165,6 +231,17 @@ def _call(
             passed["given"] = marks
         _, recipe = command.load()
         return recipe(form, *parts, **passed)
+
+
+def _refuse_others(config: Mapping[str, Any], marks: Mapping[str, str], accepted: Sequence[str]) -> None:
+    """Raise `InputsChanged` for objects that are others than those of a run, before weights are read."""
+
+    def digest(said: object) -> str:
+        return said.partition(" ")[2] if isinstance(said, str) and said.startswith(MARK) else ""
+
+    names = sorted({*given_objects(config), *marks} - {*accepted})
+    if changed := [name for name in names if digest(config.get(name)) != digest(marks.get(name))]:
+        raise InputsChanged(changed)
 
 
 def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[Any, Any, str]:

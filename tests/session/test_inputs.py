@@ -15,6 +15,7 @@ from posttrain.errors import UserError
 from posttrain.runs import read_run
 from posttrain.session.inputs import (
     InputsChanged,
+    beside,
     digests_in,
     imported,
     judges_by_option,
@@ -84,7 +85,7 @@ def test_a_changed_file_changes_the_options_that_read_it(here, file, changed):
         with pytest.raises(InputsChanged) as error:
             refuse_changes(before, now, sorted(changed)[1:])
         assert error.value.names == (sorted(changed)[0],)
-    with pytest.raises(InputsChanged, match="what `new_one` reads has changed"):
+    with pytest.raises(InputsChanged, match="what `new_one` reads changed"):
         refuse_changes(before, before | {"new_one": "sha256:1"}, ())
     assert refuse_changes(before, now, ["steps", *changed]) == sorted(changed)
 
@@ -237,6 +238,65 @@ def test_a_path_that_was_named_when_the_run_went_on_is_found_where_that_was(here
     assert relocated({"dataset": "a.jsonl"}, third, starts) == {"dataset": f"{here}/a.jsonl"}
 
 
+def test_files_of_a_configuration_are_looked_for_beside_it_and_then_here(here):
+    conf = here / "conf" / "my rewards"
+    conf.mkdir(parents=True)
+    for name in ("a.jsonl", "c.jsonl", "r.py", "t.jinja", "model"):
+        (conf / name).write_text("")
+    file = Path("conf", "my rewards", "run.toml")
+    said = {
+        "dataset": "a.jsonl=0.7 b.jsonl=0.3",
+        "eval_dataset": "gym:chain_sum?min_terms=2",
+        "exclude": "c.jsonl",
+        "reward": "numbers=1.0 r.py:f=0.2 other.py:g https://host/score.py",
+        "chat_template": "t.jinja",
+        "environment": "installed-game",
+        "model": "model",
+        "teacher": "OWNER/NAME",
+        "judge": {"kind": "model", "far": "https://host/v1#NAME"},
+        "steps": 4,
+    }
+    found = beside(said, file)
+    beside_it = "conf/my rewards"
+    assert found == said | {
+        "dataset": f"'{beside_it}/a.jsonl=0.7' b.jsonl=0.3",
+        "exclude": f"{beside_it}/c.jsonl",
+        "reward": f"numbers=1.0 '{beside_it}/r.py:f=0.2' other.py:g https://host/score.py",
+        "chat_template": f"{beside_it}/t.jinja",
+        "model": f"{beside_it}/model",
+        "judge": {"kind": f"{beside_it}/model", "far": "https://host/v1#NAME"},
+    }
+    table = {"numbers": 1.0, "r.py:f": {"weight": 0.2, "scale": 2}, "other.py:g": 0.5}
+    assert list(beside({"reward": table}, file)["reward"].items()) == [
+        ("numbers", 1.0),
+        (f"{beside_it}/r.py:f", {"weight": 0.2, "scale": 2}),
+        ("other.py:g", 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "path"),
+    [
+        ("reward", "numbers gone.py:f?x=1=0.5", "gone.py"),
+        ("reward", {"numbers": 1.0, "gone.py:f": 0.5}, "gone.py"),
+        ("dataset", "a.jsonl=0.7 data/gone.csv?encoding=cp1252=0.3", "data/gone.csv"),
+        ("environment", "gone.py:Game", "gone.py"),
+        ("chat_template", "gone.jinja", "gone.jinja"),
+        ("judge_prompt", "kind=gone.txt", "gone.txt"),
+    ],
+)
+def test_a_path_that_is_nowhere_is_told_with_both_places(here, option, value, path):
+    (here / "conf").mkdir()
+    with pytest.raises(UserError) as error:
+        beside({option: value}, Path("conf/run.toml"))
+    assert f"conf/run.toml: `{option}` names {path}, which is neither" in str(error.value)
+    assert f"in {here / 'conf'}, nor in the working directory, {here};" in str(error.value)
+    assert beside({"model": "gone/model", "dataset": "OWNER/NAME:main"}, Path("conf/run.toml")) == {
+        "model": "gone/model",  # may be one of the hub
+        "dataset": "OWNER/NAME:main",
+    }
+
+
 def test_the_copy_that_the_run_read_last_is_taken_whichever_is_newer(here):
     run = here / "run"
     for name, text in {"x/r.py": "1", "y/r.py": "2", "z/r.py": "old"}.items():
@@ -370,7 +430,7 @@ def test_changed_data_is_noticed(tmp_path, capsys):
     data.write_text("".join(reversed(rows)))
     again = ["sft", "--resume", str(tmp_path / "run"), "--steps", "2", "--quiet"]
     assert main(again) == 2
-    assert "what --dataset reads has changed" in capsys.readouterr().err
+    assert "what --dataset reads changed" in capsys.readouterr().err
     (tmp_path / "copy.jsonl").write_text("".join(rows))
     assert main([*again, "--dataset", str(tmp_path / "copy.jsonl")]) == 0  # the same data by another name
     assert main(["sft", "--dataset", str(data), "--accept-changes", "dataset"]) == 2
@@ -394,3 +454,47 @@ def test_an_environments_file_and_what_it_imports_are_copied_and_looked_for(here
     assert relocated(named, here / "run", starts)["environment"] == f"{copy}:Game"
     (here / "installed").mkdir()  # a folder that happens to have the name of an environment
     assert digests_in({"environment": "installed"}) == {}
+
+
+def test_a_table_of_rewards_runs_from_a_file_and_goes_on_elsewhere(tmp_path, monkeypatch, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "conf").mkdir(parents=True)
+    second.mkdir()
+    monkeypatch.chdir(first)
+    model_folder(Path("conf/model"))
+    Path("tasks.jsonl").write_text("".join(json.dumps({"prompt": f"{i}?", "answer": ""}) + "\n" for i in range(4)))
+    Path("conf/r.py").write_text(
+        "from near import third\ndef f(completion, scale=1):\n    return scale * third(completion)\n"
+    )
+    Path("conf/near.py").write_text("def third(text):\n    return len(text) % 3 / 9\n")
+    Path("conf/run.toml").write_text(
+        'dataset = "tasks.jsonl"\nmodel = "model"\nprompts_per_step = 2\ncompletions_per_prompt = 2\n'
+        'max_new_tokens = 4\nsteps = 1\nprecision = "float32"\n[reward]\nlength = 0.1\n"r.py:f" = {weight = 0.5, '
+        "scale = 2}\n"
+    )
+    command = ["rl", "--config", "conf/run.toml", "--quiet", "--output", "run"]
+    assert main([*command, "--dry-run"]) == 0
+    assert main(command) == 0, capsys.readouterr().err
+    run = read_run(Path("run"))
+    table = {"length": 0.1, "conf/r.py:f": {"weight": 0.5, "scale": 2}}
+    assert run.config["reward"] == table
+    assert {"reward/length", "reward/f"} <= run.metrics[0].keys()
+    assert {path.name for path in Path("run/inputs/reward").rglob("*.py")} == {"r.py", "near.py"}
+    assert "sha256:" in run.environment["inputs"]["reward"]
+
+    Path("conf/near.py").write_text("def third(text):\n    return 0\n")
+    assert main(["rl", "--resume", "run", "--steps", "2", "--quiet"]) == 2
+    assert "what --reward reads changed" in capsys.readouterr().err
+    shutil.move("run", second / "run")
+    shutil.rmtree(first / "conf")
+    monkeypatch.chdir(second)
+    model_folder(Path("model"))
+    shutil.copy(first / "tasks.jsonl", ".")
+    assert main(["rl", "--resume", "run", "--steps", "2", "--model", "model", "--quiet"]) == 0, capsys.readouterr().err
+    edited = Path("run/config.toml").read_text().replace("weight = 0.5", "weight = 0.7")
+    Path("run/config.toml").write_text(edited)
+    assert main(["rl", "--resume", "run", "--steps", "3", "--model", "model", "--quiet"]) == 2  # as a text would be
+    assert "weight" in capsys.readouterr().err
+    Path("conf.toml").write_text('reward = "python:__main__.score sha256:12"')
+    assert main(["rl", "--config", "conf.toml", "--quiet"]) == 2
+    assert "conf.toml: --reward was given from Python (python:__main__.score)" in capsys.readouterr().err

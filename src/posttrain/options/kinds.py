@@ -21,7 +21,14 @@ class Hyperparameters(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-Rows = Annotated[str | Path | Iterable[Mapping[str, Any]], Kind("dataset")]
+class Frame(Protocol):
+    """A DataFrame, whose rows are mappings."""
+
+    @property
+    def columns(self) -> Any: ...  # noqa: D102
+
+
+Rows = Annotated[str | Path | Iterable[Mapping[str, Any]] | Frame, Kind("dataset")]
 """A data set: a source as it is typed, or rows: a list of mappings, a `datasets.Dataset`, a DataFrame."""
 Model = Annotated[str | Path | Trained | tuple[Any, Any], Kind("model")]
 """A model: a name, folder or run, or a model in memory with its tokenizer."""

@@ -92,14 +92,14 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()) -> list[str]:
-    """Differences, one phrase per key, tables by dotted keys; `ignore` names keys, dotted too, that may differ.
+    """Differences, one phrase per key, tables by dotted keys; keys and tables of `ignore`, dotted too, may differ.
 
     Example:
         >>> differences({"steps": 40, "lora": {"rank": 8}}, {"steps": 40, "lora": {"rank": 16}, "seed": 1})
         ['lora.rank was 8, now 16', 'seed was not set, now 1']
     """
     old, new = flatten(plain(was)), flatten(plain(now))
-    keys = [key for key in dict.fromkeys([*old, *new]) if key not in ignore]
+    keys = [key for key in dict.fromkeys([*old, *new]) if not any(f"{key}.".startswith(f"{one}.") for one in ignore)]
     return [f"{key} was {_said(old, key)}, now {_said(new, key)}" for key in keys if not _same(old, new, key)]
 
 

@@ -7,11 +7,13 @@ has moved.
 
 import ast
 import glob
+import json
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +35,9 @@ MODELS = ("model", "reward_model", "gold_model", "teacher", *CHAT_MODELS)
 NAMING = (*SOURCES, *CODE, *MODELS)
 SPLIT = ("reward", "gold", "reward_model", "judge_prompt", *CHAT_MODELS)
 """Options whose text is split into words wherever there are spaces: a path with spaces is in quotes."""
+LOOKED_AT = ("exclude", "ties", "baseline")
+"""Options that name what commands look at that train nothing."""
+_DATA = re.compile(r"\.(jsonl?|[ct]sv|parquet|arrow|txt)(\.(gz|bz2|xz|zst))?$")
 _NAMED = re.compile(r"[\w-]+=")  # what stands before a path in --judge, --seats and --judge-prompt
 
 
@@ -54,10 +59,10 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
         if text and name not in found:
             found[name] = _replaced(name, text, lambda path: f"{_MARK}{_digest(path)}")
     for name in CHAT_MODELS:
-        named = options.get(name)
-        if isinstance(named, str) and named and name not in found:
-            where = dict(zip(_words(named), (models or {}).get(name, ()), strict=False))
-            found[name] = " ".join(_chat_model_digest(word, where.get(word, "")) for word in _words(named))
+        words = _words(_text(options.get(name)))
+        if words and name not in found:
+            where = dict(zip(words, (models or {}).get(name, ()), strict=False))
+            found[name] = " ".join(_chat_model_digest(word, where.get(word, "")) for word in words)
     for name, folders in (models or {}).items():
         if name in CHAT_MODELS:
             continue
@@ -66,9 +71,11 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
 
 
 def _text(value: object) -> str:
-    """An option as words: of a table its keys, which are what names files."""
+    """An option as words, of a table KEY=VALUE."""
     if isinstance(value, Mapping):
-        return shlex.join(str(key) for key in cast("Mapping[str, object]", value))
+        table = cast("Mapping[str, object]", value)
+        said = {key: item if isinstance(item, str) else json.dumps(item, default=str) for key, item in table.items()}
+        return shlex.join(f"{key}={item}" for key, item in said.items())
     return value if isinstance(value, str) else ""
 
 
@@ -164,26 +171,72 @@ def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[st
     digests: Mapping[str, str] = starts[-1].get("inputs", {}) if starts else {}
     found = dict(options)
     for name in NAMING:
-        text = found.get(name)
-        if isinstance(text, str) and text and not _there(name, text):
+        value = found.get(name)
+        if value and not (isinstance(value, str) and _there(name, value)):
             copies = [run / FOLDER / name / digest[:_SHORT] for digest in _digests(digests.get(name))]
-            found[name] = _found_again(name, text, folders, copies)
+            found[name] = _with_paths(name, value, partial(_place, name, folders=folders, waiting=copies))
     return found
 
 
-def _found_again(name: str, text: str, folders: Sequence[str], copies: Sequence[Path]) -> str:
-    """An option's text with each path in it that is not there replaced; `copies` are folders, in the paths' order."""
-    if name not in SPLIT and (there := _below(name, text, folders)):
+def beside(options: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Options of a configuration file, with each path in them looked for in its folder, then in the working directory.
+
+    Raises:
+        UserError: a path that is in neither, where the text can be nothing else.
+    """
+    found = dict(options)
+
+    def place(name: str, path: str) -> str:
+        if "://" in path or path == "gym":
+            return path
+        return _below(name, path, [str(file.parent)]) or (path if _there(name, path) else "")
+
+    for name in (*NAMING, *LOOKED_AT):
+        found[name] = _with_paths(name, value, partial(place, name)) if (value := found.get(name)) else value
+        if missing := _missing(name, _text(found[name])):
+            raise UserError(
+                f"{file}: `{name}` names {missing}, which is neither beside that file, in {file.parent.resolve()}, nor "
+                f"in the working directory, {Path.cwd()}; correct the path"
+            )
+    return {name: value for name, value in found.items() if name in options}
+
+
+def _missing(name: str, text: str) -> str:
+    """The first relative path in an option's text that is not there; a word that may be a name is none."""
+    if _there(name, text):
+        return ""
+    for word in _words(text):
+        rest = word[_lead(name, word) :]
+        paths = [rest[:end] for end in _ends(rest)]
+        if any(_there(name, path) for path in paths) or "://" in rest or rest.startswith("gym:"):
+            continue
+        if missing := next((path for path in paths if _must_be_path(name, path)), ""):
+            return missing
+    return ""
+
+
+def _with_paths(name: str, value: Any, place: Callable[[str], str]) -> Any:
+    """An option's text or table with each path in it replaced by where it is; `place` says "" of what is none."""
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        if name not in CHAT_MODELS:
+            return {_with_path(name, str(key), place): item for key, item in table.items()}
+        words = {key: _with_path(name, f"{key}={item}", place) for key, item in table.items()}
+        return {key: word.partition("=")[2] for key, word in words.items()}
+    if not isinstance(value, str):
+        return value
+    if name not in SPLIT and (there := place(value)):
         return there
-    words, waiting = _words(text), list(copies)
-    moved: list[str] = []
-    for word in words:
-        lead, rest = word[: _lead(name, word)], word[_lead(name, word) :]
-        found = [(end, path) for end in _ends(rest) if (path := _place(name, rest[:end], folders, waiting))]
-        moved.append(lead + found[0][1] + rest[found[0][0] :] if found else word)
+    words = _words(value)
+    moved = [_with_path(name, word, place) for word in words]
     if moved == words:
-        return text
+        return value
     return moved[0] if len(words) == 1 and name not in SPLIT else shlex.join(moved)
+
+
+def _with_path(name: str, word: str, place: Callable[[str], str]) -> str:
+    lead, rest = word[: _lead(name, word)], word[_lead(name, word) :]
+    return next((lead + path + rest[end:] for end in _ends(rest) if (path := place(rest[:end]))), word)
 
 
 def _place(name: str, path: str, folders: Sequence[str], waiting: list[Path]) -> str:
@@ -290,6 +343,13 @@ def _there(name: str, text: str) -> bool:
     return _may_be_path(name, text) and (
         os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
     )
+
+
+def _must_be_path(name: str, text: str) -> bool:
+    """Whether a relative path is meant, and no name: code and data have a suffix."""
+    if not _may_be_path(name, text) or os.path.isabs(os.path.expanduser(text)):
+        return False
+    return name in CODE or (name not in MODELS and bool(_DATA.search(text)))
 
 
 def _may_be_path(name: str, text: str) -> bool:
