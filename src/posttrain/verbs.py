@@ -60,7 +60,7 @@ def run(
         UserError: says in one line what was given, what is expected, and what to type.
     """
     name, command = _command_of(form)
-    return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner))
+    return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner), quiet)
 
 
 def resume(
@@ -98,7 +98,8 @@ def resume(
     if missing:
         raise UserError(
             f"{path} was given {' and '.join(f'`{key}` ({config[key].split()[0][len(MARK) :]})' for key in missing)} "
-            f"from Python; give the same again: resume({str(path)!r}, {missing[0]}=...)"
+            f"from Python; give the same again: "
+            f"resume({str(path)!r}, {', '.join(f'{key}=...' for key in missing)})"
         )
     sections = sections_of(name, config)
     values = from_file(
@@ -109,7 +110,7 @@ def resume(
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
     passed |= {"resume": path, "accept_changes": [*accept_changes]}
-    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs)
+    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, quiet, knobs)
 
 
 def _command_of(form: Form) -> tuple[str, Command]:
@@ -145,10 +146,11 @@ def _call(
     form: Form,
     cluster: AsyncOptions | None,
     passed: dict[str, Any],
+    quiet: bool,
     knobs: Mapping[str, Any] | None = None,
 ) -> Any:
     if said := late():
-        announce(said, quiet=passed.get("quiet", False))
+        announce(said, quiet=quiet)
     parts: list[Any] = []
     with bound(form, sent=bool(cluster and cluster.trainers)) as given:
         marks, form = dict(given.marks), given.form
@@ -159,7 +161,7 @@ def _call(
             parts.append(algorithm)
         if cluster is not None:
             parts.append(_narrowed(name, command, cluster))
-        for option in given.unchecked if not passed.get("quiet") else ():
+        for option in given.unchecked if not quiet else ():
             announce(f"no source of `{option}` is found, so a resumed run cannot tell whether it is the same")
         if "resume" in command.shared:
             passed["given"] = marks
