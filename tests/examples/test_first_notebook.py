@@ -22,6 +22,7 @@ def executed(notebook, folder, monkeypatch):
     NotebookClient(
         notebook, timeout=550, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
+    nbformat.write(notebook, folder / "executed.ipynb")  # to look at, with jupyter or nbconvert
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
@@ -39,6 +40,7 @@ def test_the_first_notebook(tmp_path, monkeypatch):
     notebook = nbformat.read(FILE, 4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(len(source.splitlines()) for source in code) <= 25
+    assert "\n".join(code) in (FILE.parents[1] / "README.md").read_text()
     _, cold, run, found, said = executed(notebook, tmp_path, monkeypatch)
     (live,) = [page for page in html(cold) if "<img" in page]
     assert "The training loss falls" in live
