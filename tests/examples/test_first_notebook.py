@@ -43,9 +43,9 @@ def test_the_first_notebook(tmp_path, monkeypatch):
     assert "\n".join(code) in (FILE.parents[1] / "README.md").read_text()
     _, cold, run, found, said = executed(notebook, tmp_path, monkeypatch)
     (live,) = [page for page in html(cold) if "<img" in page]
-    assert "The training loss falls" in live
+    assert "step 8 of 8" in live and "The training loss falls" in live
     (live,) = [page for page in html(run) if "<img" in page]
-    assert "step 12 of 12" in live and "The reward rises" in live
+    assert "step 18 of 18" in live and "<li><b>" in live  # the verdict, which noise may change
     assert float(printed(run).split()[0]) > 0.8
     gain, low, high = map(float, re.findall(r"[+-]\d\.\d\d", printed(found)))
     assert low <= gain <= high and gain > 0.1
