@@ -1,4 +1,4 @@
-"""The main job over several seeds: the table and the picture of README and docs/results.md.
+"""The main job over several seeds: the table and the picture of docs/usage.md and docs/results.md.
 
     python benchmarks/quickstart.py --seeds 0 1 2 --output runs/benchmark
 

@@ -8,6 +8,7 @@
 Names are loaded when they are first used, so that the import costs milliseconds.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,8 @@ _HOME = {
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 sleep_sooner()
+# In a notebook tqdm, which transformers imports, asks for ipywidgets; the progress of runs needs none.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 
 def __getattr__(name: str) -> Any:

@@ -98,7 +98,7 @@ def run(
         UserError: says in one line what was given, what is expected, and what to type.
     """
     name, command = _command_of(form)
-    return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner))
+    return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner), quiet)
 
 
 @overload
@@ -156,7 +156,8 @@ def resume(
     if missing:
         raise UserError(
             f"{path} was given {' and '.join(f'`{key}` ({config[key].split()[0][len(MARK) :]})' for key in missing)} "
-            f"from Python; give the same again: resume({str(path)!r}, {missing[0]}=...)"
+            f"from Python; give the same again: "
+            f"resume({str(path)!r}, {', '.join(f'{key}=...' for key in missing)})"
         )
     sections = sections_of(name, config)
     left_out = {*changes, *(["knobs"] if "algorithm" in given_objects(config) else [])}  # the object has its own
@@ -168,7 +169,8 @@ def resume(
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
     passed |= {"resume": path, "accept_changes": [*accept_changes]}
-    return _call(name, command, form, AsyncOptions(**processes) if processes else None, passed, knobs, before=config)
+    processed = AsyncOptions(**processes) if processes else None
+    return _call(name, command, form, processed, passed, quiet, knobs, before=config)
 
 
 def _command_of(form: Form) -> tuple[str, Command]:
@@ -208,11 +210,12 @@ def _call(
     form: Form,
     cluster: AsyncOptions | None,
     passed: dict[str, Any],
+    quiet: bool,
     knobs: Mapping[str, Any] | None = None,
     before: Mapping[str, Any] | None = None,
 ) -> Any:
     if said := late():
-        announce(said, quiet=passed.get("quiet", False))
+        announce(said, quiet=quiet)
     parts: list[Any] = []
     with bound(form, sent=bool(cluster and cluster.trainers)) as given:
         marks, form = dict(given.marks), given.form
@@ -225,7 +228,7 @@ def _call(
             _refuse_others(before, marks, options_named(passed["accept_changes"], options_of(type(form))))
         if cluster is not None:
             parts.append(_narrowed(name, command, cluster))
-        for option in given.unchecked if not passed.get("quiet") else ():
+        for option in given.unchecked if not quiet else ():
             announce(f"no source of `{option}` is found, so a resumed run cannot tell whether it is the same")
         if "resume" in command.shared:
             passed["given"] = marks

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import posttrain as pt
 from posttrain.algorithms import ONLINE, online
 from posttrain.bindings.judges import named_models
-from posttrain.cli import SHARED
+from posttrain.cli import SHARED, find, read
 from posttrain.commands import COMMANDS
+from posttrain.options.option import Form
 from posttrain.rewards import REWARDS, Tags, parse_rewards
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,22 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
         parse_rewards(
             words[words.index("--reward") + 1], judges={name: Tags(name=name) for name in named_models("judge", typed)}
         )
+
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("line", re.findall(r"`(posttrain [a-z][^`]*)`", README))
+def test_what_the_readme_types_is_a_command(line):
+    name, argv = find(shlex.split(line)[1:])
+    assert read(name, argv)
+
+
+@pytest.mark.parametrize("line", re.findall(r"`(pt\.[A-Z][^`]*)`", README))
+def test_what_the_readme_has_for_python_is_a_form(line):
+    rows, made = [{"prompt": "1+1="}], type("Made", (), {"run": Path("runs/rl-2026-01-31-1")})()
+    given = {"pt": pt, "rows": rows, "score": len, "judge": made, "Game": object, "a": made, "b": made, "trained": made}
+    assert isinstance(eval(line, given), Form)
 
 
 def test_the_pages_have_examples():

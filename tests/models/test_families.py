@@ -1,4 +1,4 @@
-"""Every family that the README names, tiny and random: packed with a shared prefix it computes the same."""
+"""Every family that docs/usage.md names, tiny and random: packed with a shared prefix it computes the same."""
 
 import copy
 

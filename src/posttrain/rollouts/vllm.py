@@ -1,8 +1,8 @@
 """vLLM as in-process engine.
 
 VLLM keeps a copy of the weights in its own layout. It is updated in memory whenever the policy's weights have changed:
-stale weights are never sampled from. Needs vLLM (installation: README). Its rounding differs from the trainer's; the
-difference is measured at every step (`logprob_gap`).
+stale weights are never sampled from. Needs vLLM (installation: docs/usage.md). Its rounding differs from the trainer's;
+the difference is measured at every step (`logprob_gap`).
 """
 
 import contextlib

@@ -107,14 +107,16 @@ def page_of(title: str, about: str, rows: Sequence[Mapping[str, Any]], findings:
         f'src="data:image/svg+xml;base64,{base64.b64encode(picture(chart).encode()).decode()}">'
         for chart in drawn[:SHOWN]
     )
+    return f"<div><b>{html.escape(title)}</b> {html.escape(about)}</div><div>{images}</div>{listed(findings)}"
+
+
+def listed(findings: Sequence[Finding]) -> str:
+    """Findings as a list of HTML; empty if there are none. All text is escaped."""
     said = "".join(
         f"<li><b>{html.escape(as_typed(found.title))}</b>: {html.escape(as_typed(found.evidence))}</li>"
         for found in findings
     )
-    return (
-        f"<div><b>{html.escape(title)}</b> {html.escape(about)}</div><div>{images}</div>"
-        f"{f'<ul>{said}</ul>' if said else ''}"
-    )
+    return f"<ul>{said}</ul>" if said else ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.rollouts.metrics import SOLVED
 from posttrain.runs import Sample, read_run
+from posttrain.session.result import listed
 from posttrain.session.samples import samples_of
 from posttrain.types import Group
 
@@ -47,7 +48,14 @@ class EvaluateResult:
         return next(iter(self.model.over(self.baseline).values())) if self.baseline is not None else None
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(chr(10).join(self.lines()))}</pre>"
+        table = _table(self)
+        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+        notes = [table.note, *map(as_typed, self.notes)]
+        return (
+            f"<div><b>{html.escape(table.title)}</b></div><table><tr>{head}</tr>{rows}</table>"
+            f"{listed(_differences(self))}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"
+        )
 
     def summary(self) -> dict[str, Any]:
         """The results as JSON. The headline numbers are at the top level: sampled, if there are samples."""
@@ -123,6 +131,14 @@ def _table(result: EvaluateResult) -> Table:
         f"drawn at temperature {result.config.temperature:g}."
     )
     return Table(f"Held-out tasks: {result.config.dataset or result.config.environment}", columns, rows, note)
+
+
+def _cell(cell: str | Estimate | None) -> str:
+    """A cell of the table in a notebook, which has no style sheet."""
+    if not isinstance(cell, Estimate):
+        return f"<td>{html.escape(cell or '-')}</td>"
+    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
+    return f"<td>{cell.value:.3f}{interval}</td>"
 
 
 def _differences(result: EvaluateResult) -> list[Finding]:
