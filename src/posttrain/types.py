@@ -479,3 +479,10 @@ class ChatModel(Protocol):
 
 ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[Sequence[float]]]
 """A reward-model scorer: maps conversations to one score per ensemble member for each."""
+
+
+class Frame(Protocol):
+    """A DataFrame, whose rows are mappings."""
+
+    @property
+    def columns(self) -> Any: ...  # noqa: D102

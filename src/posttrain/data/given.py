@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from posttrain.errors import DataError, UserError
+from posttrain.types import Frame
 
-Source = str | Path | Iterable[Mapping[str, Any]]
+Source = str | Path | Iterable[Mapping[str, Any]] | Frame
 """A data set: its source as text (see `load_rows`), or its rows themselves."""
 GIVEN = "the rows given"
 
@@ -20,7 +21,7 @@ def is_gym(source: object) -> bool:
     return isinstance(source, str) and source.startswith("gym:")
 
 
-def rows_given(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def rows_given(rows: Iterable[Mapping[str, Any]] | Frame) -> Iterator[dict[str, Any]]:
     """Rows as JSON would have them: lists for tuples and arrays, Python's numbers for numpy's; what else is as it is.
 
     A missing cell of a DataFrame is None; a NaN stays in a column of floats, where a number may be meant.

@@ -17,6 +17,7 @@ from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of
 from posttrain.data.given import GIVEN, Source, rows_given
 from posttrain.data.records import Record, map_columns
 from posttrain.errors import DataError, UserError, first_line
+from posttrain.types import Frame
 
 _HUB = re.compile(r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^:@]+))?(?:@(?P<revision>[^\s@]+))?")
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder of splits, and of one data set
@@ -209,7 +210,7 @@ def _saved(path: Path, split: str | None) -> Iterator[Record]:
         yield row_of(value, f"{name} row {number}", f"{name}:{number}")
 
 
-def numbered(rows: Iterable[Mapping[str, Any]], name: str = "") -> Iterator[Record]:
+def numbered(rows: Iterable[Mapping[str, Any]] | Frame, name: str = "") -> Iterator[Record]:
     """Rows given as objects, each with its number as place and id."""
     for number, row in enumerate(rows_given(rows), 1):
         yield Record(row, f"row {number} of {name or GIVEN}", f"{name or 'rows'}:{number}")

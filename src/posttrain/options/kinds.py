@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 from posttrain.options.option import Kind
-from posttrain.types import ChatModel, Engine
+from posttrain.types import ChatModel, Engine, Frame
 
 
 class Trained(Protocol):
@@ -19,13 +19,6 @@ class Hyperparameters(Protocol):
     """A dataclass, such as an algorithm with its hyperparameters."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-class Frame(Protocol):
-    """A DataFrame, whose rows are mappings."""
-
-    @property
-    def columns(self) -> Any: ...  # noqa: D102
 
 
 Rows = Annotated[str | Path | Iterable[Mapping[str, Any]] | Frame, Kind("dataset")]
