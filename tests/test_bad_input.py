@@ -117,7 +117,7 @@ def unreadable(here, monkeypatch):
     """Tasks of which the second has an answer that is no number; loading a model fails the test."""
     rows = [{"prompt": "1?", "answer": "3/4"}, {"prompt": "2?", "answer": "three quarters"}, {"prompt": "3?"}]
     (here / "gold.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for name in ("setup.backend.trained_policy", "recipes.evaluate.load_policy"):
+    for name in ("bindings.backend.trained_policy", "recipes.evaluate.load_policy"):
         monkeypatch.setattr(f"posttrain.{name}", lambda *_, **__: pytest.fail("weights were loaded"))
     return "gold.jsonl row 2 (gold.jsonl:2) has the answer 'three quarters': reward 'numbers' needs a number"
 

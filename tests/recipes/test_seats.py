@@ -93,7 +93,7 @@ def test_another_opponent_is_noticed_where_a_run_goes_on(here):
     ],
 )
 def test_seats_that_are_none_are_refused_before_weights_are_read(here, monkeypatch, seats, message):
-    for name in ("setup.backend.trained_policy", "recipes.evaluate.load_policy", "recipes.generate.load_policy"):
+    for name in ("bindings.backend.trained_policy", "recipes.evaluate.load_policy", "recipes.generate.load_policy"):
         monkeypatch.setattr(f"posttrain.{name}", lambda *_, **__: pytest.fail("weights were loaded"))
     where = {"environment": "duel.py:Duel", "model": "model", "seats": seats}
     for run in (
