@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.report import chart
-from posttrain.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, Series, render, ticks
+from posttrain.report.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    SMOOTH_FROM,
+    TOP,
+    WIDTH,
+    Chart,
+    Series,
+    picture,
+    render,
+    ticks,
+)
 
 
 def paths(html: str, kind: str) -> list[list[tuple[float, float]]]:
@@ -135,3 +148,9 @@ def test_names_are_escaped() -> None:
 def test_docstring_examples_run() -> None:
     results = doctest.testmod(chart)
     assert results.failed == 0 and results.attempted >= 2
+
+
+def test_a_picture_fills_no_line_smoothed_ones_included() -> None:
+    drawn = picture(Chart("Reward", [Series("mean", [(step, step % 3) for step in range(SMOOTH_FROM)])]))
+    assert re.findall('<path class="([a-z]+) c0"', drawn) == ["raw", "line"]
+    assert ".line,.raw{fill:none;" in drawn

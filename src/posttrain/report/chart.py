@@ -83,7 +83,7 @@ def picture(chart: Chart) -> str:
     colours = "".join(f".c{i}{{stroke:{value};fill:{value}}}" for i, value in enumerate(COLOUR_VALUES))
     style = (
         "text{font:11px sans-serif}.tick{font-size:10px;fill:#666}.grid{stroke:#ddd}"
-        f"{colours}.line{{fill:none;stroke-width:2}}"
+        f"{colours}.line,.raw{{fill:none;stroke-width:2}}.raw{{stroke-width:1;opacity:.3}}"
     )
     drawn = "".join([*_axes(frame, chart.percent), *_lines(kept, frame)])
     height = top + HEIGHT + 16
