@@ -24,7 +24,7 @@ FLAG = re.compile(r"(?<![\w\0-])--(?:[a-z][a-z0-9]*(?:-[a-z0-9]+)*|(?=\0))")
 
 PARAMETER = re.compile(r"(?<!`)`([A-Za-z_]\w*)(?:=[^`]*)?`(?!`)")
 
-FORMS = "setup"  # the room of option forms, which are typed as the recipes' own
+FORMS = "bindings"  # the room of option forms, which are typed as the recipes' own
 
 OF_LIBRARIES = {"models/lora.py": {"is_gradient_checkpointing", "Conv1D"}}
 """What other libraries have in backticks, in messages of theirs that a file knows."""

@@ -340,13 +340,13 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
         ({"trainers": 1, "trainer_memory_gb": -1.0}, "`trainer_memory_gb` must be 0 or more; got -1.0"),
         ({"trainers": 1, "sampler_memory_gb": math.inf}, "`sampler_memory_gb` must be 0 or more; got inf"),
         ({"trainers": 1, "trainer_gpus": -0.5}, "`trainer_gpus` must be 0 to 1"),
-        ({"trainers": 2, "trainer_gpus": 0.5}, "--trainer-gpus 0.5 needs --trainers 1"),
+        ({"trainers": 2, "trainer_gpus": 0.5}, "`trainer_gpus=0.5` needs `trainers=1`"),
         ({"fsdp_replicas": 2}, "`fsdp_replicas` needs trainer processes"),
         ({"trainers": 4, "fsdp": True, "fsdp_replicas": 0}, "`fsdp_replicas` must be 1 or more"),
         ({"trainers": 4, "fsdp_replicas": 2}, "`fsdp_replicas` needs `fsdp`"),
         ({"trainers": 4, "fsdp_offload": True}, "`fsdp_offload` needs `fsdp`"),
-        ({"trainers": 3, "fsdp": True, "fsdp_replicas": 2}, "--fsdp-replicas 2 must divide --trainers"),
-        ({"trainers": 2, "fsdp": True, "fsdp_replicas": 2}, "at least two of them for each replica; got --trainers 2"),
+        ({"trainers": 3, "fsdp": True, "fsdp_replicas": 2}, "`fsdp_replicas=2` must divide `trainers`"),
+        ({"trainers": 2, "fsdp": True, "fsdp_replicas": 2}, "at least two of them for each replica; got `trainers=2`"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

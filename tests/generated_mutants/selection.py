@@ -91,7 +91,6 @@ TESTS_OF = {
     "server/bodies.py": "server/test_guard.py",
     "server/datum.py": "server/test_trainer.py",
     "server/files.py": "server/test_guard.py",
-    "server/jobs/app.py": "server/jobs/test_access.py",
     "server/jobs/bodies.py": "server/jobs/test_specification.py",
     "server/jobs/options.py": "server/jobs/test_specification.py",
     "server/jobs/processes.py": "server/jobs/test_queue.py",

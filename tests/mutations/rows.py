@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 ROLLOUT, ONLINE = "algorithms/test_rollout.py", "algorithms/test_online.py"
-BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
+BRANCHES = "training/test_branches.py"
 
 _FAULTS = {
     ("algorithms/rollout.py", ROLLOUT): [
@@ -29,27 +29,30 @@ _FAULTS = {
     ("algorithms/gspo.py", BRANCHES): [
         ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
     ],
-    ("training/inputs.py", BRANCHES): [
+    ("training/inputs/context.py", BRANCHES): [
         (
-            "for row in group.rows for branch in row.trajectory.branches]",
-            "for row in group.rows for branch in row.trajectory.branches[-1:]]",
+            "for row in group.trajectories for branch in row.branches]",
+            "for row in group.trajectories for branch in row.branches[-1:]]",
         ),
     ],
     ("training/policy_batch.py", BRANCHES): [
         ("rollout.per_token(rollout.lengths_R)", "torch.ones_like(rollout.row_N)"),
         ("rows = len(rollout.rewards_R)", "rows = len(lengths)"),
         (
-            "[[next(numbers) for row in group.rows for _ in row.trajectory.branches]",
-            "[[next(numbers) for row in group.rows]",
+            "[[next(numbers) for row in group.trajectories for _ in row.branches]",
+            "[[next(numbers) for row in group.trajectories]",
         ),
         ("torch.repeat_interleave(torch.arange(len(groups)), sizes)", "torch.arange(int(sizes.sum()))"),
-        ("torch.tensor([seats[row.seat] for row in rows])", "torch.tensor([0 for row in rows])"),
         (
-            "enumerate(dict.fromkeys(row.seat for row in rows))",
-            "enumerate(reversed([row.seat for row in groups[0].rows]))",
+            "torch.tensor([seats[name] for g in groups for name in g.seat_names])",
+            "torch.tensor([0 for g in groups for name in g.seat_names])",
         ),
-        ("torch.tensor([row.seat == seat for row in group.rows])", "torch.tensor([True for row in group.rows])"),
-        ("gone / sum(len(group.rows) for group in groups)", "gone / len(branches_in(groups))"),
+        (
+            "enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))",
+            "enumerate(reversed(groups[0].seat_names))",
+        ),
+        ("for rows_G in map(list, group.rows_by_seat):", "for rows_G in [list(range(len(group.rewards)))]:"),
+        ("gone / sum(len(group.trajectories) for group in groups)", "gone / len(branches_in(groups))"),
     ],
     ("training/policy.py", BRANCHES): [
         ('batch.column("length", row, like=branch_N)', "branch_N.bincount()[branch_N]"),
@@ -57,28 +60,6 @@ _FAULTS = {
     ],
     ("objectives/values.py", BRANCHES): [
         ("if rows[n] == rows[n + 1]:", "if False:"),
-    ],
-    ("rollouts/sampler.py", "rollouts/test_sampler.py"): [
-        ("refuse_losses(lost, self.completions * begun, self.players.max_lost)", "pass"),
-        ("self.completions * begun", "begun"),
-        ("min(*drawn, *evicted) == 0", "max(*drawn, *evicted) == 0"),
-        ("min(*drawn, *evicted) == 0", "min(drawn) == 0"),
-        ("self.shaped(group) if group and not group.lost else None", "self.shaped(group) if group else None"),
-        ("mine if mine and self._is_accepted(mine) else None", "mine"),
-        ("group, mine if", "mine, mine if"),
-        ("tuple(sorted([*drawn, *evicted]))", "tuple(drawn)"),
-        ("len(sampled) - len(kept) - unscored", "len(sampled) - len(kept)"),
-    ],
-    ("rollouts/sampler.py", DYNAMIC): [
-        (
-            "return any(self.accepts([row.reward for row in rows]) for rows in group.by_seat.values())",
-            "return self.accepts(group.rewards)",
-        ),
-        ("return any(self.accepts(", "return all(self.accepts("),
-        ("{row.seat: row.reward for row in group.rows}", "{row.seat: group.rewards[0] for row in group.rows}"),
-    ],
-    ("rollouts/hacking_signals.py", "rollouts/test_hacking_signals.py"): [
-        ("for rows in group.by_seat.values()]", "for rows in [group.rows]]"),
     ],
 }
 

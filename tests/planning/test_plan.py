@@ -176,7 +176,7 @@ def test_the_plan_s_copies_of_the_model_are_trained_as_the_run_will_be(folder, m
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optim": "adam"}, "unknown optimiser 'adam'; did you mean 'adamw'?"),
+        ({"optim": "adam"}, "unknown optim 'adam'; did you mean 'adamw'?"),
         ({"optim": "adamw-8bit"}, '`optim="adamw-8bit"` would change nothing'),
         ({"optim": "adamw-8bit", "lora_rank": 4}, '`optim="adamw-8bit"` would change nothing'),
     ],
@@ -394,14 +394,14 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"completions_per_prompt": 1}, "2 or more"),
         (rl, {"steps": 0}, "1 or more"),
         (rl, {"algorithm": "grop"}, "did you mean 'grpo'"),
-        (rl, {"precision": "float8"}, "precision must be"),
+        (rl, {"precision": "float8"}, "unknown precision"),
         (rl, {"critic": "onw"}, "did you mean 'own'"),
         (rl, {"critic": "own"}, "grpo has no critic; leave out --critic"),
         (rl, {"pretraining_dataset": "x"}, "grpo has no pretraining loss"),
         (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "`pretraining_per_step` must be 1 or more; got 0"),
         (rl, {"max_new_tokens": 0}, "`max_new_tokens` must be 1 or more"),
         (rl, {"model": "./nowhere"}, "no model"),
-        (rl, {"dataset": ""}, "--dataset is required"),
+        (rl, {"dataset": ""}, "`dataset` is required"),
         (rl, {"engine": "vlm"}, "did you mean 'vllm'"),
         (rl, {"reward": "exct"}, "did you mean 'exact'"),
         (rl, {"reward_model": "./nowhere"}, "no model './nowhere'"),
@@ -615,8 +615,12 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
     ("options", "processes", "says"),
     [
         ({}, {"trainers": -1}, "`trainers` must be 0 or more"),
-        ({"engine": "http://a:1"}, {"trainers": 1, "samplers": 2}, "--engine names 1 server; pass as many --samplers"),
-        ({"engine": "http://a:1 http://b:1"}, {}, "--engine names 2 servers; pass as many --samplers, with --trainers"),
+        ({"engine": "http://a:1"}, {"trainers": 1, "samplers": 2}, "`engine` names 1 server; pass as many `samplers`"),
+        (
+            {"engine": "http://a:1 http://b:1"},
+            {},
+            "`engine` names 2 servers; pass as many `samplers`, with `trainers=1`",
+        ),
         (
             {"engine": "vllm"},
             {"trainers": 1, "max_staleness": 1, "in_flight_updates": True},

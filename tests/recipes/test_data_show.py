@@ -209,7 +209,7 @@ def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_c
     )
     (tmp_path / "sft.toml").write_text('[template_args]\nmood = "gay"\n')
     sections = [Section("options", DataShow, table="")]
-    words = {"program": "posttrain", "about": "", "origin": "sft.toml"}
+    words = {"program": "posttrain", "origin": "sft.toml"}
     read = partial(parse, sections=sections, file=tomllib.loads((tmp_path / "sft.toml").read_text()), **words)
     (table,), (typed,) = read([]), read(["--template-args", "mood=gay"])
     assert table.template_args == DataShow(template_args={"mood": "gay"}).template_args == "'mood=\"gay\"'"

@@ -197,7 +197,7 @@ def test_tasks_that_are_not_played_are_counted(here):
     [
         ({"prompt": "x"}, "leave out --prompt and --chat"),
         ({"chat": True}, "leave out --prompt and --chat"),
-        ({"limit": 0}, "--limit"),
+        ({"limit": 0}, "`limit`"),
         ({"seats": "first=human second=human"}, "one person can play"),
         ({"seats": "first=human second=model"}, "the policy must take a trained seat"),
         ({"environment_args": "nope=1"}, "argument of the environment"),

@@ -176,7 +176,9 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
     for name, what in pairs:
         if not _NAME.fullmatch(name) or not what:
             last = ", NAME=URL#MODEL or NAME=policy" if judge else " or NAME=URL#MODEL (with generate NAME=human)"
-            raise UserError(f"a {'judge' if judge else 'seat'} is NAME=MODEL{last}; got '{name}={what}'")
+            raise UserError(
+                f"a {'judge' if judge else 'seat'} is NAME=MODEL{last}; got '{name}{'=' * bool(what)}{what}'"
+            )
         if not isinstance(what, str) and not inspect.iscoroutinefunction(getattr(what, "chat", None)):
             raise UserError(
                 f"{option} '{name}' is {repr(what)[:60]}; expected a model's name, URL#MODEL, or an object with a "

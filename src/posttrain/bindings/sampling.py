@@ -282,8 +282,10 @@ def rewards_of(config: OnlineOptions) -> Rewards:
     """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source.
 
     Raises:
-        UserError: none are named.
+        UserError: none are named, or no data set.
     """
+    if not (given(config.dataset) or given(config.environment)):
+        raise UserError("`dataset` is required: a hub id, a file or folder, or gym:NAME")
     if config.reward or config.reward_model or config.judge:
         return config.reward
     if config.environment:
@@ -305,8 +307,6 @@ def read_tasks(
         UserError: options that contradict each other.
         DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
     """
-    if not (given(config.dataset) or environment):
-        raise UserError("`dataset` is required: a hub id, a file or folder, or gym:NAME")
     if environment is not None and not config.dataset:
         tasks, heldout = own_tasks(config, environment)
         return tasks, heldout, []

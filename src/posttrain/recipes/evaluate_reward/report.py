@@ -106,11 +106,13 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
         found.append(Finding(severity or Severity.NOTE, title, evidence))
     if numbers["calibration_error"] >= MISCALIBRATED:
         evidence = f"calibration error {numbers['calibration_error']:.3f}"
-        advice = f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (--eval-share)."
+        advice = f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (posttrain reward-model --eval-share)."
         found.append(Finding(Severity.WARNING, "It is not calibrated", evidence, advice))
     if length is not None and abs(length) >= LENGTH_RULES:
         evidence = f"the correlation of margins with differences in length is {length:+.2f}"
-        advice = "A policy will learn length: train with --length-debias 1, or monitor the length."
+        advice = (
+            "A policy will learn length: train with posttrain reward-model --length-debias 1, or monitor the length."
+        )
         found.append(Finding(Severity.WARNING, "It scores length", evidence, advice))
     return [*found, *(Finding(Severity.NOTE, "About these pairs", note) for note in result.notes)]
 
