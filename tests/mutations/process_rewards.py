@@ -2,6 +2,7 @@
 
 from tests.mutations import Mutation
 
+SPANS, TOKENS = "rewards/test_spans.py", "rollouts/test_step_rewards.py"
 STEPS, PROCESS, INPUTS = "objectives/test_steps.py", "algorithms/test_process_rewards.py", "training/test_inputs.py"
 
 _FAULTS = {
@@ -43,9 +44,9 @@ _FAULTS = {
         ),
         ("(StepRewards(),) if self.process_rewards else ()", "()"),
     ],
-    ("training/inputs/step_rewards.py", INPUTS): [
-        ("(token in paid, paid", "(bool(paid.get(token)), paid"),
-        ("paid.get(token, 0.0))", "paid.get(token + 1, 0.0))"),
+    ("training/inputs.py", INPUTS): [
+        ("[token in paid for", "[bool(paid.get(token)) for"),
+        ("paid.get(token, 0.0) for", "paid.get(token + 1, 0.0) for"),
     ],
 }
 

@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 ROLLOUT, ONLINE = "algorithms/test_rollout.py", "algorithms/test_online.py"
-BRANCHES = "training/test_branches.py"
+BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
 
 _FAULTS = {
     ("algorithms/rollout.py", ROLLOUT): [
@@ -29,30 +29,27 @@ _FAULTS = {
     ("algorithms/gspo.py", BRANCHES): [
         ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
     ],
-    ("training/inputs/context.py", BRANCHES): [
+    ("training/inputs.py", BRANCHES): [
         (
-            "for row in group.trajectories for branch in row.branches]",
-            "for row in group.trajectories for branch in row.branches[-1:]]",
+            "for row in group.rows for branch in row.trajectory.branches]",
+            "for row in group.rows for branch in row.trajectory.branches[-1:]]",
         ),
     ],
     ("training/policy_batch.py", BRANCHES): [
         ("rollout.per_token(rollout.lengths_R)", "torch.ones_like(rollout.row_N)"),
         ("rows = len(rollout.rewards_R)", "rows = len(lengths)"),
         (
-            "[[next(numbers) for row in group.trajectories for _ in row.branches]",
-            "[[next(numbers) for row in group.trajectories]",
+            "[[next(numbers) for row in group.rows for _ in row.trajectory.branches]",
+            "[[next(numbers) for row in group.rows]",
         ),
         ("torch.repeat_interleave(torch.arange(len(groups)), sizes)", "torch.arange(int(sizes.sum()))"),
+        ("torch.tensor([seats[row.seat] for row in rows])", "torch.tensor([0 for row in rows])"),
         (
-            "torch.tensor([seats[name] for g in groups for name in g.seat_names])",
-            "torch.tensor([0 for g in groups for name in g.seat_names])",
+            "enumerate(dict.fromkeys(row.seat for row in rows))",
+            "enumerate(reversed([row.seat for row in groups[0].rows]))",
         ),
-        (
-            "enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))",
-            "enumerate(reversed(groups[0].seat_names))",
-        ),
-        ("for rows_G in map(list, group.rows_by_seat):", "for rows_G in [list(range(len(group.rewards)))]:"),
-        ("gone / sum(len(group.trajectories) for group in groups)", "gone / len(branches_in(groups))"),
+        ("torch.tensor([row.seat == seat for row in group.rows])", "torch.tensor([True for row in group.rows])"),
+        ("gone / sum(len(group.rows) for group in groups)", "gone / len(branches_in(groups))"),
     ],
     ("training/policy.py", BRANCHES): [
         ('batch.column("length", row, like=branch_N)', "branch_N.bincount()[branch_N]"),

@@ -619,7 +619,7 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
         (
             {"engine": "http://a:1 http://b:1"},
             {},
-            "`engine` names 2 servers; pass as many `samplers`, with `trainers=1`",
+            "`engine` names 2 servers; pass as many `samplers`",
         ),
         (
             {"engine": "vllm"},

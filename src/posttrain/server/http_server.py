@@ -39,7 +39,7 @@ def bound(host: str, port: int) -> socket.socket:
         UserError: another server has the address, or this machine has none of that name.
     """
     if not 0 < port < 65536:
-        raise UserError(f"--port must be 1 to 65535; got {port}")
+        raise UserError(f"`port` must be 1 to 65535; got {port}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -55,8 +55,8 @@ def bound(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UserError(f"another server listens on port {port}; end it, or pass another --port") from error
-        raise UserError(f"--host {host} --port {port} cannot be listened on: {first_line(error)}") from error
+            raise UserError(f"another server listens on port {port}; end it, or pass another `port`") from error
+        raise UserError(f"`host` {host} `port` {port} cannot be listened on: {first_line(error)}") from error
     return place
 
 

@@ -106,7 +106,10 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
         found.append(Finding(severity or Severity.NOTE, title, evidence))
     if numbers["calibration_error"] >= MISCALIBRATED:
         evidence = f"calibration error {numbers['calibration_error']:.3f}"
-        advice = f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (posttrain reward-model --eval-share)."
+        advice = (
+            f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (posttrain "
+            "reward-model --eval-share)."
+        )
         found.append(Finding(Severity.WARNING, "It is not calibrated", evidence, advice))
     if length is not None and abs(length) >= LENGTH_RULES:
         evidence = f"the correlation of margins with differences in length is {length:+.2f}"
