@@ -57,11 +57,13 @@ class Own:
 
 
 def test_objects_are_judges_and_players_without_a_text():
-    typed, own = options(judge_max_new_tokens=9), Own()
-    found = judges_in(typed, judges={"kind": own, "far": "http://x/v1#m", "self": "policy"}, seats={"second": own})
+    own = Own()
+    typed = options(judge={"kind": own, "far": "http://x/v1#m", "self": "policy"}, judge_max_new_tokens=9)
+    found = judges_in(typed, seats={"second": own})
     assert found.models["kind"] is own and found.seats["second"] is own and found.models["self"] is found.policy
     assert isinstance(found.models["far"], OpenAIChat) and found.folders == {}
-    alone = judges_in(typed, judges={"kind": own})
+    typed = replace(typed, judge={"kind": own})
+    alone = judges_in(typed)
     rewards, _, _ = rewards_with(alone, typed, {"tags": 0.5})
     (scores,) = parts(rewards, [episode("a")])
     assert rewards.weights == {"tags": 0.5, "kind": 1.0} and scores["kind"].value == 0.5
@@ -71,7 +73,7 @@ def test_objects_are_judges_and_players_without_a_text():
         ({"kind": "http://x/v1"}, "judge 'kind' has a URL without a model"),
     ]:
         with pytest.raises(UserError, match=said):
-            judges_in(typed, judges=wrong)
+            judges_in(options(judge=wrong))
 
 
 def test_addresses_and_models_by_name(tmp_path, monkeypatch):

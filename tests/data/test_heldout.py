@@ -69,7 +69,7 @@ def test_what_is_held_out_is_a_share_or_what_is_offered_and_no_more_than_the_lim
     assert divide(tasks, share=0.0, offered=None, limit=10, seed=0) == (tasks, [], ())
 
 
-@pytest.mark.parametrize(("share", "problem"), [(1e-9, "nothing to hold out"), (1 - 1e-9, "nothing to train on")])
+@pytest.mark.parametrize(("share", "problem"), [(1e-9, "no rows to hold out"), (1 - 1e-9, "no rows to train on")])
 def test_a_share_that_leaves_one_side_empty_is_refused(share, problem):
     with pytest.raises(UserError, match=problem):
         hold_out(asked([(1, 0), (2, 0)]), share, 0)

@@ -41,5 +41,4 @@ MUTATIONS = [
         ]
     ),
     Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
-    Mutation("training/critic.py", "        embedding=made.embedding,\n", "", COMMANDS),
 ]

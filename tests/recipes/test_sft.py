@@ -135,9 +135,9 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
     lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, {}).data.learned]
-    assert sft._prepare(replace(config, max_tokens=max(lengths)), ONE_PROCESS, None).data.dropped == 0
+    assert sft._prepare(replace(config, max_tokens=max(lengths)), ONE_PROCESS, {}).data.dropped == 0
     with pytest.raises(UserError, match="all 6 examples are longer than"):
-        sft._prepare(replace(config, max_tokens=min(lengths) - 1), ONE_PROCESS, None)
+        sft._prepare(replace(config, max_tokens=min(lengths) - 1), ONE_PROCESS, {})
 
 
 def test_turns_that_are_learned(config, model, tmp_path):

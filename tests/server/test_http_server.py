@@ -80,7 +80,7 @@ def address(tmp_path, monkeypatch, caplog):
 def test_a_port_is_taken_before_a_server_says_where_it_is(host):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"another server listens on port {port}; end it, or pass another --port"):
+        with pytest.raises(UserError, match=f"another server listens on port {port}; end it, or pass another `port`"):
             bound(host, port)
     with bound(host, port) as place, pytest.raises(ConnectionRefusedError):  # it does not listen before it can answer
         assert place.getsockname()[1] == port
@@ -117,7 +117,7 @@ def free_port():
 
 @pytest.mark.parametrize(("host", "why"), [("192.0.2.1", r"\[Errno"), ("nosuch.invalid", r"\[Errno")])
 def test_an_address_that_is_not_this_machines_is_named(host, why):
-    with pytest.raises(UserError, match=rf"--host {host} --port 8000 cannot be listened on: {why}"):
+    with pytest.raises(UserError, match=rf"`host` {host} `port` 8000 cannot be listened on: {why}"):
         bound(host, 8000)
 
 

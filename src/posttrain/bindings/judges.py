@@ -118,7 +118,6 @@ def judges_in(
     options: JudgeOptions,
     where: Callable[[str], str] = lambda name: name,
     seats: Named = "",
-    judges: Named | None = None,
 ) -> JudgeModels:
     """The judges that the options name, and the players of seats; local models are not loaded yet.
 
@@ -126,12 +125,10 @@ def judges_in(
         options: of the judges.
         where: says in which folder a model is.
         seats: the players of seats; see `named_models`.
-        judges: the judges, in place of those that the options name.
 
     Raises:
         UserError: what is typed names no chat model, or the library for an address is not installed.
     """
-    judges = options.judge if judges is None else judges
     made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
@@ -139,7 +136,7 @@ def judges_in(
     policy = PolicyChat()
     models = {
         name: policy if what == POLICY else made.named("judge", name, what)
-        for name, what in named_models("judge", judges).items()
+        for name, what in named_models("judge", options.judge).items()
     }
     seated = {name: made.named("seat", name, what) for name, what in players.items()}
     return JudgeModels(models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated)

@@ -116,21 +116,15 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
         rolling = _rolling(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
+        build = partial(policy_batch, longest=setup.longest)
         session.evaluate(examine)
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, sampled = rollouts.take(step)
-            ages = ages_of(rolled.groups, step, setup.backend.staleness)
             context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
-            batch, metrics = policy_batch(
-                rolled.groups,
-                algorithm,
-                longest=setup.longest,
-                sampled=sampled,
-                context=context,
-                seed=seed,
-                key=str(step),
+            batch, metrics = batch_of(
+                rolled.groups, algorithm, sampled=sampled, context=context, seed=seed, key=str(step)
             )
             with session.update(batch.examples):
                 for update in _updates(config, algorithm, parts, session, seed):
@@ -142,7 +136,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws.use(rolled.draws)
-            metrics |= _rollout_metrics(rolled, setup) | ages
+            metrics |= _rollout_metrics(rolled, setup) | ages_of(rolled.groups, step, setup.backend.staleness)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             state = {"draws": draws.first, "used_ahead": draws.used, "adapted": adapted, "inputs": context.state}
             state |= {"unbounded": setup.environment.reward.unbounded}
