@@ -422,7 +422,7 @@ def test_servers_may_be_others_when_a_run_is_resumed():
 def test_each_sampler_needs_a_server():
     check_cluster(ONE, "http://localhost:8000")
     check_cluster(ONE_PROCESS, "http://localhost:8000")
-    with pytest.raises(UserError, match="--engine names 2 servers; pass as many --samplers"):
+    with pytest.raises(UserError, match="`engine` names 2 servers; pass as many `samplers`"):
         check_cluster(ONE, "http://localhost:8000 http://localhost:8001")
     for wrong in ("http://a:8000,http://b:8000", "http://a:8000 http://a:8000/", "embedded http://a:8000"):
         with pytest.raises(UserError, match="all different and separated by spaces"):

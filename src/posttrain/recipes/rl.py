@@ -123,9 +123,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             with session.rollout():
                 rolled, sampled = rollouts.take(step)
             context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
-            batch, metrics = batch_of(
-                rolled.groups, algorithm, sampled=sampled, context=context, seed=seed, key=str(step)
-            )
+            batch, metrics = build(rolled.groups, algorithm, sampled=sampled, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):
                 for update in _updates(config, algorithm, parts, session, seed):
                     metrics |= learner.forward_backward(batch, update.loss)
