@@ -158,7 +158,7 @@ def test_options_that_make_no_sense_are_refused(changes, says):
 
 
 def test_in_flight_updates_need_the_embedded_engine():
-    with pytest.raises(UserError, match="needs the embedded engine; got --engine vllm"):
+    with pytest.raises(UserError, match="needs the embedded engine; got `engine` vllm"):
         check_cluster(AsyncOptions(trainers=1, max_staleness=1, in_flight_updates=True), "vllm")
 
 
