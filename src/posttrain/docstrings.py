@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import inspect
 import textwrap
+from functools import cache
 
 
 def field_docstrings(form: type) -> dict[str, str]:
@@ -20,6 +21,7 @@ def field_docstrings(form: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _own(owner: type) -> dict[str, str]:
     """Read the string under each annotated field of a class from its source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
