@@ -137,7 +137,7 @@ def test_put_back_it_goes_on_bit_for_bit(bits):
 def test_a_state_of_other_bits_is_refused_and_nothing_is_changed(there, here):
     *_, tensors, json = saved(there)
     optimizer = made(named(), here)
-    message = f"'matrix/exp_avg' is kept in {there} bits in the checkpoint and in {here} here; resume with the `optim`"
+    message = f"'matrix/exp_avg' has {there} bits in the checkpoint and {here} here; resume with the `optim`"
     with pytest.raises(CheckpointError, match=message):
         restore_optimizer(optimizer.adam, optimizer.named_masters(), tensors, json)
     assert not optimizer.adam.state

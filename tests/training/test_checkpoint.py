@@ -207,8 +207,8 @@ def raise_in_write(error: BaseException):
         (OSError(errno.EDQUOT, "Disk quota exceeded"), ["no space left", "at least 2053 bytes and a quota is used up"]),
         (RuntimeError("I/O error: No space left on device (os error 28)\nmore"), ["no space left"]),
         (PermissionError(errno.EACCES, "Permission denied"), ["Permission denied"]),
-        (RuntimeError("first\nsecond"), [": first; resume"]),
-        (RuntimeError(), [": RuntimeError; resume"]),
+        (RuntimeError("first\nsecond"), [": first; fix that, then resume"]),
+        (RuntimeError(), [": RuntimeError; fix that, then resume"]),
     ],
 )
 def test_failed_save_leaves_earlier_checkpoints_and_nothing_else(tmp_path, error, words):
@@ -220,7 +220,7 @@ def test_failed_save_leaves_earlier_checkpoints_and_nothing_else(tmp_path, error
     assert names(root) == [] and "earlier" not in message(caught)
     save(root, 1, write, {}, keep_last=1)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match="earlier checkpoints are as they were"):
+    with pytest.raises(CheckpointError, match="earlier checkpoints are unchanged"):
         save(root, 2, raise_in_write(error), {}, keep_last=1)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     assert names(root) == ["step-000001"]

@@ -78,7 +78,7 @@ def _check(optimizer: Optimizer, full_name: str, key: str, tensor: Tensor, param
     if key.removesuffix(SCALES) in MOMENTS and quantized != (tensor.dtype == torch.uint8 or key.endswith(SCALES)):
         bits = (32, 8) if quantized else (8, 32)
         raise CheckpointError(
-            f"'{full_name}' has {bits[0]} bits in the checkpoint and in {bits[1]} here; resume with the `optim` "
+            f"'{full_name}' has {bits[0]} bits in the checkpoint and {bits[1]} here; resume with the `optim` "
             "that the run began with"
         )
     expected = [blocks_of(parameter.numel())] if key.endswith(SCALES) else list(parameter.shape)
