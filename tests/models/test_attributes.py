@@ -185,7 +185,7 @@ def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
     model.mixture = model.mixture._replace(finished=False)
     model.write(tmp_path / "unfinished")
     complete(tmp_path / "unfinished", padding=0)
-    with pytest.raises(ModelError, match="before what makes one score of its attributes was learned; go on with"):
+    with pytest.raises(ModelError, match="before its gate was trained; continue with"):
         load_scores(str(tmp_path / "unfinished"), dtype=torch.float32)
     gate = tmp_path / "saved" / "gate.safetensors"
     assert set(load_file(gate)) == {"inner.weight", "inner.bias", "outer.weight", "outer.bias"}

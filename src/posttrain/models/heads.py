@@ -302,8 +302,8 @@ def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:
     labels = config.id2label or {}
     if any(str(label).startswith(ATTRIBUTE) for label in labels.values()):
         raise ModelError(
-            f"'{name}' rates attributes; it scores as a whole folder, with its gate (of a hub, fetch it first), and "
-            'learns more by posttrain reward-model `heads="attributes"`'
+            f"'{name}' rates attributes; it scores as a folder with its gate (download it first from a hub), and is "
+            'trained further by posttrain reward-model `heads="attributes"`'
         )
     if config.num_labels != 1 and not all(str(label).startswith(MEMBER) for label in labels.values()):
         raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")

@@ -117,7 +117,7 @@ def add_items(connection: Connection, project: Project, items: Sequence[Item], *
             raise Refused(f"{has}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
         try:
             prompt = (said["content"] for said in item.prompt)
-            completions = (word for one in item.completions for word in (one.text, one.model))
+            completions = (word for one in item.completions for word in (one.text, one.model or ""))
             for word in (item.name, *prompt, *completions):
                 storable(word)
         except NoAnswer as problem:
