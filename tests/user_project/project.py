@@ -26,7 +26,7 @@ def notebook() -> str:
     return pt.load(run).chat("3+4=")
 
 
-def own_objects() -> list[float]:
+def own_objects() -> list[object]:
     rewards = {"brief": (own.brief, 0.1), "novelty": own.Novelty()}
     form = pt.RL(dataset=EXAMPLE, reward=rewards, judge={"kind": own.Kind()}, algorithm=own.Sharper(), steps=2)
     run = pt.run(form, output="runs/own", callbacks=[own.Enough()], quiet=True)

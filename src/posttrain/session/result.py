@@ -26,7 +26,7 @@ class Metrics(Mapping[str, NDArray[np.float64]]):
 
     Example:
         >>> found = Metrics([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
-        >>> found["loss"][-1], found.steps("loss")
+        >>> float(found["loss"][-1]), found.steps("loss")
         (1.0, array([1, 2]))
     """
 
