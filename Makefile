@@ -37,7 +37,7 @@ matrix: venv  ## the whole support matrix of models, each by every recipe: for n
 
 test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an environment of its own (VLLM=vllm on a GPU)
 	$(VENV)-vllm/bin/posttrain models pull
-	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py tests/distributed/test_vllm_samplers.py
+	$(VENV)-vllm/bin/python -m pytest tests/engine/test_vllm.py tests/distributed/test_vllm_samplers.py
 
 test-fast: venv  ## the tests that need no model, no GPU and no patience: two minutes
 	$(PYTEST) tests -m "not model and not gpu and not slow and not thorough and not nightly"

@@ -17,11 +17,11 @@ from statistics import median
 import torch
 
 from posttrain.data import load_tasks
+from posttrain.engine.policy import load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.server.base import Adapter, Base
+from posttrain.serving.base import Adapter, Base
 from posttrain.types import Request, Sampling
 
 PROMPTS, COMPLETIONS, TOKENS = 2, 8, 32

@@ -35,9 +35,9 @@ from posttrain.data import Example, load_tasks
 from posttrain.distributed import cluster, connection
 from posttrain.distributed.samplers import SamplerGroup
 from posttrain.distributed.trainers import LearnerGroup, RankActors
+from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.packaged import pull
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

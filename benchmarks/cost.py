@@ -25,9 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.precision import dtype_of
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner

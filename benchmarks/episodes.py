@@ -26,14 +26,14 @@ from typing import Any
 
 from lengths import LONGEST, Varied
 
+from posttrain.engine.async_engine import AsyncEngine, Schedule
+from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.fast_paths import without
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rollouts.async_engine import AsyncEngine, Schedule
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Episode, Message, Request, Sampling, Score, Task
 
 EPISODES, TURNS = 16, 4

@@ -16,13 +16,13 @@ from statistics import median
 import numpy as np
 import torch
 
+from posttrain.engine.policy import load_policy
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.policy import load_policy
-from posttrain.server.base import Adapter, Base
-from posttrain.server.datum import Datum
-from posttrain.server.losses import loss_of
-from posttrain.server.together import Member, forward_backward_together
-from posttrain.server.trainer import Trainer
+from posttrain.serving.base import Adapter, Base
+from posttrain.serving.datum import Datum
+from posttrain.serving.losses import loss_of
+from posttrain.serving.together import Member, forward_backward_together
+from posttrain.serving.trainer import Trainer
 
 ROW = 4096  # tokens of one pass, as the server's default
 

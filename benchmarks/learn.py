@@ -45,9 +45,9 @@ from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.bindings import feedback
 from posttrain.bindings.feedback import PAIRS
 from posttrain.data import ChatFormat, Example, load_tokenizer, pack, pair_of
+from posttrain.engine.policy import load_policy
 from posttrain.models.load import locate
 from posttrain.recipes import generate, preference, rl
-from posttrain.rollouts.policy import load_policy
 from posttrain.runs import read_run
 from posttrain.statistics import wilson_interval
 from posttrain.training.pairwise import examples_of

@@ -14,10 +14,10 @@ import numpy as np
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import load_tasks
+from posttrain.engine.policy import load_policy
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import load_policy
 from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner

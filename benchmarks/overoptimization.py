@@ -42,7 +42,10 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from posttrain import algorithms
 from posttrain.data import load_tokenizer
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import Scorer, load_scorer
 from posttrain.environments.gold_rewards import overseen
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.recipes import reward_model, rl
@@ -59,9 +62,6 @@ from posttrain.report.overoptimization import (
     together,
 )
 from posttrain.rewards import COMBINATIONS
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.runs import read_run
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Sampling, Task

@@ -32,13 +32,13 @@ from posttrain.bindings.heldout import examined
 from posttrain.bindings.sampling import set_up
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import Example, size_of
+from posttrain.engine.policy import load_policy
 from posttrain.environments.gold_rewards import GOLD
 from posttrain.models.load import locate
 from posttrain.models.reference import FrozenCopy
 from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
-from posttrain.rollouts.policy import load_policy
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.training.learner import Column

@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from posttrain.data import load_tasks
+from posttrain.engine.policy import load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
 
 FIXED, LONGEST = 64, 256

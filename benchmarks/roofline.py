@@ -24,11 +24,11 @@ import torch
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example, load_tasks, pack
+from posttrain.engine.policy import load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.footprint import shape_of
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.throughput_probe import products_per_second
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -35,14 +35,14 @@ from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
 from posttrain.data.packing import Ranked
+from posttrain.engine.policy import load_policy
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.reference import reference_for
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import load_policy
 from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner

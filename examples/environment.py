@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from posttrain.data import load_tasks
 from posttrain.environments import Environment, ScoredEnvironment, Seat
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import load_policy
+from posttrain.episodes.episodes import Players, sample_groups
+from posttrain.engine.policy import load_policy
 from posttrain.testing import check_environment
 from posttrain.types import Message, Outcome, Sampling, Task
 

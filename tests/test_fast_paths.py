@@ -13,14 +13,14 @@ from posttrain import fast_paths
 from posttrain.algorithms.grpo import GRPO
 from posttrain.background import finish
 from posttrain.data.packing import Example, pack
+from posttrain.engine import transformers
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import UserError
 from posttrain.fast_paths import FAST_PATHS, for_children, off, on, parse, without
 from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
 from posttrain.models.scoring import Scoring
-from posttrain.rollouts import transformers
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama

@@ -121,7 +121,7 @@ def test_a_mutant_that_says_the_same_is_not_counted(monkeypatch: pytest.MonkeyPa
 
 def test_files_of_rooms_with_lists_and_migrations_are_left_out() -> None:
     found = files(SOURCE, [])
-    assert {"data/chat.py", "statistics.py", "session/trackers/wandb.py"} <= {*found}
+    assert {"data/chat.py", "statistics.py", "runs/trackers/wandb.py"} <= {*found}
     assert not [file for file in found if file.startswith(ROOMS) or "migrations" in file]
     assert files(SOURCE, ["data/ch", "stat"]) == [file for file in found if "data/ch" in file or "stat" in file]
     assert (room_of("data/chat.py"), room_of("statistics.py")) == ("data", "single files")

@@ -5,13 +5,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from posttrain.engine.engine import check_engine
 from posttrain.models.lora_config import Lora
-from posttrain.rollouts.engine import check_engine
 from posttrain.testing.learners import EXAMPLES, check_learner
 from posttrain.training.learner import POLICY
 from posttrain.training.policy_batch import policy_batch
 from posttrain.training.supervised import NLL, supervised_batch
-from tests.rollouts.test_transformers import subject
+from tests.engine.test_transformers import subject
 from tests.tiny import tiny_llama
 from tests.training.test_learner import made
 from tests.training.test_policy import NO_KL, difference, gradient, groups

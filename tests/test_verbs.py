@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import posttrain as pt
 from posttrain import verbs
 from posttrain.cli import main
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments.env import Seat
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -169,7 +169,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("weights were read")
 
     monkeypatch.setattr("posttrain.models.load.load_model", read)
-    monkeypatch.setattr("posttrain.rollouts.policy.load_model", read)
+    monkeypatch.setattr("posttrain.engine.policy.load_model", read)
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py ho
     from posttrain.options.training import Preferences as Preference  # noqa: F401
     from posttrain.options.training import Scoring as RewardModel  # noqa: F401
     from posttrain.rewards.custom import reward_function as reward_function
-    from posttrain.session.callback import Callback as Callback
-    from posttrain.session.result import RunResult as RunResult
+    from posttrain.runs.callback import Callback as Callback
+    from posttrain.runs.result import RunResult as RunResult
     from posttrain.types import Message as Message
     from posttrain.types import Score as Score
     from posttrain.types import Task as Task
@@ -83,8 +83,8 @@ _NAMES = {
     "options.online": "BestOfN OnlinePreference RL",
     "options.training": "Preference=Preferences RewardModel=Scoring SFT",
     "rewards.custom": "reward_function",
-    "session.callback": "Callback",
-    "session.result": "RunResult",
+    "runs.callback": "Callback",
+    "runs.result": "RunResult",
     "testing": "testing",
     "types": "Message Score Task",
     "verbs": "resume run",

@@ -24,11 +24,11 @@ from posttrain.errors import PosttrainError, UserError, as_typed, described, unk
 from posttrain.lookup import fetch
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
+from posttrain.runs.callback import load_callback
+from posttrain.runs.inputs import InputsChanged, beside
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
-from posttrain.session.callback import load_callback
-from posttrain.session.inputs import InputsChanged, beside
-from posttrain.session.trackers import Tracking
+from posttrain.runs.trackers import Tracking
 
 
 class Shared(NamedTuple):

@@ -15,8 +15,8 @@ from posttrain.options.hyperparameters import hyperparameters, is_file
 from posttrain.options.option import MARK, options_of
 from posttrain.parsing import Section
 from posttrain.report import Estimate, Table
+from posttrain.runs.inputs import relocated
 from posttrain.runs.run import Run
-from posttrain.session.inputs import relocated
 
 EXAMPLES = (
     "posttrain quickstart",

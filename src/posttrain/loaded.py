@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from posttrain.data.order import seed_for
 from posttrain.data.tasks import dress
+from posttrain.engine.policy import Policy, load_policy
 from posttrain.errors import UserError
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.session.result import RunResult
+from posttrain.runs.result import RunResult
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Request, Sampling
 

@@ -426,7 +426,7 @@ class Decoding(Protocol):
 
 
 class Engine(Protocol):
-    """An inference engine. Implementations must pass the checks of `rollouts/engine.py`."""
+    """An inference engine. Implementations must pass the checks of `engine/engine.py`."""
 
     def open(
         self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False

@@ -15,11 +15,11 @@ from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
 from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
+from posttrain.runs.inputs import InputsChanged, options_named
+from posttrain.runs.notebook import LiveView, in_notebook
+from posttrain.runs.progress import announce
+from posttrain.runs.result import RunResult
 from posttrain.runs.run import CONFIG, read_run
-from posttrain.session.inputs import InputsChanged, options_named
-from posttrain.session.notebook import LiveView, in_notebook
-from posttrain.session.progress import announce
-from posttrain.session.result import RunResult
 from posttrain.threads import late
 
 if TYPE_CHECKING:  # the recipes import torch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the recipes import torch
 
 R = TypeVar("R", bound=RunResult)
 MakesLearner = Callable[[Any], "Learner"]
-"""From the policy (`rollouts.policy.Policy`) to what trains it."""
+"""From the policy (`engine.policy.Policy`) to what trains it."""
 
 
 class _Asked(TypedDict, total=False):

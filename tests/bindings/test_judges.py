@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from posttrain.bindings.judges import judges_in, named_models, rewards_with
+from posttrain.engine.chat_models import LateChat
+from posttrain.engine.openai_chat import OpenAIChat
 from posttrain.errors import ModelError, RewardError, UserError
 from posttrain.options.online import SampledOptions
-from posttrain.rollouts.chat_models import LateChat
-from posttrain.rollouts.openai_chat import OpenAIChat
 from posttrain.types import Message, Reply, Sampling, StopReason, Usage
 from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder

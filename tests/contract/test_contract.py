@@ -13,6 +13,12 @@ import torch
 from posttrain import fast_paths
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example
+from posttrain.engine import transformers
+from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.transformers import TransformersEngine
+from posttrain.episodes import episodes
+from posttrain.episodes.episodes import Lost
+from posttrain.episodes.policy_seat import PolicySeat
 from posttrain.errors import UserError
 from posttrain.fast_paths import FAST_PATHS, without
 from posttrain.models import lora, reference
@@ -25,11 +31,6 @@ from posttrain.recipes.verify.gradients import cosine
 from posttrain.recipes.verify.masks import in_calls
 from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
-from posttrain.rollouts import episodes, transformers
-from posttrain.rollouts.episodes import Lost
-from posttrain.rollouts.policy_seat import PolicySeat
-from posttrain.rollouts.prefix_cache import PrefixCache
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training import inputs, policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score

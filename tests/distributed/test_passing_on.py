@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.rollouts.weight_channel import offered
+from posttrain.engine.transformers import TransformersEngine
+from posttrain.engine.weight_channel import offered
 from tests.tiny import STOP
 
 pytest.importorskip("ray")

@@ -36,7 +36,7 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
-from posttrain.session.restarts import restarted
+from posttrain.runs.restarts import restarted
 from posttrain.training import checkpoint
 from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
@@ -391,7 +391,7 @@ def test_addresses_of_clusters(address):
 
 def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypatch, cluster):
     said, asked = [], []
-    monkeypatch.setattr("posttrain.session.restarts.announce", lambda text, quiet: said.append((text, quiet)))
+    monkeypatch.setattr("posttrain.runs.restarts.announce", lambda text, quiet: said.append((text, quiet)))
 
     def run(where):
         asked.append(where)

@@ -13,8 +13,8 @@ pytest.importorskip("ray")
 from posttrain.distributed import routing, samplers
 from posttrain.distributed.cluster import Answer, Lost, Share
 from posttrain.distributed.sampler import Exchanged, Facts, Offer
+from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError, ProcessLost
-from posttrain.rollouts.weight_channel import ChannelError
 from posttrain.types import Completion, Request, Sampling, StopReason
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from posttrain.engine.engine import check_engine
+from posttrain.engine.policy import Policy
+from posttrain.engine.transformers import TransformersEngine
+from posttrain.engine.weight_channel import offered
 from posttrain.errors import EngineError, UserError
-from posttrain.rollouts.engine import check_engine
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.rollouts.weight_channel import offered
 from posttrain.types import Request, Sampling
-from tests.rollouts.test_transformers import PROMPTS, own_logprobs, subject
+from tests.engine.test_transformers import PROMPTS, own_logprobs, subject
 from tests.tiny import STOP, tiny_llama
 
 pytest.importorskip("ray")

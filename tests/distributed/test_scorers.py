@@ -17,12 +17,12 @@ from posttrain import algorithms
 from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
 from posttrain.bindings.reward_models import _loaded
 from posttrain.data import load_tokenizer
+from posttrain.engine.scorer import ScorerFacts
 from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.rewards import load_reward
-from posttrain.rollouts.scorer import ScorerFacts
 from posttrain.runs import read_run, timeline
 from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
 from tests.distributed.test_recipes import curve, options, same

@@ -16,9 +16,9 @@ import torch
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
+from posttrain.engine.weight_channel import received
 from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.lora_config import Lora
-from posttrain.rollouts.weight_channel import received
 from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from posttrain.training import sharded_files
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch

@@ -16,7 +16,7 @@ from posttrain.distributed import samplers
 from posttrain.models.load import locate
 from posttrain.recipes import rl
 from posttrain.runs import read_run
-from tests.rollouts.test_vllm import BRIEF, served
+from tests.engine.test_vllm import BRIEF, served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
 

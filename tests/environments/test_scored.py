@@ -8,12 +8,12 @@ import pytest
 from posttrain.environments import ScoredEnvironment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import need_group, of_seat
+from posttrain.episodes.metrics import episode_metrics
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
-from posttrain.rollouts.metrics import episode_metrics
-from posttrain.session.samples import samples_of
+from posttrain.runs.samples import samples_of
 from posttrain.testing import check_reward
 from posttrain.types import Episode, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows

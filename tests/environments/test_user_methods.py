@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of, tasks_of
+from posttrain.episodes.episodes import opened, play
 from posttrain.errors import EpisodeError, UserError
-from posttrain.rollouts.episodes import opened, play
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.testing import check_environment
-from tests.rollouts.conversations import CHAT, players, question, scored
+from tests.episodes.conversations import CHAT, players, question, scored
 from tests.violations import violations
 
 HEAD = """import json

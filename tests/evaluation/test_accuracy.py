@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate, summarize
 from posttrain.evaluation.examination import Examination, numbers
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.statistics import mean_interval, wilson_interval
 from posttrain.types import Group, Sampling, Score, StopReason, Trajectory, Turn
+from tests.episodes.conversations import CHAT, players, question
 from tests.groups import group_of, with_rows
-from tests.rollouts.conversations import CHAT, players, question
 
 
 def completion(length: int, reason: StopReason = StopReason.STOP) -> Trajectory:

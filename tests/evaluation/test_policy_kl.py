@@ -8,9 +8,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.engine.policy import load_policy
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
-from posttrain.rollouts.policy import load_policy
 from posttrain.types import Message, Task
 from tests.recipes.folders import model_folder
 from tests.tiny import VOCABULARY, plain_logits, tiny_llama

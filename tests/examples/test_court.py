@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.environments.judged import judged
 from posttrain.environments.load import load_environment
+from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError
-from posttrain.rollouts.episodes import sample_groups
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Message, Reply, Sampling, StopReason, Usage
-from tests.rollouts.conversations import CHAT, players
+from tests.episodes.conversations import CHAT, players
 
 FILE = Path(__file__).parents[2] / "examples" / "court.py"
 (STOP,) = CHAT.stop_ids

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("tinker", reason="needs the extra server")
 
 from tests.recipes.folders import model_folder
-from tests.server.serving import KEY, base_of, serving
+from tests.serving.serving import KEY, base_of, serving
 
 FILE = Path(__file__).parents[2] / "examples" / "tinker_client.py"
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from posttrain.data.packing import Example, pack
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
 
 BOUND = 5e-5  # nats for logprobs, score units for scores, a share of the gradient's norm for each parameter's gradient

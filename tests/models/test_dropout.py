@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.data.packing import Example, pack
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.dropout import Dropout
 from posttrain.models.lora import add_adapter, load_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.reference import reference_for
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
 from tests.models.test_adapters import EXAMPLES, ROW, moved
 from tests.tiny import tiny_llama

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.language_model import wrap
 from posttrain.models.lora import add_lora
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
 
 SIZES = {

@@ -8,6 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from posttrain.data.packing import Example, pack
+from posttrain.engine.kv_cache import bytes_per_token
 from posttrain.errors import ModelError
 from posttrain.models.footprint import (
     Shape,
@@ -25,7 +26,6 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.rounding import BLOCK
-from posttrain.rollouts.kv_cache import bytes_per_token
 
 SMOLLM2 = LlamaConfig(
     vocab_size=49152,

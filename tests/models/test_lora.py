@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posttrain.data.packing import Example, pack
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import ModelError, UserError
 from posttrain.models import lora
 from posttrain.models.lora import add_lora, base_of, is_adapter, load_adapter
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama

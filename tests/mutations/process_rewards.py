@@ -2,7 +2,7 @@
 
 from tests.mutations import Mutation
 
-SPANS, TOKENS = "rewards/test_spans.py", "rollouts/test_step_rewards.py"
+SPANS, TOKENS = "rewards/test_spans.py", "episodes/test_step_rewards.py"
 STEPS, PROCESS, INPUTS = "objectives/test_steps.py", "algorithms/test_process_rewards.py", "training/test_inputs.py"
 
 _FAULTS = {

@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 ROLLOUT, ONLINE = "algorithms/test_rollout.py", "algorithms/test_online.py"
-BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
+BRANCHES, DYNAMIC = "training/test_branches.py", "episodes/test_sampler.py"
 
 _FAULTS = {
     ("algorithms/rollout.py", ROLLOUT): [

@@ -115,7 +115,7 @@ MUTATIONS = [
         ]
     ),
     Mutation("training/optimizer.py", "if here != there:", "if False:", "training/test_state.py"),
-    Mutation("training/optimizer.py", "if norm > most:", "if norm > self._max_grad_norm:", "server/test_trainer.py"),
+    Mutation("training/optimizer.py", "if norm > most:", "if norm > self._max_grad_norm:", "serving/test_trainer.py"),
     *(
         Mutation("training/schedule.py", old, new, "training/test_schedule.py")
         for old, new in [

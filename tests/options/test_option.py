@@ -15,7 +15,7 @@ from posttrain.options.groups import HeldOut, TrainingOptions
 from posttrain.options.online import RL, OnlinePreference, SampledOptions
 from posttrain.options.option import Form, Job, Range, options_of
 from posttrain.options.training import SFT, Preferences
-from posttrain.server.jobs.options import FORMS, allowed, check_options
+from posttrain.serving.jobs.options import FORMS, allowed, check_options
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def test_a_job_sets_what_is_within_them():
 
 @pytest.mark.parametrize("command", FORMS)
 def test_nothing_that_a_job_may_set_names_a_file_a_host_or_another_model(command):
-    from posttrain.session.inputs import NAMING
+    from posttrain.runs.inputs import NAMING
 
     known = allowed(command)
     assert {*known} & {*NAMING} <= {"algorithm"}  # which may be FILE.py:Class on a command line

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
+from posttrain.engine.policy import load_policy
 from posttrain.errors import UserError
 from posttrain.planning.costs import Phase
 from posttrain.planning.placement import placed
 from posttrain.planning.step_time import StepTime, weights_bytes
-from posttrain.rollouts.policy import load_policy
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
 TWO = ClusterOptions(trainers=2, samplers=3)

@@ -15,12 +15,12 @@ from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_tasks, load_tokenizer, seed_for
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import load_scorer
 from posttrain.evaluation.policy_kl import kl_from
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.models.load import load_model
 from posttrain.recipes.annotate import importing
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.types import Message, Request, Sampling
 from tests.annotation.said import SEED
 from tests.annotation.worlds import add_user

@@ -12,10 +12,10 @@ from posttrain.bindings.backend import trained_policy
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_preferences
 from posttrain.data.demonstrations import load_demonstrations
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import RewardError, UserError
 from posttrain.recipes import best_of_n as recipe
 from posttrain.recipes.best_of_n import BestOfN, run
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message
 from tests.data.families import of_family
 

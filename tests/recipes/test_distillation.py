@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from posttrain.algorithms.opd import OPD
+from posttrain.episodes.sampler import Sampler
 from posttrain.errors import UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
-from posttrain.rollouts.sampler import Sampler
 from posttrain.runs import read_run
-from posttrain.session.inputs import InputsChanged
+from posttrain.runs.inputs import InputsChanged
 from tests.recipes.folders import model_folder
 
 

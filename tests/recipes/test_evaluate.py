@@ -10,12 +10,12 @@ from html import escape
 import pytest
 
 from posttrain.data import ChatFormat
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import DataError, UserError, as_typed
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import Evaluate, run
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.runs import read_run
 from posttrain.statistics import mean_interval, paired_difference_interval, wilson_interval
 from posttrain.training import checkpoint

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from posttrain.data import ChatFormat
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import UserError
 from posttrain.recipes import generate as recipe
 from posttrain.recipes.generate import Generate, run
 from posttrain.report.markup import printable
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.training import checkpoint
 from posttrain.types import Message, Sampling
 from tests.data.families import of_family

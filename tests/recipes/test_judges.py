@@ -12,8 +12,8 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.data.digests import model_digest
-from posttrain.rollouts import openai_chat
-from posttrain.rollouts.transformers import TransformersDecoding
+from posttrain.engine import openai_chat
+from posttrain.engine.transformers import TransformersDecoding
 from posttrain.runs import read_run
 from tests.fake_openai import Fault, error, fake_openai
 

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from posttrain import algorithms
 from posttrain.bindings import backend
 from posttrain.data.packing import pack
+from posttrain.engine.engine import finish_all
+from posttrain.engine.policy import Policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.recipes import rl
-from posttrain.rollouts.engine import finish_all
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
 from tests.recipes.test_rl import config, rows

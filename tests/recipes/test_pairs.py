@@ -17,7 +17,7 @@ from posttrain.recipes import preference, reward_model
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
 from posttrain.runs import read_run
-from posttrain.session.result import heldout_of
+from posttrain.runs.result import heldout_of
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 

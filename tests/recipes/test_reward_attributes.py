@@ -14,13 +14,13 @@ from posttrain.bindings import feedback
 from posttrain.cli import main
 from posttrain.data import graded_of, load_preferences, load_ratings
 from posttrain.data.preferences import ranked_of
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
 from posttrain.models.attributes import even
 from posttrain.objectives.attributes import shares
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, attributes, run
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import config_file, read_run
 from posttrain.training import checkpoint
 from posttrain.training.attributes import read_all

@@ -10,12 +10,12 @@ import pytest
 
 from posttrain.data import load_preferences
 from posttrain.data.packing import Ranked
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import fit_temperature
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, preference, run
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.types import Message

@@ -11,13 +11,13 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.algorithms.inputs import TeacherLogprobs, declared
 from posttrain.bindings.cluster_options import ONE_PROCESS
+from posttrain.episodes import episodes
+from posttrain.episodes.sampler import Sampler
 from posttrain.errors import UserError
 from posttrain.recipes import online_preference, rl
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
-from posttrain.rollouts import episodes
-from posttrain.rollouts.sampler import Sampler
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 

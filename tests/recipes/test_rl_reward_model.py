@@ -12,13 +12,13 @@ import torch
 from posttrain import algorithms
 from posttrain.bindings.heldout import HeldOutReward
 from posttrain.data import ending_at_stop, load_tokenizer
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import UserError
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes import online_preference, reward_model, rl
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.types import Message

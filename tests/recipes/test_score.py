@@ -10,10 +10,10 @@ import torch
 
 from posttrain.cli import main
 from posttrain.data import load_tokenizer
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import DataError, UserError
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes.score import ScoreCompletions, run
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import RunDirectory, Sample
 from posttrain.types import Message
 from tests.recipes.folders import model_folder

@@ -16,7 +16,7 @@ from posttrain.recipes.evaluate import Evaluate
 from posttrain.recipes.generate import Generate
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
-from posttrain.session.inputs import InputsChanged
+from posttrain.runs.inputs import InputsChanged
 from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder
 from tests.recipes.test_self_play import DUEL, found_in

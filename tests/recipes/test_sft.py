@@ -15,7 +15,7 @@ from posttrain.data import load_tokenizer
 from posttrain.errors import TrainingError, UserError
 from posttrain.recipes import sft
 from posttrain.recipes.sft import SFT, run
-from posttrain.session.inputs import InputsChanged
+from posttrain.runs.inputs import InputsChanged
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner
 from tests.recipes.folders import model_folder

@@ -6,7 +6,10 @@ from collections import Counter
 
 import pytest
 
+from posttrain.engine.engine import BatchEngine
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import sample_groups
+from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate
 from posttrain.rewards import (
@@ -21,14 +24,11 @@ from posttrain.rewards import (
 )
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.reward import bounds_of, min_group_of, role_of
-from posttrain.rollouts.engine import BatchEngine
-from posttrain.rollouts.episodes import sample_groups
-from posttrain.rollouts.monte_carlo_values import state_values
 from posttrain.testing import check_reward
 from posttrain.types import EpisodeGroup, Sampling, States
+from tests.episodes.conversations import players, question
+from tests.episodes.test_episodes import engine
 from tests.rewards.episodes import episode
-from tests.rollouts.conversations import players, question
-from tests.rollouts.test_episodes import engine
 
 
 @reward_function(role="verifier", bounds=(0, 1), min_group=2)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from posttrain.bindings.heldout import weighed
+from posttrain.episodes.metrics import rollout_metrics
 from posttrain.errors import RewardError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.recipes.score import Scored, ScoreResult
 from posttrain.rewards import Weighted, from_function, reward_function
-from posttrain.rollouts.metrics import rollout_metrics
-from posttrain.session.samples import samples_of
+from posttrain.runs.samples import samples_of
 from posttrain.testing import check_gold, check_reward
 from posttrain.types import Episode, Message, Score, Span, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from posttrain.engine.vllm import weight_versions
 from posttrain.errors import TrainingError
 from posttrain.models.rounding import narrow_
-from posttrain.rollouts.vllm import weight_versions
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.shards import REPLICATED
 from tests.tiny import tiny_llama

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from posttrain.data.packing import Example, Ranked
+from posttrain.engine.scorer import scores_of
 from posttrain.models.heads import RewardModel, with_length_head
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
-from posttrain.rollouts.scorer import scores_of
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 from tests.models.test_heads import plain_scores, tiny_reward_model

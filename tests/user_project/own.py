@@ -10,7 +10,7 @@ from posttrain.environments.env import Seat
 from posttrain.types import Outcome, Reply, Sampling, StopReason, Usage
 
 if TYPE_CHECKING:
-    from posttrain.session.session import Session
+    from posttrain.runs.session import Session
 
 
 @pt.reward_function(bounds=(0.0, 1.0))

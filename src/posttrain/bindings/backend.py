@@ -24,6 +24,11 @@ from posttrain.bindings.cluster_options import (
 from posttrain.bindings.lora_options import lora_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.shared_engine import SharedEngine
+from posttrain.episodes.ahead import Ahead, InTurn, Rollouts
+from posttrain.episodes.as_finished import AsFinished
+from posttrain.episodes.sampler import Rolling
 from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
@@ -31,13 +36,8 @@ from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
 from posttrain.options.groups import TrainingOptions
 from posttrain.options.online import OnlineOptions
-from posttrain.rollouts.ahead import Ahead, InTurn, Rollouts
-from posttrain.rollouts.as_finished import AsFinished
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.sampler import Rolling
-from posttrain.rollouts.shared_engine import SharedEngine
+from posttrain.runs.restarts import announce_start
 from posttrain.runs.timeline import Span
-from posttrain.session.restarts import announce_start
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine

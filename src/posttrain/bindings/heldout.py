@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from posttrain.bindings.sampling import Setup
 from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
+from posttrain.episodes.episodes import Lost, OnTokens, none_left, sample_groups
+from posttrain.episodes.metrics import episode_metrics, lost_metrics
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.options.online import RL, OnlineOptions
-from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
-from posttrain.rollouts.metrics import episode_metrics, lost_metrics
 from posttrain.training import checkpoint
 from posttrain.types import Group, Sampling, Score
 

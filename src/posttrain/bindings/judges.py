@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from posttrain.engine.batched import BatchedEngine
+from posttrain.engine.budget import Budget
+from posttrain.engine.chat_models import EngineChat, LateChat, PolicyChat
+from posttrain.engine.openai_chat import OpenAIChat
+from posttrain.engine.policy import load_policy
+from posttrain.engine.reply_cache import CACHE, ReplyCache
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
+from posttrain.episodes.chat_seat import ChatSeat
 from posttrain.errors import ModelError, UserError, unknown
 from posttrain.models.load import locate
 from posttrain.options.evaluation import Evaluate, ScoreCompletions
 from posttrain.options.online import SampledOptions
-from posttrain.rollouts.batched import BatchedEngine
-from posttrain.rollouts.budget import Budget
-from posttrain.rollouts.chat_models import EngineChat, LateChat, PolicyChat
-from posttrain.rollouts.chat_seat import ChatSeat
-from posttrain.rollouts.openai_chat import OpenAIChat
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.reply_cache import CACHE, ReplyCache
 from posttrain.types import ChatModel, Sampling
 
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")

@@ -12,14 +12,14 @@ from posttrain.bindings.backend import Backend, connect, share_of
 from posttrain.bindings.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
 from posttrain.bindings.judges import JudgeModels
 from posttrain.data import ChatFormat, load_tokenizer
+from posttrain.engine.batched import BatchedEngine
+from posttrain.engine.chat_models import EngineChat
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
 from posttrain.models.load import locate, tokenizer_of
 from posttrain.options.online import OnlineOptions
-from posttrain.rollouts.batched import BatchedEngine
-from posttrain.rollouts.chat_models import EngineChat
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.runs.timeline import Span
 from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import ScoreFn, Task

@@ -16,6 +16,8 @@ from posttrain.bindings.reward_models import Placed, refuse_other_zeros
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
+from posttrain.engine.async_engine import Schedule
+from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
@@ -23,16 +25,14 @@ from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.environments.user_methods import tasks_of
+from posttrain.episodes.episodes import OnTokens, Players, opened
+from posttrain.episodes.sampler import Sampler
 from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
 from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
-from posttrain.rollouts.async_engine import Schedule
-from posttrain.rollouts.episodes import OnTokens, Players, opened
-from posttrain.rollouts.policy import check_engine
-from posttrain.rollouts.sampler import Sampler
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
 

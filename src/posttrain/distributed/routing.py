@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from posttrain.distributed.cluster import LONGER, Answer, Lost
 from posttrain.distributed.group import LOSSES
 from posttrain.distributed.sampler import Exchanged
+from posttrain.engine.engine import refuse_unanswerable
 from posttrain.errors import EngineError
-from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.types import Completion, Request
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from posttrain.distributed import connection
 from posttrain.distributed.cluster import Process
+from posttrain.engine.policy import Policy
+from posttrain.engine.transformers import TransformersDecoding
+from posttrain.engine.weight_channel import PATIENCE, Arriving, offered, received
 from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.transformers import TransformersDecoding
-from posttrain.rollouts.weight_channel import PATIENCE, Arriving, offered, received
 from posttrain.types import Completion, Request
 
 Loaded = Callable[[str, Tensor], None]
@@ -25,7 +25,7 @@ SLICE_S = 0.1  # that a sampler works before it says what is done
 
 
 class Offer(NamedTuple):
-    """Where weights are offered (`rollouts/weight_channel.py`), and their version."""
+    """Where weights are offered (`engine/weight_channel.py`), and their version."""
 
     version: str
     host: str

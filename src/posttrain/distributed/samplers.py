@@ -24,11 +24,11 @@ from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.routing import Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Offer, Sampler
+from posttrain.engine.engine import DecodingEngine
+from posttrain.engine.policy import Policy
+from posttrain.engine.shared_engine import step_of
+from posttrain.engine.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
 from posttrain.errors import EngineError
-from posttrain.rollouts.engine import DecodingEngine
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.shared_engine import step_of
-from posttrain.rollouts.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
 from posttrain.runs.timeline import Span
 from posttrain.types import Decoding
 

@@ -27,11 +27,11 @@ from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
+from posttrain.engine.engine import refuse_unanswerable
+from posttrain.engine.policy import Policy
+from posttrain.engine.scorer import Scorer, ScorerFacts
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
-from posttrain.rollouts.engine import refuse_unanswerable
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
 from posttrain.types import Completion, EpisodeGroup, Message, Request, ScoreFn, SeatScores
 
@@ -329,7 +329,7 @@ class ScorerGroup(Group):
 
 @dataclass(frozen=True)
 class ScorerEngine:
-    """A chat model of a group, which samples batches. Conforms to `rollouts.batched.Generates`."""
+    """A chat model of a group, which samples batches. Conforms to `engine.batched.Generates`."""
 
     group: ScorerGroup
     model: int

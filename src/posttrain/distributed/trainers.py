@@ -27,9 +27,9 @@ from posttrain.distributed.group import Group
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.distributed.sharding import ShardedRanks, check_torch
+from posttrain.engine.weight_channel import offered
 from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
-from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.training.sharded_files import SHAPES, room_for_shards

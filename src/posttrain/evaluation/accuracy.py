@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.episodes.episodes import Players, sample_groups
+from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.metrics import SOLVED
 from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
 from posttrain.types import Group, StopReason, Task, Trajectory
 

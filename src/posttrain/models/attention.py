@@ -2,7 +2,7 @@
 
 Every Hugging Face decoder that takes its attention from transformers' registry can be run with a plan. A plan for
 training (`FamilyAttention`, here) lets many sequences lie side by side in one row without padding, and lets the
-completions of one prompt share it. A plan for decoding (`rollouts/kv_cache.py`) reads and writes a preallocated cache.
+completions of one prompt share it. A plan for decoding (`engine/kv_cache.py`) reads and writes a preallocated cache.
 
 Shape letters: N tokens of a flat row, H query heads, K key heads, E head width, P tokens of a prefix, R branches of a
 family, L tokens of the longest branch.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from posttrain.data import Example, pack
+from posttrain.engine.transformers import PACK_FROM, TransformersEngine
 from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import add_adapter
@@ -14,7 +15,6 @@ from posttrain.models.lora_config import Lora
 from posttrain.models.throughput_probe import probe, products_per_second, seconds_of
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training
-from posttrain.rollouts.transformers import PACK_FROM, TransformersEngine
 from posttrain.training.load import Load
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Request, Sampling

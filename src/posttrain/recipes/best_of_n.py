@@ -37,14 +37,14 @@ from posttrain.bindings.judges import MAY_DIFFER
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
+from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
-from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
+from posttrain.runs.progress import Progress
 from posttrain.runs.resumable_output import Chunks
-from posttrain.session import Progress
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason, Task

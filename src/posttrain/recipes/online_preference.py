@@ -23,18 +23,18 @@ from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engi
 from posttrain.bindings.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import Pair, batch_indices, seed_for
+from posttrain.engine.policy import Policy
+from posttrain.episodes.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
 from posttrain.planning.online import plan_online_preference as dry_run  # noqa: F401
-from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
-from posttrain.rollouts.policy import Policy
-from posttrain.session.early_stopping import patience
-from posttrain.session.restarts import restarted
-from posttrain.session.result import RunResult
-from posttrain.session.samples import samples_of
-from posttrain.session.session import Session, open_session
-from posttrain.session.training import Evaluations, RunOptions, Training
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.restarts import restarted
+from posttrain.runs.result import RunResult
+from posttrain.runs.samples import samples_of
+from posttrain.runs.session import Session, open_session
+from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import pairs_of

@@ -25,6 +25,7 @@ from posttrain.bindings.feedback import Feedback, Units, feedback_for
 from posttrain.bindings.feedback_session import feedback_training
 from posttrain.bindings.lora_options import lora_of
 from posttrain.data.order import seed_for
+from posttrain.engine.policy import Policy
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
@@ -32,12 +33,11 @@ from posttrain.options.option import as_written
 from posttrain.options.training import Preferences
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
-from posttrain.rollouts.policy import Policy
-from posttrain.session import Progress
-from posttrain.session.restarts import restarted
-from posttrain.session.result import FeedbackResult, heldout_of
-from posttrain.session.session import Session, open_session
-from posttrain.session.training import RunOptions
+from posttrain.runs.progress import Progress
+from posttrain.runs.restarts import restarted
+from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.session import Session, open_session
+from posttrain.runs.training import RunOptions
 from posttrain.training.cached_reference import CachedLogprobs, remember
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for

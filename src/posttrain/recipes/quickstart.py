@@ -32,8 +32,11 @@ from posttrain.data import load_gym
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.data.tasks import dress
+from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
+from posttrain.episodes.episodes import Players, sample_groups
+from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
@@ -46,13 +49,10 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import sampled_work, with_algorithm
 from posttrain.report import Estimate, Table, write_report
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.metrics import SOLVED, rollout_metrics
-from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.memory import peak_gb
-from posttrain.session import Progress, announce
-from posttrain.session.samples import samples_of
+from posttrain.runs.progress import Progress, announce
+from posttrain.runs.samples import samples_of
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -5,7 +5,7 @@
     posttrain rl --algorithm ppo --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1
 
 The loop in `_run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. With
-`--max-staleness` coming steps are sampled while this one is trained (`rollouts/ahead.py`).
+`--max-staleness` coming steps are sampled while this one is trained (`episodes/ahead.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,20 +47,20 @@ from posttrain.bindings.heldout import (
 )
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.order import seed_for
+from posttrain.engine.policy import Policy
+from posttrain.episodes.ahead import ages_of
+from posttrain.episodes.draws import Draws
+from posttrain.episodes.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.episodes.sampler import Rolled, Rolling, Sampler
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
 from posttrain.planning.online import plan_rl as dry_run  # noqa: F401
-from posttrain.rollouts.ahead import ages_of
-from posttrain.rollouts.draws import Draws
-from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.sampler import Rolled, Rolling, Sampler
-from posttrain.session.restarts import restarted
-from posttrain.session.result import RunResult
-from posttrain.session.samples import samples_of
-from posttrain.session.session import Session, open_session
-from posttrain.session.training import Evaluations, RunOptions, Training
+from posttrain.runs.restarts import restarted
+from posttrain.runs.result import RunResult
+from posttrain.runs.samples import samples_of
+from posttrain.runs.session import Session, open_session
+from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss

@@ -25,6 +25,7 @@ from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.given import Source
 from posttrain.data.messages import tools_column, written
+from posttrain.engine.scorer import load_scorer
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
@@ -32,10 +33,9 @@ from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table
 from posttrain.report.markup import printable
 from posttrain.rewards import Weighted, apart
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.runs import jsonl
+from posttrain.runs.progress import Progress
 from posttrain.runs.run import CONFIG, SAMPLES
-from posttrain.session import Progress
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 

@@ -22,6 +22,7 @@ from posttrain.bindings.feedback import Conversation, Sides, Units, demonstratio
 from posttrain.bindings.feedback_session import feedback_training
 from posttrain.data import Example
 from posttrain.data.order import seed_for
+from posttrain.engine.policy import Policy
 from posttrain.environments.load import load_environment
 from posttrain.environments.user_methods import demonstrations_of
 from posttrain.errors import UserError
@@ -30,11 +31,10 @@ from posttrain.options.option import as_written, given
 from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
-from posttrain.rollouts.policy import Policy
-from posttrain.session.restarts import restarted
-from posttrain.session.result import RunResult
-from posttrain.session.session import Session, open_session
-from posttrain.session.training import RunOptions
+from posttrain.runs.restarts import restarted
+from posttrain.runs.result import RunResult
+from posttrain.runs.session import Session, open_session
+from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.ranks import Ranks

@@ -5,10 +5,10 @@ from typing import cast
 
 from posttrain.annotation.acquisition import WORTH, worth
 from posttrain.annotation.store.tables import Item
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import RewardError, UserError, unknown
 from posttrain.recipes.annotate.forms import Import
-from posttrain.rollouts.scorer import load_scorer
-from posttrain.session import Progress
+from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Role
 

@@ -31,15 +31,15 @@ from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.records import map_columns
+from posttrain.engine.policy import load_policy
+from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import UserError
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model
 from posttrain.recipes.annotate.active_selection import MOVED, check_choice, worths
 from posttrain.recipes.annotate.forms import Import
 from posttrain.recipes.annotate.item_rows import item_of, spoken
-from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.prompt_filter import fitting
-from posttrain.session import Progress
+from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import SavedModel, saved_model
 from posttrain.types import Request, Sampling, Task
 

@@ -20,11 +20,15 @@ from posttrain.bindings.judges import JudgeModels, judges_in, players_of, reward
 from posttrain.bindings.sampling import columns_read, refuse_dressing, refuse_unreadable
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.data.given import is_gym
+from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.environments.user_methods import tasks_of
+from posttrain.episodes.episodes import Players, none_left, opened, sample_groups
+from posttrain.episodes.metrics import lost_metrics
+from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import DataError, EpisodeError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination
@@ -32,12 +36,8 @@ from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import SAMPLES, Evaluate
 from posttrain.options.option import as_written
 from posttrain.recipes.evaluate.result import EvaluateResult, answers_of, write_page
-from posttrain.rollouts.episodes import Players, none_left, opened, sample_groups
-from posttrain.rollouts.metrics import lost_metrics
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.prompt_filter import fitting
 from posttrain.runs import RunDirectory, machine_line
-from posttrain.session import Progress, announce
+from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 

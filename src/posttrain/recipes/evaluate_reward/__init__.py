@@ -21,6 +21,7 @@ from posttrain.data.given import Source
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import pair_of, ranked_of, together
+from posttrain.engine.scorer import Scorer, load_scorer
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
 from posttrain.models.footprint import read_shape
@@ -30,9 +31,8 @@ from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
 from posttrain.recipes.evaluate_reward.report import write_page
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
-from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.runs import RunDirectory, Sample, machine_line
-from posttrain.session import Progress, announce
+from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.training.reward import sequences_of
 from posttrain.types import Preference

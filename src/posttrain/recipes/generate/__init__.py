@@ -21,14 +21,14 @@ from typing import Any
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
+from posttrain.engine.policy import Policy, load_policy
+from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import UserError, as_typed
 from posttrain.options.evaluation import Generate
 from posttrain.recipes.generate.episodes import EpisodesResult, play_episodes, prepare
 from posttrain.report.markup import printable
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.policy_seat import PolicySeat
-from posttrain.rollouts.prompt_filter import fitting
-from posttrain.session import Progress
+from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import saved_model, spoken_otherwise
 from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
 

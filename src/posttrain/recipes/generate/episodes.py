@@ -13,17 +13,17 @@ from typing import Any, cast
 from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
 from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
+from posttrain.engine.policy import Policy
 from posttrain.environments import Environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.user_methods import tasks_of
+from posttrain.episodes.episodes import Lost, Played, Players, opened, play
 from posttrain.errors import EpisodeError, UserError, as_typed, described, place_in_user_code
 from posttrain.options.evaluation import Generate
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
-from posttrain.rollouts.policy import Policy
-from posttrain.session import Progress
+from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.recipes.jobs.forms import Jobs
-from posttrain.server.http_server import address_of, bound, http_server
-from posttrain.server.jobs.processes import CommandLines
-from posttrain.server.jobs.record import EXPORT, RUN, TOML
-from posttrain.server.jobs.routes import create_jobs_app
-from posttrain.server.jobs.services import JobServices
-from posttrain.server.jobs.specification import Offered
-from posttrain.server.keys import Keys
-from posttrain.server.limits import JobLimits
+from posttrain.serving.http_server import address_of, bound, http_server
+from posttrain.serving.jobs.processes import CommandLines
+from posttrain.serving.jobs.record import EXPORT, RUN, TOML
+from posttrain.serving.jobs.routes import create_jobs_app
+from posttrain.serving.jobs.services import JobServices
+from posttrain.serving.jobs.specification import Offered
+from posttrain.serving.keys import Keys
+from posttrain.serving.limits import JobLimits
 
 LINES = CommandLines(
     program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module

@@ -39,10 +39,10 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_model.attributes import Attributes
 from posttrain.recipes.reward_model.preference import Preference
-from posttrain.session.restarts import restarted
-from posttrain.session.result import FeedbackResult, heldout_of
-from posttrain.session.session import open_session
-from posttrain.session.training import RunOptions
+from posttrain.runs.restarts import restarted
+from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.session import open_session
+from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks

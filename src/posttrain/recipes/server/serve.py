@@ -25,12 +25,12 @@ from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.recipes.server.forms import Server
-from posttrain.server.app import create_app
-from posttrain.server.base import Base
-from posttrain.server.http_server import address_of, bound, http_server
-from posttrain.server.keys import Keys
-from posttrain.server.limits import Limits
-from posttrain.server.services import Services, keys_of
+from posttrain.serving.app import create_app
+from posttrain.serving.base import Base
+from posttrain.serving.http_server import address_of, bound, http_server
+from posttrain.serving.keys import Keys
+from posttrain.serving.limits import Limits
+from posttrain.serving.services import Services, keys_of
 from posttrain.training.resolve_model import saved_model
 
 

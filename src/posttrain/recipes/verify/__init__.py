@@ -15,6 +15,7 @@ from functools import partial
 
 from posttrain import fast_paths
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
+from posttrain.engine.policy import load_policy
 from posttrain.errors import PosttrainError, UserError, as_typed
 from posttrain.options.evaluation import Verify
 from posttrain.recipes.verify.arrivals import arrivals
@@ -29,8 +30,7 @@ from posttrain.recipes.verify.ratios import first_update
 from posttrain.recipes.verify.resume import resume
 from posttrain.recipes.verify.subject import Subject
 from posttrain.recipes.verify.updates import weight_update
-from posttrain.rollouts.policy import load_policy
-from posttrain.session import Progress
+from posttrain.runs.progress import Progress
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
 

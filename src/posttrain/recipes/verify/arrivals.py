@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from posttrain.engine.engine import finish_all
+from posttrain.engine.policy import Policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.recipes.verify.bounds import GAP_MAX
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
 from posttrain.recipes.verify.subject import Subject
-from posttrain.rollouts.engine import finish_all
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Completion, Engine, Request, Sampling
 
 LONGEST = 8  # tokens of a reply

@@ -7,14 +7,14 @@ from itertools import chain
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import pack
+from posttrain.engine.policy import Policy
 from posttrain.environments.env import Environment, Seat
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.errors import TemplateError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.masks import sequences
 from posttrain.recipes.verify.subject import ALTERNATING, Dialogue, Recording, Subject, batch_of, longest
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Group, Message, Outcome, Request, Sampling, Task
 

@@ -4,14 +4,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from posttrain.engine.engine import BatchEngine
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.errors import PosttrainError, RewardError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Subject
 from posttrain.rewards import Weighted, from_function
-from posttrain.rollouts.engine import BatchEngine
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Completion, Engine, Request, Sampling
 
 HANG_S = 5.0

@@ -7,10 +7,10 @@ from itertools import groupby
 
 from posttrain.data.chat import ChatFormat, TrainingIds
 from posttrain.data.packing import PackedRow, pack
+from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import TemplateError, UserError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Recording, Subject, batch_of, longest
-from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Message, Request, ToolCall
 

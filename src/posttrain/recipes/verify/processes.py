@@ -5,12 +5,12 @@ from typing import Any, cast
 
 from posttrain.bindings.backend import online_backend, trained_policy
 from posttrain.bindings.cluster_options import ClusterOptions
+from posttrain.engine.policy import Policy
 from posttrain.options.online import OnlineOptions
 from posttrain.recipes.verify.bounds import GAP_MAX, PROCESSES
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
 from posttrain.recipes.verify.subject import ALGORITHM, Subject, batch_of
-from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import TokenLoss, Tokens
 from posttrain.algorithms.grpo import GRPO
+from posttrain.engine.policy import Policy
 from posttrain.recipes.verify.bounds import GAP_MAX, GAP_MEAN
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
 from posttrain.recipes.verify.subject import Gradients, Subject, batch_of, longest
-from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.policy import PolicyLoss

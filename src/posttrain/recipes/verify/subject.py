@@ -8,13 +8,13 @@ from itertools import count
 import torch
 
 from posttrain.algorithms.grpo import GRPO
+from posttrain.engine.engine import BatchEngine
+from posttrain.engine.policy import Policy
 from posttrain.environments.env import Environment, Seat
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.models.language_model import LanguageModel
 from posttrain.rewards import Weighted
-from posttrain.rollouts.engine import BatchEngine
-from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch

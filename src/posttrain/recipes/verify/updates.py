@@ -6,6 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from posttrain.engine.policy import Policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import UserError, as_typed
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import add_lora
@@ -14,8 +16,6 @@ from posttrain.recipes.verify.bounds import GAP_MAX, LOGPROB, MOVED, SMALL_STEPS
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.logprobs import packed_logprobs
 from posttrain.recipes.verify.subject import Subject, batch_of, longest
-from posttrain.rollouts.policy import Policy
-from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -1,0 +1,1 @@
+"""The engines: requests in, completions out."""

@@ -1,0 +1,33 @@
+"""A scripted engine, for tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from posttrain.engine.engine import BatchEngine
+from posttrain.types import Completion, Request, StopReason
+
+
+@dataclass
+class ScriptedEngine(BatchEngine):
+    """Answers each request with token ids of `script`, with a constant logprob, and records the requests.
+
+    A script longer than `max_new_tokens` is cut there, as a model would be.
+    """
+
+    script: Callable[[Request], Sequence[int]]
+    stop_ids: frozenset[int]
+    logprob: float = -1.0
+    asked: list[list[Request]] = field(default_factory=list[list[Request]])
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One scripted completion per request."""
+        self.asked.append(list(requests))
+        completions = [self._complete(request) for request in requests]
+        if on_tokens is not None:
+            on_tokens(sum(len(c.token_ids) for c in completions))
+        return completions
+
+    def _complete(self, request: Request) -> Completion:
+        tokens = tuple(self.script(request))[: request.sampling.max_new_tokens]
+        reason = StopReason.STOP if tokens[-1] in self.stop_ids else StopReason.LENGTH
+        return Completion(tokens, (self.logprob,) * len(tokens), reason)

@@ -1,0 +1,1 @@
+"""Episodes: seats, sampling of groups, scoring."""

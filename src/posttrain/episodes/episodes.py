@@ -1,0 +1,441 @@
+"""Concurrent episodes: a coroutine each, with turns sampled by one engine.
+
+An environment exchanges text with its seats; `PolicySeat` converts it to tokens. A failed episode does not affect
+others: it is retried with the same seed if the error may be transient, and is lost otherwise.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeVar
+
+from posttrain.background import all_of, loop_of
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import seed_for
+from posttrain.engine.async_engine import LOOP, AsyncEngine, Schedule
+from posttrain.engine.chat_models import PolicyChat
+from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
+from posttrain.environments.user_methods import calling, outcome_of
+from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes.step_rewards import step_rewards
+from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_in_user_code
+from posttrain.types import (
+    Completion,
+    Engine,
+    Episode,
+    EpisodeGroup,
+    Group,
+    Message,
+    Outcome,
+    Reply,
+    Request,
+    Row,
+    Sampling,
+    SeatScores,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+T = TypeVar("T")
+OnTokens = Callable[[int], None]
+CLOSING_S = 30.0  # that an environment may take to close
+RETRIES = 2  # of an episode whose failure may pass
+_PASSES = ("TransportError", "APIConnectionError", "RateLimitError", "InternalServerError")  # of HTTP libraries
+_UNBOUNDED = 2**31
+COMPLETIONS = "the number of completions of a prompt"
+
+
+@dataclass(frozen=True)
+class Players:
+    """The players of an environment's seats, and their sampling settings.
+
+    Attributes:
+        engine: samples for the seats that the policy takes.
+        chat: its messages as tokens.
+        sampling: of each turn.
+        others: by seat name, factories of other players, called for each episode with its seed; not trained.
+        max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
+        schedule: as in `AsyncEngine`; None: what the environment asks for.
+        pipelined: `sample_groups` plays continuously, and scores each group while others are sampled; rewards cannot
+            ask the policy then.
+        max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
+        on_tokens: called with the number of newly sampled tokens.
+        on_lost: called with each episode that failed permanently.
+        policy_chat: the policy as a chat model, for rewards that use it as a judge.
+    """
+
+    engine: Engine
+    chat: ChatFormat
+    sampling: Sampling
+    others: Mapping[str, Callable[[int], Seat]] = field(default_factory=dict[str, Callable[[int], Seat]])
+    max_tokens: int | None = None
+    schedule: Schedule | None = None
+    pipelined: bool = False
+    max_lost: float = 0.1
+    on_tokens: OnTokens | None = None
+    on_lost: "Callable[[Lost], None] | None" = None
+    policy_chat: PolicyChat | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode in words, and the tokens of each trained seat that said something."""
+
+    episode: Episode
+    trajectories: Mapping[str, Trajectory]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An episode that failed."""
+
+    error: Exception
+
+    @property
+    def cause(self) -> str:
+        """Metric name of the failure: the type of the error."""
+        return type(self.error).__name__
+
+
+@contextlib.contextmanager
+def opened(environment: Environment) -> Iterator[None]:
+    """Have an environment open while the block runs, in the event loop in which it plays."""
+    loop = loop_of(LOOP)
+    with calling(environment, "open"):
+        asyncio.run_coroutine_threadsafe(environment.open(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(environment.close(), loop_of(LOOP)).result(CLOSING_S)
+
+
+def play(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    seeds: Sequence[int],
+    openings: Sequence[tuple[int, ...]] | None = None,
+) -> list[Played | Lost]:
+    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i.
+
+    `openings[i]` is how the first answer of episode i begins: these tokens are given, and it is continued from there.
+
+    Raises:
+        PosttrainError: what an environment, a seat or the engine raises of these ends all episodes. Anything else that
+            an environment raises ends its own episode.
+        EpisodeError: too many episodes failed.
+    """
+    given = [()] * len(tasks) if openings is None else openings
+    asks = asks_of(environment, players)
+    found = asks.run(_play_all(environment, tasks, asks, players, seeds, given))
+    _count_losses(found, players)
+    return found
+
+
+def _count_losses(found: Sequence[Played | Lost], players: Players) -> None:
+    lost = _lost(found)
+    refuse_losses(lost, len(found), players.max_lost)
+    if players.on_lost is not None:
+        for each in lost:
+            players.on_lost(each)
+
+
+def refuse_losses(lost: Sequence[Lost], episodes: int, share: float) -> None:
+    """Raise `EpisodeError` if more than this share of the episodes failed."""
+    if len(lost) > share * episodes:
+        raise EpisodeError(_too_many(lost, episodes, share)) from lost[0].error
+
+
+def asks_of(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
+    """Where the episodes of an environment ask for their turns."""
+    played = environment.environment
+    schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
+    if players.pipelined:  # in lockstep, episodes that have ended would wait for all others
+        schedule = "continuous"
+    return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
+
+
+def none_left(lost: Mapping[str, int]) -> str:
+    """The error message if no episode is left: the number of failed episodes, by error type."""
+    causes = ", ".join(f"{n} {cause}" for cause, n in sorted(lost.items()))
+    return f"{sum(lost.values())} episodes failed ({causes}), so that no task has enough of them left to be compared"
+
+
+def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
+    causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
+    return (
+        f"{len(lost)} of {episodes} episodes failed ({causes}), more than `max_lost` {share:g}; the first: "
+        f"{described(lost[0].error)}{place_in_user_code(lost[0].error)}"
+    )
+
+
+async def _play_all(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    asks: AsyncEngine,
+    players: Players,
+    seeds: Sequence[int],
+    openings: Sequence[tuple[int, ...]],
+) -> list[Played | Lost]:
+    async def play_one(number: int) -> Played | Lost:
+        error: Exception = UserError("not played")
+        try:
+            for _ in range(1 + RETRIES):
+                table = _Table(environment.environment, players, asks, number, seeds[number], openings[number])
+                try:
+                    return await table.play(tasks[number])
+                except PosttrainError:
+                    raise
+                except Exception as found:
+                    error = found
+                    if not _may_pass(found):
+                        break
+            return Lost(error)
+        finally:
+            asks.leave()
+
+    asks.enter(len(tasks))
+    return await all_of(play_one(number) for number in range(len(tasks)))
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether an error is of the kind that another try may not meet: a connection, a time limit."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or not kinds.isdisjoint(_PASSES)
+
+
+@dataclass
+class _Table:
+    """One attempt at an episode: its seats, and their messages in order."""
+
+    environment: Environment
+    players: Players
+    asks: AsyncEngine
+    number: int
+    seed: int
+    opening: tuple[int, ...]
+    seats: dict[str, "_Heard"] = field(default_factory=dict[str, "_Heard"])
+    transcript: list[tuple[str, Message]] = field(default_factory=list[tuple[str, Message]])
+
+    async def play(self, task: Task) -> Played:
+        """The episode; its trained seats have said something."""
+        self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
+        outcome = await outcome_of(self.environment, task, self.seats, seed_for(self.seed, "environment"))
+        self._check(outcome)
+        trained = [self.seats[name] for name in trained_seats(self.environment) if name not in self.players.others]
+        turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
+        if not turns:
+            names = ", ".join(heard.name for heard in trained)
+            raise ValueError(f"{type(self.environment).__name__} ended an episode in which {names} said nothing")
+        first = trained[0]
+        episode = Episode(
+            task,
+            tuple(first.view),
+            first.stop_reason,
+            (*self.opening, *_after_prompt(first.sampled)),
+            outcome,
+            {name: tuple(heard.view) for name, heard in self.seats.items()},
+            tuple(self.transcript),
+            {name: tuple(turn.text for turn in sampled) for name, sampled in turns.items()},
+        )
+        return Played(episode, {name: Trajectory(sampled) for name, sampled in turns.items()})
+
+    def _seat(self, place: int, name: str) -> "_Heard":
+        seed, players = seed_for(self.seed, name), self.players
+        if name in players.others:
+            return _Heard(name, players.others[name](seed), self.transcript)
+
+        async def ask(request: Request, turn: int) -> Completion:
+            return await self.asks.submit(request, (self.number, place, turn))
+
+        seat = PolicySeat(
+            ask,
+            players.chat,
+            players.sampling,
+            seed,
+            room=players.max_tokens or _UNBOUNDED,
+            max_turns=self.environment.max_turns,
+            opening=self.opening if place == 0 else (),
+        )
+        return _Heard(name, seat, self.transcript)
+
+    def _check(self, outcome: Outcome) -> None:
+        heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
+        if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
+            raise ValueError(
+                f"{type(self.environment).__name__}.play says what {', '.join(outcome.rewards)} earned, and not what "
+                f"{missing[0]} did, which is trained"
+            )
+
+
+@dataclass
+class _Heard:
+    """A seat, with its conversation."""
+
+    name: str
+    seat: Seat
+    transcript: list[tuple[str, Message]]
+    view: list[Message] = field(default_factory=list[Message])
+    stop_reason: StopReason = StopReason.STOP
+
+    @property
+    def sampled(self) -> tuple[Turn, ...]:
+        """The turns that the policy sampled here."""
+        return tuple(self.seat.turns) if isinstance(self.seat, PolicySeat) else ()
+
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+        if wrong := [each for each in messages if not isinstance(each, Message)]:
+            raise TypeError(f"turn of seat '{self.name}' got {wrong[0]!r}; expected a list of posttrain.types.Message")
+        reply = await self.seat.turn(messages, tools)
+        self.view += [*messages, reply.message]
+        self.transcript.append((self.name, reply.message))
+        self.stop_reason = reply.stop_reason
+        return reply
+
+
+def _after_prompt(turns: Sequence[Turn]) -> Iterator[int]:
+    """All tokens after the prompt, shown and sampled; where a branch begins, what was sampled alone."""
+    for number, turn in enumerate(turns):
+        if number and not turn.restarts:
+            yield from turn.context_ids
+        yield from turn.token_ids
+
+
+def score(
+    environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
+) -> list[Group]:
+    """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
+    return run_with(asks_of(environment, players), players, _scored(environment, tasks, played, players))
+
+
+def run_with(asks: AsyncEngine, players: Players, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that scores episodes; the policy may be a judge in it."""
+    with players.policy_chat.answered_by(asks) if players.policy_chat else contextlib.nullcontext():
+        return asks.run(coroutine)
+
+
+async def _scored(
+    environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
+) -> list[Group]:
+    groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
+    scores = await environment.reward.score_parts(groups)
+    if list(map(len, scores)) != [len(of) for of in played]:
+        raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
+    return [_group(environment, players.chat, *each) for each in zip(tasks, played, scores, strict=True)]
+
+
+def _group(
+    environment: ScoredEnvironment,
+    chat: ChatFormat,
+    task: Task,
+    played: Sequence[Played],
+    scores: Sequence[Mapping[str, SeatScores]],
+) -> Group:
+    """One row for each trained seat of each episode."""
+    rows: list[Row] = []
+    for number, (each, by_reward) in enumerate(zip(played, scores, strict=True)):
+        for seat, trajectory in each.trajectories.items():
+            own = of_seat(by_reward, seat)
+            row = Row(
+                trajectory=trajectory,
+                episode=number,
+                seat=seat,
+                scores=own,
+                reward=environment.reward.total(own),
+                metrics=each.episode.outcome.metrics,
+                conversation=each.episode.views[seat],
+                step_rewards=step_rewards(trajectory, environment.reward.spans(own), chat),
+            )
+            rows.append(row)
+    return Group(task=task, rows=tuple(rows))
+
+
+def sample_groups(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    *,
+    completions_per_prompt: int,
+    seed: int,
+    min_group: int = 1,
+) -> list[Group]:
+    """G scored episodes of each task, or fewer where some failed; without those of which fewer than `min_group` remain.
+
+    Sampling depends only on `seed`, the task's index and the episode's.
+
+    Raises:
+        UserError: the rewards compare more than G episodes of a task.
+        EpisodeError: too many episodes failed.
+    """
+    need_group(environment, completions_per_prompt, COMPLETIONS)
+    seeds = [[seed_for(seed, "completion", p, g) for g in range(completions_per_prompt)] for p in range(len(tasks))]
+    least = max(min_group, environment.reward.min_group)
+    if players.pipelined:
+        return _pipelined(environment, tasks, players, seeds, least)
+    each = [task for task in tasks for _ in range(completions_per_prompt)]
+    found = play(environment, each, players, [*chain(*seeds)])
+    by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
+    kept = [(task, of) for task, of in zip(tasks, map(_whole, by_task), strict=True) if len(of) >= least]
+    return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
+
+
+def _whole(found: Iterable[Played | Lost]) -> list[Played]:
+    return [each for each in found if isinstance(each, Played)]
+
+
+def _lost(found: Iterable[Played | Lost]) -> list[Lost]:
+    return [each for each in found if isinstance(each, Lost)]
+
+
+def _pipelined(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    seeds: Sequence[Sequence[int]],
+    least: int,
+) -> list[Group]:
+    """As `sample_groups`; each group is scored as soon as its episodes have ended, several at once."""
+    asks = asks_of(environment, players)
+    found: dict[int, list[Played | Lost]] = {}
+    groups: dict[int, Group] = {}
+
+    async def play_and_score(number: int) -> None:
+        mine = seeds[number]
+        found[number] = await _play_all(environment, [tasks[number]] * len(mine), asks, players, mine, [()] * len(mine))
+        refuse_losses(_lost(chain(*found.values())), sum(map(len, seeds)), players.max_lost)  # verdicts may be paid for
+        whole = _whole(found[number])
+        if len(whole) >= least:
+            (groups[number],) = await _scored(environment, [tasks[number]], [whole], players)
+
+    asks.run(all_of(map(play_and_score, range(len(tasks)))))
+    _count_losses([each for _, of in sorted(found.items()) for each in of], players)
+    return [group for _, group in sorted(groups.items())]
+
+
+async def sample_group(
+    environment: ScoredEnvironment,
+    task: Task,
+    players: Players,
+    asks: AsyncEngine,
+    *,
+    completions: int,
+    seed: int,
+    min_group: int = 1,
+) -> tuple[Group | None, list[Lost]]:
+    """G scored episodes of one task, for a coroutine of `run_with`, and those that failed; None where too few remain.
+
+    How many may fail is for the caller to say.
+    """
+    seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
+    found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
+    whole, lost = _whole(found), _lost(found)
+    if len(whole) < max(min_group, environment.reward.min_group):
+        return None, lost
+    (group,) = await _scored(environment, [task], [whole], players)
+    return group, lost

@@ -1,1 +1,0 @@
-"""Rollouts: inference engines, and the driver of concurrent episodes."""

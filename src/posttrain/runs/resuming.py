@@ -1,0 +1,94 @@
+"""How a run is resumed: its directory and its last checkpoint."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import UserError
+from posttrain.runs import RunDirectory, config_file, read_run
+from posttrain.runs.inputs import InputsChanged, options_named, refuse_changes
+from posttrain.runs.training import Training
+from posttrain.training import checkpoint
+
+MOVED = ("offload_optimizer",)
+"""Options that say where numbers are kept: a run may be resumed with others."""
+
+OWED = "evaluation_owed"
+"""In the state of a checkpoint: the row of its step, which is not written, since an evaluation is due."""
+
+
+def resumed(
+    run: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    training: Training,
+    environment: Mapping[str, Any],
+    accept_changes: Sequence[str],
+) -> RunDirectory:
+    """The directory of a resumed run; options that name files are compared by file contents.
+
+    Raises:
+        UserError: the run cannot be resumed with these options. Nothing of it has changed then.
+        InputsChanged: as in `open_session`.
+    """
+    found = read_run(run)
+    done = found.metrics[-1]["step"] if found.metrics else 0
+    if training.steps < done:
+        asked = f"`{training.counted}`"
+        raise UserError(f"{run} has {done} steps, more than {asked} {training.steps}; pass {asked} {done} or more")
+    starts = found.environment
+    last: Mapping[str, Any] = [starts, *starts.get("resumed", [])][-1]
+    before: Mapping[str, str] = last.get("inputs", {})
+    now: Mapping[str, str] = environment["inputs"]
+    accepts = options_named(accept_changes, settings)
+    changed = refuse_changes(before, now, accepts) if before else []
+    by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
+    may_differ = (*training.may_differ, *MOVED, *by_digest)
+    alike = not config_file.differences(found.config, settings, ignore=may_differ)  # else that is the reason
+    if before and alike and not accepts and _read_otherwise(last, environment):
+        raise InputsChanged(
+            ["dataset"],
+            "the rows of `dataset` are read differently since the run started: their tokens or their loss mask changed",
+        )
+    accepted = {"accepted": changed} if changed else {}
+    return RunDirectory.resume(
+        run,
+        settings,
+        command=command,
+        may_differ=may_differ,
+        environment={**environment, **accepted},
+    )
+
+
+def _read_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether rows mean something else now; of a run that kept no digest of them, whether some may."""
+    return before["rows"] != now.get("rows") if "rows" in before else bool(now.get("given"))
+
+
+def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
+    """A resumed run, as it was at its last whole checkpoint, and the messages to the user."""
+    found = checkpoint.latest(directory.checkpoints)
+    if found is None:
+        _refuse_lost_checkpoints(directory, training)
+        directory.rewind(-1)
+        return None, ("the run has no checkpoint yet, and starts from its first step",)
+    training.trained.restore(found.path)
+    directory.rewind(found.step - (OWED in found.state))
+    notes = [f"changed options: {'; '.join(directory.changes)}"] if directory.changes else []
+    notes += [f"skipped damaged checkpoint: {line}; resuming from step {found.step}" for line in found.skipped]
+    notes += training.rate.changed(directory.before.get("steps"), found.step)
+    if found.step >= training.steps and OWED not in found.state:
+        notes.append(f"the run has all its steps, {found.step}; pass a larger `{training.counted}` to train further")
+    return found, tuple(notes)
+
+
+def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
+    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
+    rows = directory.read().metrics
+    step = rows[-1]["step"] if rows else 0
+    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
+    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
+        raise UserError(
+            f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a new run"
+        )

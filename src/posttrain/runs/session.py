@@ -1,0 +1,358 @@
+"""Training sessions, from run directory to report. The loop itself stays in the recipe.
+
+    with open_session("sft", settings, Training(steps=..., trained=..., rate=..., ...), **where) as session:
+        session.evaluate(examine)                     # before the first step, where the recipe has something held out
+        for step in session.steps():                  # resume, signals, early stopping
+            with session.update(examples):
+                metrics = learner.forward_backward(batch, loss) | learner.optim_step({POLICY: session.lr})
+            session.finish_step(metrics)              # log, progress, checkpoint when due
+            session.evaluate(examine)                 # when due
+    return Result(session.directory.path, session.step, session.interrupted, ...)
+
+Failures: before the first update of a step nothing is lost, since the state after the last finished step is saved
+from memory; after it, the last checkpoint remains. A failed or interrupted evaluation loses no update: its step
+is saved, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once; an update that has
+begun is finished.
+"""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from posttrain.data.packing import Example
+from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError
+from posttrain.report import write_report
+from posttrain.runs import RunDirectory, Sample, machine_line
+from posttrain.runs.callback import call
+from posttrain.runs.cost import overlapped_cost, rollout_cost, step_cost
+from posttrain.runs.failure import going_on, kept_batch
+from posttrain.runs.inputs import digests_in, judges_by_option, keep_code
+from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
+from posttrain.runs.jsonl import naming
+from posttrain.runs.progress import Phase, Progress, announce
+from posttrain.runs.resuming import OWED, gone_back, resumed
+from posttrain.runs.samples import samples_of
+from posttrain.runs.timeline import Span
+from posttrain.runs.timeline import append as append_spans
+from posttrain.runs.trackers import Tracking, open_trackers
+from posttrain.runs.trackers.tracker import Sender
+from posttrain.runs.training import Training
+from posttrain.training import checkpoint
+from posttrain.types import Group
+
+
+@dataclass
+class _Finished:
+    """A step whose row is not written yet."""
+
+    metrics: dict[str, float]
+    samples: list[Sample]
+    state: dict[str, Any]
+
+
+class Session:
+    """An open run; made by `open_session`."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        progress: Progress,
+        stop: StopRequest,
+        training: Training,
+        found: checkpoint.Checkpoint | None,
+        callbacks: Sequence[object],
+    ) -> None:
+        """See `open_session`; `found` is the checkpoint that the run resumes from."""
+        self.directory, self.progress, self.total = directory, progress, training.steps
+        self.step = found.step if found else 0
+        self.state: dict[str, Any] = dict(found.state) if found else {}
+        self.finished = ""
+        self.trackers: Sequence[Sender] = ()
+        self._callbacks = callbacks
+        self._stop, self._trained, self._rate = stop, training.trained, training.rate
+        self._evaluations, self._headline = training.evaluations, training.headline
+        self._overlapped, self._others = training.overlapped, training.spans
+        self._save_every, self._keep_last = training.save_every, training.keep_last
+        self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
+        self._score = found.score if found else None
+        self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
+        owed = self.state.pop(OWED, None)
+        self._waiting = _Finished(owed["metrics"], [Sample(**s) for s in owed["samples"]], self.state) if owed else None
+        self._due = self._waiting is not None or (training.evaluations.first and self.step == 0)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the current step."""
+        return self._rate(self.step)
+
+    @property
+    def updating(self) -> bool:
+        """Whether an update has begun, and its step is not finished."""
+        return self._updating
+
+    @property
+    def interrupted(self) -> str:
+        """The signal that ended the run before its last step or evaluation; "" if none did."""
+        return self._stop.cause if self._due or (self.step < self.total and not self.finished) else ""
+
+    def log_heldout(self, groups: Sequence[Group]) -> None:
+        """Write one answer to each held-out task, as they are at this step."""
+        self.directory.log_heldout(self.step, samples_of(groups, per_group=1))
+
+    @property
+    def ended(self) -> tuple[Path, int, str]:
+        """Where the run is, its steps, and what interrupted it: what a `RunResult` begins with."""
+        return self.directory.path, self.step, self.interrupted
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics that have been written, a row a step."""
+        return self.directory.read().metrics
+
+    def stop(self, why: str) -> None:
+        """End the run, as a finished one, after the current step."""
+        self.finished = why or "requested by a callback"
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
+        if self.step:
+            self.finished = self.finished or self._evaluations.finished(self.rows)
+        while self.step < self.total and not self._stop.requested and not self.finished:
+            self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
+            yield self.step
+        if self.finished and self.step < self.total:
+            self.progress.say(f"stopped after step {self.step}: {self.finished}")
+
+    @contextlib.contextmanager
+    def rollout(self) -> Iterator[Phase]:
+        """Sampling and scoring of a step: a signal ends it at once."""
+        with self.progress.phase("rollout") as self._phase, self._stop.cancellable():
+            yield self._phase
+        self._sampled = time.perf_counter()
+
+    @contextlib.contextmanager
+    def update(self, examples: Sequence[Example]) -> Iterator[None]:
+        """The updates of a step, on these examples, which are kept in the run if one fails."""
+        self._tokens, self._updating = sum(len(example.continuation) for example in examples), True
+        with (
+            self.progress.phase("update"),
+            self._spent("training"),
+            kept_batch(self.step + 1, examples, self.directory.path, self.directory.checkpoints),
+        ):
+            yield
+
+    def until_stopped(self, work: Callable[[], None]) -> None:
+        """Do what a signal may end at once: it changes no weights, and writes nothing."""
+        with self._stop.cancellable():
+            work()
+
+    def finish_step(
+        self,
+        metrics: Mapping[str, float],
+        samples: Iterable[Sample] = (),
+        *,
+        state: Mapping[str, Any] | None = None,
+        tokens: float | None = None,
+    ) -> None:
+        """Take note of a step: its row, its samples, progress, and a checkpoint when one is due.
+
+        Args:
+            metrics: of the step; its learning rate, time and memory are added.
+            samples: completions to show.
+            state: what the recipe needs to go on from here, as JSON.
+            tokens: that were trained on, for tokens per second; unless given, those of `update`.
+        """
+        if self._overlapped:
+            cost = overlapped_cost(self._began, self._sampled, metrics["tokens"])
+        elif self._sampled:
+            cost = rollout_cost(self._began, self._sampled, self._phase.tokens)
+        else:
+            cost = step_cost(self._began, self._tokens if tokens is None else tokens)
+        self.state, self._updating = dict(state or {}), False
+        self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
+        self.step += 1
+        when, last = self._evaluations, self.step == self.total
+        self._due = bool(when.every and self.step % when.every == 0) or (when.last and last)
+        if not self._due:
+            self._write({})
+
+    def evaluate(self, examine: Callable[[], Mapping[str, float]]) -> None:
+        """Where an evaluation is due, add what `examine` finds to the row of the step that was finished last."""
+        if not self._due:
+            return
+        with self.progress.phase("evaluation"), self._spent("evaluation"), self._stop.cancellable():
+            found = examine()
+        self._due = False
+        if self._waiting is None:  # before the first step
+            self._log(0, found)
+            call(self._callbacks, "on_evaluation", self, 0, found)
+            return
+        self._write(found)
+        call(self._callbacks, "on_evaluation", self, self.step, found)
+        self.finished = self.finished or self._evaluations.finished(self.rows)
+
+    def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
+        """Write the row of the last step, and a checkpoint if one is due."""
+        assert self._waiting is not None
+        step, done, self._waiting = self.step, self._waiting, None
+        metrics = {**done.metrics, **evaluation}
+        self._log(step, metrics)
+        self.directory.log_samples(step, done.samples)
+        score = self._evaluations.score(metrics) if evaluation else None
+        self._written, self._score = step, score if score is not None and math.isfinite(score) else None
+        self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
+        if owed:
+            self._save({OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
+        elif step % self._save_every == 0 or evaluation:
+            self._save()
+        call(self._callbacks, "on_step", self, step, metrics)
+
+    @contextlib.contextmanager
+    def _spent(self, work: str) -> Iterator[None]:
+        """Put this work of the trainers into the timeline of a run of several processes."""
+        began = time.time()
+        try:
+            yield
+        finally:
+            if self._others is not None:
+                spans = [*self._others(), Span("trainers", work, began, time.time())]
+                with contextlib.suppress(OSError):  # such as a full disk: the work says so itself
+                    append_spans(self.directory.path, spans)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.directory.log_metrics(step, metrics)
+        for tracker in self.trackers:
+            tracker.log(step, metrics)
+
+    def _save(self, more: Mapping[str, Any] | None = None) -> None:
+        self._tried = self.step
+        with self._spent("checkpoint"):
+            folder = checkpoint.save(
+                self.directory.checkpoints,
+                self.step,
+                self._trained.save,
+                {**self.state, **(more or {})},
+                keep_last=self._keep_last,
+                score=self._score,
+            )
+        self.saved = self.step
+        call(self._callbacks, "on_checkpoint", self, self.step, folder)
+
+    def keep(self) -> None:
+        """Save the state after the last finished step, unless that was tried, or an update has begun since."""
+        if self._updating:
+            return
+        if self._waiting is not None:
+            self._write({}, owed=True)
+        elif self._tried < self.step == self._written:
+            self._save()
+
+
+@contextlib.contextmanager
+def open_session(
+    command: str,
+    settings: Mapping[str, Any],
+    training: Training,
+    *,
+    output: Path | None = None,
+    resume: Path | None = None,
+    quiet: bool = False,
+    accept_changes: Sequence[str] = (),
+    tracking: Tracking | None = None,
+    callbacks: Sequence[object] = (),
+    given: Mapping[str, str] = MappingProxyType({}),
+    learner: object = None,
+) -> Iterator[Session]:
+    """Open a run's directory, new or resumed, and close it with its report.
+
+    Args:
+        command: which one runs, such as `sft`.
+        settings: all of its options.
+        training: what the run does.
+        output: where a new run goes.
+        resume: the run to continue, if it is none.
+        quiet: whether to show no progress.
+        accept_changes: options whose files, data or models may be others than those that the run began with.
+        tracking: trackers besides TensorBoard; None for those that a resumed run had.
+        callbacks: called at the events of the run, see `runs/callback.py`.
+        given: what is kept of options that Python gave an object.
+        learner: what was handed in to train, if it was: the recipe uses it.
+
+    Raises:
+        UserError: the directory cannot be used, or its checkpoints are gone.
+        InputsChanged: files that the options name are others than when the run began, and that is not accepted.
+        CheckpointError: no checkpoint of the run is whole.
+    """
+    settings = {**settings, **given}
+    environment = _with_inputs(settings, training.environment)
+    if resume is None:
+        directory = RunDirectory.create(output, command, settings, environment=environment)
+    else:
+        with going_on(resume):
+            directory = resumed(resume, command, settings, training, environment, accept_changes)
+    keep_code(settings, directory.path)
+    announce(machine_line(directory.environment), quiet=quiet)
+    training.prepare()
+    with going_on(directory.path):
+        found, notes = (None, ()) if resume is None else gone_back(directory, training)
+    start = found.step if found else 0
+    with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
+        session = Session(directory, progress, stop, training, found, callbacks)
+        for note in (*training.notes, *notes):
+            progress.say(note)
+        trackers = open_trackers(tracking, directory.path, settings, progress.say)
+        with _tracked(session, trackers), _saved_on_failure(session):
+            call(callbacks, "on_run_start", session)
+            with contextlib.suppress(Stopped):
+                yield session
+            session.keep()
+            call(callbacks, "on_run_end", session)
+    with _saved_on_failure(session), naming(directory.report):
+        write_report(directory.read())
+
+
+def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Record of a run's inputs: digests, the working directory of relative paths, and models by full path."""
+    began = str(environment.get("model", ""))
+    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
+    where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
+    return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
+
+
+@contextlib.contextmanager
+def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
+    """Send the session's rows to trackers, and tell them how it ended."""
+    session.trackers = trackers
+    status = "failed"
+    try:
+        yield
+        status = "interrupted" if session.interrupted else "finished"
+    finally:
+        for tracker in trackers:
+            tracker.finish(status)
+
+
+@contextlib.contextmanager
+def _saved_on_failure(session: Session) -> Iterator[None]:
+    """Leave the last finished step as a checkpoint when the run fails."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
+            session.keep()
+            if isinstance(error, CheckpointError) and (found := checkpoint.latest(session.directory.checkpoints)):
+                session.saved = found.step  # its own, where only older ones could not be dropped
+        run = session.directory.path
+        if isinstance(error, ProcessLost):
+            error.run, error.step = run, session.saved
+        if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
+            error.add_note(f"step {session.saved} is saved in {run}, `resume` continues from there")
+        elif isinstance(error, OSError):
+            error.add_note(f"{run} has no checkpoint yet, `resume={run}` starts it from the first step")
+        raise

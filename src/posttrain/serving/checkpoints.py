@@ -1,0 +1,153 @@
+"""Named checkpoints: `tinker://MODEL/weights/NAME` and `tinker://MODEL/sampler_weights/NAME`.
+
+Each is a folder of the model's, written whole or not at all, with checksums, and never unpickled
+(`training/checkpoint.py`). A model's folder is named after its id.
+"""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from posttrain.errors import CheckpointError, UserError
+from posttrain.serving.files import checked_name
+from posttrain.training import checkpoint
+
+Kind = Literal["weights", "sampler_weights"]
+KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
+
+STEP = "step-000000"  # the folder of each in its own: they are not numbered
+_SCHEME = "tinker://"
+_MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
+
+
+class NotSaved(Exception):
+    """A checkpoint that could not be written, such as on a full disk: no mistake of the client's."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a checkpoint is."""
+
+    model_id: str
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.model_id}/{self.kind}/{self.name}"
+
+    @classmethod
+    def of(cls, text: str) -> "Address":
+        """Read an address; raises `UserError` for what is none."""
+        parts = text.removeprefix(_SCHEME).split("/")
+        if not text.startswith(_SCHEME) or len(parts) != 3 or parts[1] not in KINDS:
+            raise UserError(
+                f"a checkpoint is {_SCHEME}MODEL/weights/NAME or .../sampler_weights/NAME; got '{text[:200]}'"
+            )
+        kind: Kind = "weights" if parts[1] == "weights" else "sampler_weights"
+        return cls(checked_model(parts[0]), kind, checked_name(parts[2], "a checkpoint"))
+
+    def folder(self, models: Path) -> Path:
+        """Its folder among those of all models."""
+        return models / folder_name(self.model_id) / self.kind / self.name
+
+
+def checked_model(model_id: str) -> str:
+    """A model's id; raises `UserError` for what is none."""
+    if not _MODEL.fullmatch(model_id):
+        raise UserError(f"there is no model '{model_id[:80]}'")
+    return model_id
+
+
+def folder_name(model_id: str) -> str:
+    """The name of a model's folder."""
+    return model_id.replace(":", ".")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read and whose checksums are right."""
+
+    folder: Path
+    about: dict[str, Any]
+
+
+def save(
+    root: Path, write: Callable[[Path], None], about: dict[str, Any], *, ttl_seconds: int | None, overwrite: bool
+) -> None:
+    """Save a checkpoint, unless the same request has saved it before.
+
+    A server that is killed after a save and before it has kept the result does the request again. Requests are told
+    apart by `about["request"]`.
+
+    Raises:
+        UserError: there is one of this name, of another request.
+        NotSaved: it could not be written.
+    """
+    if not overwrite and (found := read(root)) is not None:
+        if "request" in about and found.about.get("request") == about["request"]:
+            return
+        raise UserError(f"there is a checkpoint '{root.name}' already; give another name, or overwrite it")
+    if ttl_seconds is not None and ttl_seconds <= 0:
+        raise UserError(f"ttl_seconds must be above 0; got {ttl_seconds}")
+    expires = None if ttl_seconds is None else time.time() + ttl_seconds
+    try:
+        checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+    except CheckpointError as error:
+        raise NotSaved(str(error)) from error
+
+
+def read(root: Path) -> Saved | None:
+    """The checkpoint in a folder; None if there is none, or it has expired.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    found = checkpoint.latest(root)
+    return None if found is None or _expired(found.state) else Saved(found.path, found.state)
+
+
+def delete(root: Path) -> None:
+    """Delete a checkpoint; raises `UserError` if there is none. What is being saved in its place stays."""
+    if not (found := _folders(root)):
+        raise UserError(f"there is no checkpoint '{root.name}'")
+    for folder in found:
+        shutil.rmtree(folder)
+
+
+def names(model: Path, kind: Kind) -> list[str]:
+    """The names of a model's checkpoints, without those that have expired.
+
+    Deletes nothing, for it is called in other threads than the one that saves.
+    """
+    return [root.name for root in sorted((model / kind).glob("*")) if not _gone(root)]
+
+
+def tidy(model: Path, kind: Kind) -> None:
+    """Delete checkpoints that have expired, and what an interrupted save has left. Never while something is saved."""
+    for root in (model / kind).glob("*"):
+        if _gone(root):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _gone(root: Path) -> bool:
+    """Whether a folder has no checkpoint yet or any more, or one that has expired; a damaged one is there."""
+    if not (found := _folders(root)):
+        return True
+    try:
+        return _expired(json.loads((found[0] / "state.json").read_text(encoding="utf-8"))["state"])
+    except (OSError, ValueError, KeyError):  # damaged, or replaced at this moment
+        return False
+
+
+def _folders(root: Path) -> list[Path]:
+    """What was saved in a folder; a second one is being replaced."""
+    return sorted(root.glob(f"{STEP}*"))
+
+
+def _expired(about: dict[str, Any]) -> bool:
+    return (about["expires"] or float("inf")) < time.time()

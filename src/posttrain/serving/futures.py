@@ -1,0 +1,74 @@
+"""Results that are not there yet, and long polling for them."""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import Future
+from threading import Lock
+
+from posttrain.serving.journal import Entry
+
+KEPT_BYTES = 256 * 2**20  # of results in memory, the most recent; those of models are on the disk as well
+
+
+class NotKept(Exception):
+    """A result that is neither awaited nor kept."""
+
+
+class Futures:
+    """Results by the id of their request. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._futures: OrderedDict[str, Future[Entry]] = OrderedDict()
+        self._bytes = 0
+
+    def open(self, request_id: str) -> bool:
+        """Await a result; False if it is awaited, or there, already."""
+        with self._lock:
+            if request_id in self._futures:
+                return False
+            self._futures[request_id] = future = Future()
+            future.set_running_or_notify_cancel()  # nobody who waits can cancel it
+            return True
+
+    def finish(self, request_id: str, result: Entry) -> None:
+        """Give a result to those who wait."""
+        self.open(request_id)
+        with self._lock:
+            future = self._futures[request_id]
+            if future.done():
+                return
+            self._bytes += _size(result)
+            future.set_result(result)
+            self._futures.move_to_end(request_id)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the oldest results beyond what is kept, but not the latest."""
+        done = [name for name, each in self._futures.items() if each.done()] if self._bytes > KEPT_BYTES else []
+        for name in done[:-1]:
+            if self._bytes <= KEPT_BYTES:
+                return
+            self._bytes -= _size(self._futures.pop(name).result())
+
+    def known(self, request_id: str) -> bool:
+        """Whether a result is awaited or there."""
+        return request_id in self._futures
+
+    async def retrieve(self, request_id: str, seconds: float) -> Entry | None:
+        """A result, at once or as soon as it is there; None if it is not there within `seconds`.
+
+        Raises:
+            NotKept: nobody awaits it.
+        """
+        with self._lock:
+            future = self._futures.get(request_id)
+        if future is None:
+            raise NotKept(request_id)
+        waiting = asyncio.wrap_future(future)
+        await asyncio.wait({waiting}, timeout=seconds)
+        return waiting.result() if waiting.done() else None
+
+
+def _size(result: Entry) -> int:
+    return len(result.body) + 512

@@ -1,0 +1,140 @@
+"""Routes of jobs. A job is found by its id among those of the key's owner alone."""
+
+from collections.abc import Collection
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from posttrain.serving.answers import application
+from posttrain.serving.guard import Owner
+from posttrain.serving.jobs import reading, specification
+from posttrain.serving.jobs.bodies import submitted
+from posttrain.serving.jobs.record import EXPORT, LOG, OPEN, RUN, Job
+from posttrain.serving.jobs.services import JobServices
+
+METRICS, SAMPLES, ENVIRONMENT = (RUN, "metrics.jsonl"), (RUN, "samples.jsonl"), (RUN, "environment.json")
+NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # what a model wrote is never taken for a page
+
+router = APIRouter(prefix="/v1/jobs")
+
+Json = dict[str, Any]
+Offset = Annotated[int, Query(ge=0, le=2**53)]
+
+
+def _services(request: Request) -> JobServices:
+    return request.app.state.services
+
+
+Served = Annotated[JobServices, Depends(_services)]
+
+
+def _job(job_id: str, owner: Owner, served: Served) -> Job:
+    return served.store.get(owner, job_id)
+
+
+Mine = Annotated[Job, Depends(_job)]
+
+
+def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> FastAPI:
+    """The application over a server's parts; `hosts` are names of this machine, besides localhost and addresses."""
+    return application("posttrain jobs", services, (router,), hosts, redirect_slashes=False)
+
+
+@router.post("", status_code=201)
+async def submit(request: Request, owner: Owner, served: Served) -> Json:
+    """Submit a job."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HTTPException(415, "send the body as it is; compressed bodies are not read")
+    return await run_in_threadpool(_submit, await request.body(), owner, served)
+
+
+def _submit(body: bytes, owner: str, served: JobServices) -> Json:
+    asked, offered = submitted(body), served.offered
+    specification.check(asked, owner, offered)
+    fill = partial(specification.write, asked, owner, offered)
+    about = {"command": asked.command, "model": asked.model, "steps": int(asked.options.get("steps", 0))}
+    job = served.store.create(owner, fill, **about)
+    served.queue.report(f"job {job.id[:8]} of {owner}: {job.command} of {job.model} submitted")
+    served.queue.look()
+    return job.shown()
+
+
+@router.get("")
+def jobs(owner: Owner, served: Served, limit: Annotated[int, Query(ge=1, le=200)] = 50, before: str = "") -> Json:
+    """The owner's jobs, the latest first; `before` is the last id of the page before."""
+    found = served.store.of(owner)[::-1]
+    if before:
+        number = served.store.get(owner, before).number
+        found = [job for job in found if job.number < number]
+    page = found[:limit]
+    return {"jobs": [job.shown() for job in page], "next": page[-1].id if len(found) > limit else None}
+
+
+@router.get("/{job_id}")
+def job(job: Mine, served: Served) -> Json:
+    """A job, with its step and how many there shall be."""
+    folder = served.store.folder(job)
+    steps = reading.read_object(folder, *ENVIRONMENT).get("steps")
+    return {
+        **job.shown(),
+        "step": reading.last_step(folder, METRICS),
+        "steps": steps if isinstance(steps, int) else job.steps or None,
+    }
+
+
+@router.get("/{job_id}/logs")
+def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
+    """What the command printed, from a byte on."""
+    text, after = reading.log_part(served.store.folder(job), LOG, offset)
+    return Response(text, media_type="text/plain", headers={"X-Next-Offset": str(after), **NO_SNIFFING})
+
+
+@router.get("/{job_id}/metrics")
+def metrics(job: Mine, served: Served, offset: Offset = 0) -> Response:
+    """Metrics by step, from a row on."""
+    return _rows(served, job, METRICS, offset)
+
+
+@router.get("/{job_id}/samples")
+def samples(job: Mine, served: Served, offset: Offset = 0) -> Response:
+    """Completions with their rewards, from a row on."""
+    return _rows(served, job, SAMPLES, offset)
+
+
+def _rows(served: JobServices, job: Job, names: tuple[str, ...], offset: int) -> Response:
+    rows, after = reading.rows_part(served.store.folder(job), names, offset)
+    return JSONResponse({"rows": rows, "next": after}, headers=NO_SNIFFING)
+
+
+@router.post("/{job_id}/cancel")
+def cancel(job: Mine, served: Served) -> Json:
+    """End a job; one that runs saves a checkpoint, which is exported."""
+    if job.state in OPEN:
+        served.queue.cancel(job)
+        served.queue.report(f"job {job.id[:8]} of {job.owner}: is to end")
+    return served.store.get(job.owner, job.id).shown()
+
+
+@router.get("/{job_id}/result")
+def result(job: Mine, served: Served) -> Response:
+    """The trained model as a tar archive: a folder that transformers loads."""
+    folder = served.store.folder(job)
+    if job.state in OPEN:
+        raise HTTPException(409, f"job {job.id} has not ended")
+    if not reading.exported(folder, EXPORT):
+        raise HTTPException(409, f"job {job.id} is {job.state}, and there is no checkpoint of it")
+    headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"', **NO_SNIFFING}
+    return StreamingResponse(reading.tar_of(folder, EXPORT, job.id), media_type="application/x-tar", headers=headers)
+
+
+@router.delete("/{job_id}", status_code=204)
+def delete(job: Mine, served: Served) -> None:
+    """Remove a job that has ended, with all its files."""
+    if job.state in OPEN:
+        raise HTTPException(409, f"job {job.id} has not ended; cancel it first")
+    served.store.delete(job)

@@ -1,0 +1,395 @@
+"""The models of clients: what each was asked, in order, and how it comes back after the server was killed.
+
+A request is on disk before it is accepted, and its result before it is told. The state (weights and moments) is saved
+after optimiser steps and loads. Whatever was done since the last save is computed again when the model is needed, from
+the requests, with the same bits; what was never done is done then.
+
+A request that is told as failed has no effect, neither at once nor when others are computed again; except that a step
+whose gradient is not finite discards it.
+"""
+
+import contextlib
+import json
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import CheckpointError, PosttrainError, UserError, described
+from posttrain.serving import checkpoints
+from posttrain.serving.base import Adapter, Base
+from posttrain.serving.files import read_json, tidy, write_json
+from posttrain.serving.futures import Futures
+from posttrain.serving.guard import Pending
+from posttrain.serving.joint_requests import Asked, JointPass
+from posttrain.serving.journal import Entry, Journal
+from posttrain.serving.limits import OVERHEAD
+from posttrain.serving.operations import Context, Operation, operation_of, unloaded
+from posttrain.serving.run import Record, Run
+from posttrain.serving.samplers import UNNAMED
+from posttrain.serving.trainer import Trainer
+from posttrain.serving.worker import Worker
+from posttrain.training import checkpoint
+
+ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
+AHEAD = 4096  # requests of a model that may wait for an earlier one
+Computed = tuple[Entry, Entry]  # a request that was computed with others, and its result
+IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
+
+
+class Runs:
+    """All models. Requests are accepted in any thread, and executed in the worker's."""
+
+    def __init__(
+        self,
+        context: Context,
+        worker: Worker,
+        futures: Futures,
+        *,
+        in_memory: int,
+        save_every: int,
+        batch_gradients: bool,
+        heard: Callable[[str], float],
+        report: Callable[[str], None],
+    ) -> None:
+        self._context, self._worker, self._futures = context, worker, futures
+        self._in_memory, self._save_every = in_memory, save_every
+        self._heard, self._report = heard, report
+        self._joint = JointPass(context) if batch_gradients else None
+        self._backlog = Pending(context.limits.backlog_per_key)
+        self._runs: dict[str, Run] = {}
+        self._lock = threading.Lock()
+        context.models.mkdir(parents=True, exist_ok=True)
+        for folder in context.models.iterdir():
+            for kind in checkpoints.KINDS:
+                checkpoints.tidy(folder, kind)
+
+    @property
+    def base(self) -> Base:
+        """The base model."""
+        return self._context.base
+
+    def create(self, model_id: str, owner: str, adapter: Adapter, first: Entry) -> str:
+        """Make a model, with its first request, which has seq_id 0; returns the id of that request.
+
+        Raises:
+            UserError: the owner has too many.
+        """
+        with self._lock:
+            folder = self._folder(model_id)
+            if not (folder / "model.json").exists():
+                self._make_room(owner)
+                Journal(folder).create()
+                write_json(folder / "model.json", asdict(Record(model_id, owner, self.base.name, asdict(adapter))))
+        return self.accept(self.get(owner, model_id), 0, first)
+
+    def _make_room(self, owner: str) -> None:
+        """Raise `UserError` if the owner has as many models as may be; those without a client are ended."""
+        most = self._context.limits.models_per_key
+        mine = [record for record in self.records() if record.owner == owner and not record.ended]
+        mine.sort(key=lambda record: self._heard(record.model_id.split(":")[0]))
+        for record in mine[: max(0, len(mine) - most + 1)]:
+            if self._heard(record.model_id.split(":")[0]) > time.time() - IDLE_SECONDS:
+                raise UserError(
+                    f"a key may have {most} models in training; end one of your clients, or use unload_model"
+                )
+            self._end(record)
+
+    def records(self) -> list[Record]:
+        """All models, the oldest first."""
+        found = (read_json(path) for path in self._context.models.glob("*/model.json"))
+        records = [Record(**record) for record in found if record is not None]
+        return sorted(records, key=lambda record: (self._folder(record.model_id) / "model.json").stat().st_mtime)
+
+    def get(self, owner: str, model_id: str) -> Run:
+        """A model; what was accepted and not done before the server ended is then done.
+
+        Raises:
+            UserError: the owner has none of this id, or it belongs to another base model.
+        """
+        checkpoints.checked_model(model_id)
+        with self._lock:
+            run = self._runs.get(model_id)
+            if run is None:
+                run = self._opened(model_id)
+            if run is None or run.record.owner != owner or run.record.ended:
+                raise UserError(f"there is no model '{model_id}'")
+            if run.record.base_model != self.base.name:
+                raise UserError(f"'{model_id}' is on '{run.record.base_model}', and this server has '{self.base.name}'")
+            if model_id not in self._runs:
+                self._runs[model_id] = run
+                with run.lock:
+                    self._schedule(run)
+        return run
+
+    def _opened(self, model_id: str) -> Run | None:
+        folder = self._folder(model_id)
+        record = read_json(folder / "model.json")
+        if record is None or record.get("ended"):
+            return None
+        tidy(folder)
+        run = Run(Record(**record), folder)
+        if (state := checkpoint.latest(folder / "state")) is not None:
+            run.saved = int(state.state["seq"])
+            if run.journal.result(run.saved) is None:  # killed after the one and before the other
+                run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
+        run.executed = max([run.saved, *run.journal.finished(), *run.journal.failed()])
+        run.next = run.executed + 1
+        run.waiting = {seq: 0 for seq in run.journal.accepted() if seq > run.executed}
+        for seq in run.waiting:
+            self._futures.open(run.request_id(seq))
+        return run
+
+    def accept(self, run: Run, seq: int, request: Entry) -> str:
+        """Accept a request; one that was accepted before is not done twice. Returns its id.
+
+        Raises:
+            UserError: it is too far ahead.
+            TooMuchWaits: its key has too much that is not done.
+        """
+        request_id = run.request_id(seq)
+        with run.lock:
+            if run.record.ended:
+                raise _gone(run.record)
+            if seq < 0 or seq > run.next + AHEAD:
+                raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
+            if seq >= run.next and seq not in run.waiting:
+                # unload makes room; what waits for an earlier request leaves room for that one
+                counts = 0 if operation_of(request.kind).ends else len(request.body) + OVERHEAD
+                self._backlog.enter(run.record.owner, counts, share=1.0 if seq == run.next else 0.5)
+                try:
+                    run.journal.accept(seq, request)
+                except BaseException:
+                    self._backlog.leave(run.record.owner, counts)
+                    raise
+                self._futures.open(request_id)
+                run.waiting[seq] = counts
+                self._schedule(run)
+        return request_id
+
+    def _schedule(self, run: Run) -> None:
+        """Hand over all requests that no earlier one is missing for."""
+        while run.next in run.waiting:
+            seq = run.next
+            run.queued[seq] = run.waiting.pop(seq)
+            run.next += 1
+            self._worker.submit(partial(self._execute, run, seq))
+
+    def result(self, owner: str, model_id: str, seq: int) -> bool:
+        """Whether the result of a request is awaited or there; from disk, if need be.
+
+        That of an ended model is there while it is in memory, and that of the request that ended it always.
+
+        Raises:
+            UserError: the owner has no such model, nor had one.
+        """
+        request_id = f"{model_id}:{seq}"
+        try:
+            run = self.get(owner, model_id)
+        except UserError:
+            ended = self._ended(owner, model_id)
+            if ended is None:
+                raise
+            kept = unloaded(model_id) if seq == ended.unloaded else None
+        else:
+            kept = None if self._futures.known(request_id) else self._kept(run, seq)
+        if kept is not None:
+            self._futures.finish(request_id, kept)
+        return self._futures.known(request_id)
+
+    def _kept(self, run: Run, seq: int) -> Entry | None:
+        """A result on the disk."""
+        return run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
+
+    def _ended(self, owner: str, model_id: str) -> Record | None:
+        """A model of the owner's that has ended."""
+        found = read_json(self._folder(checkpoints.checked_model(model_id)) / "model.json")
+        return Record(**found) if found and found["owner"] == owner and found.get("ended") else None
+
+    def end(self, record: Record) -> None:
+        """End a model once what it was asked is done. Its named checkpoints stay."""
+        if record.base_model == self.base.name:
+            self.get(record.owner, record.model_id)  # which does what was accepted before the server ended
+
+        def task() -> None:
+            try:
+                self._end(record)
+            except OSError as error:  # such as a disk that is full
+                self._report(
+                    f"{record.model_id} was not ended with its session: {described(error)}; it makes room for "
+                    "others of its key an hour after its client was last heard of"
+                )
+
+        self._worker.submit(task)
+
+    def _end(self, record: Record, request: int | None = None) -> None:
+        folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
+        write_json(folder / "model.json", asdict(ended))
+        run = self._runs.pop(record.model_id, None)
+        if run is not None:
+            with run.lock:
+                run.record = ended
+                for seq, counts in run.waiting.items():
+                    self._backlog.leave(record.owner, counts)
+                    self._futures.finish(run.request_id(seq), failure(_gone(record)))
+        for part in ("requests", "results", "state", UNNAMED):
+            shutil.rmtree(folder / part, ignore_errors=True)
+
+    def _folder(self, model_id: str) -> Path:
+        return self._context.models / checkpoints.folder_name(model_id)
+
+    def _execute(self, run: Run, seq: int) -> None:
+        """Do a request, unless it was done with one of another model. In the worker's thread."""
+        if seq not in run.queued:
+            return
+        batch = [(run, seq, None)] if self._joint is None else self._batch(self._joint, run, seq)
+        with contextlib.ExitStack() as stack:  # each of them is told, whatever fails for another
+            for each in reversed(batch):
+                stack.callback(self._finish, *each)
+
+    def _finish(self, run: Run, seq: int, computed: Computed | None) -> None:
+        """Do a request, unless it is computed, and tell the result."""
+        with run.lock:
+            counts = run.queued.pop(seq)
+        told = SERVER_FAILED  # whatever fails, a client shall not wait for ever
+        try:
+            if run.record.ended:
+                result = failure(_gone(run.record))
+            else:
+                result = self._done(run, seq, computed)
+                run.executed = seq
+            if run.apart and result.kind != ERROR and run.trainer is not None:
+                run.apart = not math.isfinite(run.trainer.optimizer.grad_norm())
+            told = result
+        finally:
+            self._backlog.leave(run.record.owner, counts)  # first: who has the result may ask for as much again
+            self._futures.finish(run.request_id(seq), told)
+
+    def _batch(self, joint: JointPass, run: Run, seq: int) -> list[tuple[Run, int, Computed | None]]:
+        """A request, with those of other models that could be computed in one pass; without answers if that failed."""
+        asked: list[Asked] = []
+        try:
+            with self._lock:
+                others = [each for each in self._runs.values() if each is not run]
+            asked = joint.compatible(run, others, load=self._loaded)
+            if asked:
+                answers = joint.answers([(self._loaded(each.run), each) for each in asked])
+                return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
+        except Exception as error:  # it comes again where each is computed by itself, to the one at fault
+            if not isinstance(error, PosttrainError):
+                self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
+            for each in asked:
+                each.run.apart = True  # until it has computed alone what is finite
+        return [(each.run, each.seq, None) for each in asked] or [(run, seq, None)]
+
+    def _done(self, run: Run, seq: int, computed: Computed | None) -> Entry:
+        """Do a request, unless it is computed, and save what has changed; the result."""
+        try:
+            request = computed[0] if computed else run.journal.request(seq)
+        except Exception as error:
+            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            with contextlib.suppress(OSError):
+                run.journal.fail(seq)
+            return SERVER_FAILED
+        operation = operation_of(request.kind)
+        result = computed[1] if computed else self._attempt(run, operation, seq, request)
+        try:
+            if operation.state and result.kind != ERROR:
+                run.steps += 1
+                if run.steps >= self._save_every or request.kind == "load":
+                    self._save(run, seq, result)
+            if operation.ends and result.kind != ERROR:
+                self._end(run.record, seq)  # what is told of it is in its record from now on
+            else:
+                run.journal.finish(seq, result)
+        except Exception as error:  # such as a disk that is full
+            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            result = self._not_written(run, operation, seq, result)
+        return result
+
+    def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
+        """What is told of a request whose state or result could not be written."""
+        if not (operation.state or operation.gradient or operation.ends) or self._is_saved(run, seq):
+            return result  # all that it has done is on the disk
+        run.trainer = None  # memory is ahead of the disk
+        run.journal.fail(seq)
+        return SERVER_FAILED
+
+    def _is_saved(self, run: Run, seq: int) -> bool:
+        """Whether the state on the disk contains a request, also if something failed after it was saved."""
+        try:
+            state = checkpoint.latest(run.folder / "state")
+        except CheckpointError:  # damaged
+            return False
+        if state is None or state.state["seq"] != seq:
+            return False
+        run.saved, run.steps = seq, 0
+        return True
+
+    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
+        try:
+            trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
+            return operation.run(trainer, request.body, run, self._context)
+        except Exception as error:
+            if not isinstance(error, PosttrainError):
+                self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+                if operation.state or operation.gradient:
+                    run.trainer = None  # some weights may have changed; what was done before is computed again
+            return failure(error)
+
+    def _loaded(self, run: Run) -> Trainer:
+        """The model's weights and gradient, as after the last request that was done."""
+        if run.trainer is None:
+            with self._lock:
+                others = [each for each in self._runs.values() if each.trainer is not None]
+            for other in others[: max(0, len(others) - self._in_memory + 1)]:
+                other.trainer = None
+            trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
+            if (state := checkpoint.latest(run.folder / "state")) is not None:
+                trainer.restore(state.path)
+            for seq in run.journal.accepted():
+                if run.saved < seq <= run.executed:
+                    self._again(trainer, run, seq)
+            run.trainer = trainer
+        with self._lock:
+            if run.record.model_id in self._runs:
+                self._runs[run.record.model_id] = self._runs.pop(run.record.model_id)  # the most recent last
+        return run.trainer
+
+    def _again(self, trainer: Trainer, run: Run, seq: int) -> None:
+        """Do what was done before, and has changed weights, moments or gradient. What has failed might succeed now."""
+        request, result = run.journal.request(seq), run.journal.result(seq)
+        operation = operation_of(request.kind)
+        if result is not None and result.kind == ERROR:
+            if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
+                trainer.optimizer.discard()  # it was not finite
+        elif operation.state or operation.gradient:
+            operation.run(trainer, request.body, run, self._context)
+
+    def _save(self, run: Run, seq: int, result: Entry) -> None:
+        assert run.trainer is not None
+        about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
+        checkpoint.save(run.folder / "state", seq, run.trainer.save, about, keep_last=1)
+        run.saved, run.steps = seq, 0
+        run.journal.prune(seq)
+
+
+def _gone(record: Record) -> UserError:
+    return UserError(f"there is no model '{record.model_id}' any more; it was ended")
+
+
+def failure(error: Exception) -> Entry:
+    """The result of a request that failed: `user`, what the client must change, or `server`."""
+    return _told(str(error), "user") if isinstance(error, PosttrainError) else SERVER_FAILED
+
+
+def _told(text: str, category: str) -> Entry:
+    return Entry(ERROR, json.dumps({"error": text, "category": category}).encode())
+
+
+SERVER_FAILED = _told("the server failed; its operator sees why", "server")

@@ -1,0 +1,167 @@
+"""An engine that answers batches, asked one request at a time, from any event loop."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from posttrain.engine import batched
+from posttrain.engine.batched import BatchedEngine
+from posttrain.engine.scripted import ScriptedEngine
+from posttrain.types import Request, Sampling
+
+STOP = frozenset({0})
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """For ten seconds at most: one who is never answered waits for ever."""
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+def requests(*lengths: int) -> list[Request]:
+    return [Request((5,) * n, Sampling(8), seed=n) for n in lengths]
+
+
+def engine(pause_s: float = 0.0, tokens: int = 1) -> ScriptedEngine:
+    """Says how long its prompt is."""
+    made = ScriptedEngine(lambda request: (len(request.token_ids), 0), STOP)
+    answer, made.begun = made.generate, threading.Event()
+
+    def generate(asked, on_tokens=None):
+        made.begun.set()
+        for _ in range(tokens):
+            time.sleep(pause_s)
+            if on_tokens:
+                on_tokens(1)
+        return answer(asked, on_tokens)
+
+    made.generate = generate
+    return made
+
+
+async def has_begun(made: ScriptedEngine) -> None:
+    while not made.begun.is_set():
+        await asyncio.sleep(0.001)
+
+
+async def all_of(batched: BatchedEngine, asked: list[Request]) -> list[int]:
+    found = await asyncio.gather(*(batched.submit(request) for request in asked))
+    return [completion.token_ids[0] for completion in found]
+
+
+def test_what_is_submitted_together_is_one_batch():
+    made = engine()
+    assert run(all_of(BatchedEngine(made), requests(3, 1, 2))) == [3, 1, 2]
+    assert [[len(r.token_ids) for r in batch] for batch in made.asked] == [[3, 1, 2]]
+
+
+def test_what_is_submitted_meanwhile_is_the_next_batch():
+    made = engine(pause_s=0.2)
+    batched = BatchedEngine(made)
+
+    async def both():
+        first = asyncio.ensure_future(all_of(batched, requests(1, 2)))
+        await has_begun(made)
+        return [await all_of(batched, requests(3, 4)), await first]
+
+    assert run(both()) == [[3, 4], [1, 2]]
+    assert [len(batch) for batch in made.asked] == [2, 2]
+
+
+def test_one_who_asks_again_after_the_answer_gets_another_one():
+    batched = BatchedEngine(engine())
+    for _ in range(3):
+        assert run(all_of(batched, requests(1, 2))) == [1, 2]
+
+
+def test_threads_ask_at_the_same_time():
+    made, found = engine(pause_s=0.02), {}
+    batched = BatchedEngine(made)
+
+    def ask(n):
+        found[n] = run(all_of(batched, requests(n, n + 10)))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == {n: [n, n + 10] for n in range(1, 7)}
+
+
+def test_what_the_engine_raises_is_raised_to_all_who_wait():
+    def generate(asked, on_tokens=None):
+        raise ValueError("no")
+
+    made = engine()
+    made.generate = generate
+    batched = BatchedEngine(made)
+
+    async def both():
+        return await asyncio.gather(*(batched.submit(r) for r in requests(1, 2)), return_exceptions=True)
+
+    assert [repr(error) for error in run(both())] == ["ValueError('no')"] * 2
+
+
+def test_sampling_ends_soon_after_the_last_one_has_left_and_the_engine_can_be_asked_again():
+    made = engine(pause_s=0.01, tokens=3000)
+    batched = BatchedEngine(made)
+
+    async def leave():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(all_of(batched, requests(1, 2)), 0.1)
+
+    began = time.monotonic()
+    run(leave())
+    made.generate = engine().generate
+    assert run(all_of(batched, requests(4))) == [4]
+    assert time.monotonic() - began < 5 and not made.asked
+
+
+def test_one_who_leaves_does_not_end_it_for_the_others():
+    made = engine(pause_s=0.01, tokens=20)
+    batched = BatchedEngine(made)
+
+    async def one_leaves():
+        tasks = [asyncio.ensure_future(batched.submit(r)) for r in requests(1, 2)]
+        await asyncio.sleep(0.05)
+        tasks[0].cancel()
+        return (await tasks[1]).token_ids[0]
+
+    assert run(one_leaves()) == 2
+
+
+def test_what_goes_on_after_an_error_is_told_that_nobody_waits():
+    """Such as the share of another process."""
+    made, told = engine(), []
+
+    def generate(asked, on_tokens=None):
+        told.append(on_tokens)
+        raise ValueError("out of memory")
+
+    made.generate = generate
+    with pytest.raises(ValueError, match="out of memory"):
+        run(all_of(BatchedEngine(made), requests(1, 2)))
+    with pytest.raises(batched._Abandoned):
+        told[0](1)
+
+
+def test_one_who_leaves_before_the_batch_begins_is_not_in_it():
+    made = engine(pause_s=0.5)
+    batched = BatchedEngine(made)
+
+    async def one_leaves():
+        first = asyncio.ensure_future(batched.submit(requests(9)[0]))
+        await has_begun(made)
+        tasks = [asyncio.ensure_future(batched.submit(r)) for r in requests(1, 2)]
+        await asyncio.sleep(0.02)
+        tasks[0].cancel()
+        await first
+        return (await tasks[1]).token_ids[0]
+
+    assert run(one_leaves()) == 2
+    assert [[len(r.token_ids) for r in batch] for batch in made.asked] == [[9], [2]]

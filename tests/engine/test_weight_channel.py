@@ -1,0 +1,173 @@
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from posttrain.engine import weight_channel
+from posttrain.engine.weight_channel import Arriving, ChannelError, offered, received
+from posttrain.errors import EngineError
+
+WEIGHTS = {
+    "a.weight": torch.arange(12.0).view(3, 4).T,  # not in one piece
+    "b.weight": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "large": torch.randn(700, 700, generator=torch.Generator().manual_seed(0)),
+    "empty": torch.empty(0, 3),
+    "number": torch.tensor(0.5, dtype=torch.float64),
+}
+
+
+def test_every_weight_arrives_as_it_was_and_as_often_as_it_is_asked_for():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        for _ in range(2):
+            found = dict(received("127.0.0.1", port, key))
+            assert list(found) == list(WEIGHTS)
+            assert all(torch.equal(found[n], WEIGHTS[n]) and found[n].dtype == WEIGHTS[n].dtype for n in WEIGHTS)
+
+
+def test_several_receivers_are_served():
+    counts = []
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        threads = [
+            threading.Thread(target=lambda: counts.append(len(list(received("127.0.0.1", port, key)))))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts == [len(WEIGHTS)] * 3
+
+
+def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        wrong = key[::-1] if key != key[::-1] else "00" * 32
+        with pytest.raises(EngineError, match="did not arrive whole"):
+            list(received("127.0.0.1", port, wrong))
+        assert len(list(received("127.0.0.1", port, key))) == len(WEIGHTS)
+
+
+def test_nothing_is_offered_after_the_block():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        pass
+    with pytest.raises(EngineError):
+        list(received("127.0.0.1", port, key))
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EngineError):
+        other.listen()
+        threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
+        list(received("127.0.0.1", other.getsockname()[1], key))
+
+
+SAID = len('{"name": "a", "shape": [300], "format": "torch.float32"}')
+CHANGED = {
+    "a number": (1200, 1199, "changed on the way: a checksum is wrong"),
+    "the name": (SAID, 10, "a checksum is wrong"),
+    "a length": (16, 4, "changed on the way"),  # of 2^56 bytes and more
+    "a length of text": (16, 0, "bytes are said of one weight"),
+}
+
+
+@pytest.mark.parametrize(("length", "place", "says"), CHANGED.values(), ids=CHANGED)
+def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch, length, place, says):
+    fill = weight_channel._fill
+    met = []
+
+    def flipped(connection, data):
+        fill(connection, data)
+        met.append(len(data))
+        if len(data) == length:
+            data[place] ^= 1
+
+    with offered({"a": torch.ones(300)}.items, "127.0.0.1") as (port, key):
+        monkeypatch.setattr(weight_channel, "_fill", flipped)
+        with pytest.raises(ChannelError, match=says):
+            list(received("127.0.0.1", port, key))
+    assert length in met
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
+    def breaks():
+        yield "a", torch.ones(3)
+        raise error("gone")
+
+    with pytest.raises(EngineError, match=f"the weights could not be sent: {error.__name__}: gone"):  # noqa: SIM117
+        with offered(breaks, "127.0.0.1") as (port, key):
+            with pytest.raises(weight_channel.ChannelError, match="did not arrive whole"):
+                list(received("127.0.0.1", port, key))
+
+
+def test_weights_are_passed_on_while_they_arrive(monkeypatch):
+    monkeypatch.setattr(weight_channel, "ALIVE_S", 1000.0)  # whoever waits is woken
+    arriving, first = Arriving(), threading.Event()
+    found = []
+
+    def receive(port, key):
+        for name, weight in received("127.0.0.1", port, key):
+            found.append((name, weight))
+            first.set()
+
+    with offered(arriving, "127.0.0.1") as (port, key):
+        reader = threading.Thread(target=receive, args=(port, key))
+        reader.start()
+        with arriving.adding() as add:
+            for number, (name, weight) in enumerate(WEIGHTS.items()):
+                add(name, weight)
+                if not number:
+                    assert first.wait(30), "nothing is passed on before all is here"
+                    assert len(found) == 1
+        reader.join(30)
+    assert [name for name, _ in found] == list(WEIGHTS)
+    assert all(torch.equal(weight, WEIGHTS[name]) for name, weight in found)
+    assert [named[0] for named in arriving()] == list(WEIGHTS)  # whoever comes late gets all of them
+
+
+@pytest.mark.parametrize("ended", ["by an error", "by others"])
+def test_nobody_takes_for_whole_what_has_not_arrived_whole(ended):
+    arriving = Arriving()
+    answers = []
+
+    def receive():
+        try:
+            for name, _ in received("127.0.0.1", port, key):
+                answers.append(name)
+        except ChannelError as error:
+            answers.append(error)
+
+    with pytest.raises(EngineError, match="could not be sent"):  # noqa: SIM117
+        with offered(arriving, "127.0.0.1") as (port, key):
+            reader = threading.Thread(target=receive)
+            reader.start()
+            if ended == "by an error":
+                with pytest.raises(OSError, match="the sender is gone"), arriving.adding() as add:
+                    add("a", torch.ones(3))
+                    raise OSError("the sender is gone")
+            else:
+                arriving.end()
+            reader.join(30)
+    assert [str(answer) for answer in answers[:-1]] == ["a"] * (ended == "by an error")
+    assert isinstance(answers[-1], ChannelError) and "did not arrive whole" in str(answers[-1])
+
+
+def test_whoever_passes_on_says_that_it_waits(monkeypatch):
+    """The next one has less patience than the weights take to come."""
+    monkeypatch.setattr(weight_channel, "ALIVE_S", 0.05)
+    arriving = Arriving()
+    found = []
+    with offered(arriving, "127.0.0.1") as (port, key):
+        reader = threading.Thread(target=lambda: found.extend(received("127.0.0.1", port, key, patience=1.5)))
+        reader.start()
+        with arriving.adding() as add:
+            for _ in range(2):
+                time.sleep(3.0)
+                add("a", torch.ones(3))
+        reader.join(30)
+    assert [name for name, _ in found] == ["a", "a"]
+
+
+def test_a_format_that_cannot_be_sent_is_said():
+    with pytest.raises(EngineError, match=r"'a' is in torch.int64, which cannot be sent"):  # noqa: SIM117
+        with offered({"a": torch.ones(3, dtype=torch.int64)}.items, "127.0.0.1") as (port, key):
+            with pytest.raises(ChannelError, match="did not arrive whole"):
+                list(received("127.0.0.1", port, key))
