@@ -6,6 +6,7 @@ each `Episode`. Token ids are kept exactly as sampled: posttrain never decodes a
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -213,6 +214,16 @@ class Span:
     start: int  # characters of the turn's raw text (`Episode.turn_texts`), from 0
     end: int  # the first character after it
     value: float
+
+
+def steps_in(text: str) -> list[tuple[int, int]]:
+    r"""Where each step of a reasoning begins and ends, in characters: its lines, without white space around them.
+
+    Example:
+        >>> steps_in("1 + 1 = 2\n\n  2 + 1 = 3\n")
+        [(0, 9), (13, 22)]
+    """
+    return [match.span() for match in re.finditer(r"[^\s]([^\n]*[^\s])?", text)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Given training data, from options to tokens: demonstrations, and human feedback.
 
-Kinds of feedback: preference pairs, and judgements and ratings of single responses. A batch size is a number of units:
-an example, a pair, or the judgements of one row of the data, or one rated response.
+Kinds of feedback: preference pairs, judgements and ratings of single responses, and labels of their steps. A batch
+size is a number of units: an example, a pair, the judgements of one row of the data, or one rated or labelled response.
 """
 
 import math
@@ -25,8 +25,9 @@ from posttrain.data import (
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
-from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
+from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, Stepwise, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
+from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
 from posttrain.training.schedule import unreached
@@ -98,6 +99,17 @@ RATINGS: Feedback[Rated, Graded] = Feedback(
     lambda chat, rated: [graded_of(chat, rated)],
     lambda graded: [graded.example],
     lambda sequences: size_of(sequences[0]),
+)
+
+
+STEPS: Feedback[Reasoning, Stepwise] = Feedback(
+    "reasonings",
+    load_steps,
+    lambda reasoning: reasoning.prompt,
+    lambda chat, reasoning: [stepwise_of(chat, reasoning)],
+    lambda stepwise: [stepwise.example],
+    lambda sequences: size_of(sequences[0]),
+    shortened=first_steps,
 )
 
 

@@ -20,6 +20,7 @@ from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
 from posttrain.errors import ModelError, UserError, unknown
 from posttrain.models.load import locate
+from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate, ScoreCompletions
 from posttrain.options.online import SampledOptions
 from posttrain.types import ChatModel, Sampling
@@ -47,10 +48,11 @@ class JudgeModels:
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
     policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
     seats: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    classifiers: list[TextClassifier] = field(default_factory=list[TextClassifier])  # of rewards
 
     def load(self) -> None:
         """Load the local models."""
-        for model in self.local.values():
+        for model in (*self.local.values(), *self.classifiers):
             model.load()
 
     def refuse_policy(self, command: str) -> None:
@@ -209,8 +211,12 @@ def players_of(
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, gold: object = "") -> ParsedRewards:
-    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`."""
-    return judged(
+    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`.
+
+    Raises:
+        UserError: as there; a classifier has no such label.
+    """
+    found = judged(
         reward,
         gold,
         judges=judging.models,
@@ -219,6 +225,11 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
         sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature),
         seed=options.seed,
     )
+    for classifier in found.classifiers:
+        model = text_classifier(classifier.model, classifier.label)
+        classifier.ask[:] = [model]
+        judging.classifiers.append(model)
+    return found
 
 
 def _local(folder: str, precision: str) -> Callable[[], ChatModel]:

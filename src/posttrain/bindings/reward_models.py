@@ -60,9 +60,24 @@ def names_in(models: str) -> list[str]:
         raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
 
 
+def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
+    """The aggregation of steps, if these are process reward models; empty if they score responses.
+
+    Raises:
+        UserError: some score steps and others responses.
+    """
+    if len({model.steps for model in models}) > 1:
+        names = next(m.name for m in models if m.steps), next(m.name for m in models if not m.steps)
+        raise UserError(
+            f"`reward_model` names {names[0]}, which scores steps, and {names[1]}, which scores responses; give models "
+            "of one kind"
+        )
+    return aggregation if models and models[0].steps else ""
+
+
 def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
     """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
-    unknown = [model.name for model in models if not model.comparable]
+    unknown = [model.name for model in models if not (model.comparable or model.steps)]
     if use != "mean" and unknown:
         raise UserError(
             f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "

@@ -12,7 +12,7 @@ from posttrain.bindings.backend import Backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.episode_length import EpisodeLength, episode_length
 from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
-from posttrain.bindings.reward_models import Placed, refuse_other_zeros
+from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
@@ -22,7 +22,7 @@ from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.environments.user_methods import tasks_of
 from posttrain.episodes.episodes import OnTokens, Players, opened
@@ -151,6 +151,7 @@ def _set_up(
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     parsed, models, gold_model, folders = placed.load(parsed, judging)
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
@@ -159,8 +160,10 @@ def _set_up(
         members=sum(model.facts.members for model in models),
         use=options.ensemble_aggregation,
         penalty=options.uncertainty_penalty,
+        steps=steps_of(options.step_aggregation, [model.facts for model in models]),
         gold=parsed.gold,
         gold_model=gold_model.ask if gold_model else None,
+        gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
         environment=played,
     )
     _need_groups(options, environment, heldout_environment, groups)
@@ -266,7 +269,8 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
-    tasks, _, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     if parsed.rewards:
         need_group(ScoredEnvironment(parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
     check_engine(options.engine)

@@ -66,6 +66,13 @@ class Graded(NamedTuple):
     ratings: Mapping[str, float]  # by the attribute's name
 
 
+class Stepwise(NamedTuple):
+    """A sequence of steps, in which the token behind each labelled one is learned; and whether those are right."""
+
+    example: Example
+    right: tuple[bool, ...]
+
+
 @dataclass(slots=True)
 class PackedRow:
     """One micro-batch. `families` says what may see what; `models/attention.py` reads it."""

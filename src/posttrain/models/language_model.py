@@ -33,6 +33,7 @@ class Packed(Protocol):
     families: list[tuple[int, list[int]]]
     sources: list[int]
     targets: list[int]
+    rows: list[int]
     examples: list[int]
     ends: list[int]
 

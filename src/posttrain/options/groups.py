@@ -236,6 +236,10 @@ class Ensemble(Form):
     uncertainty_penalty: Annotated[float, Range(0)] = 0.5
     """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
 
+    step_aggregation: Literal["min", "product", "last", "mean"] = "min"
+    """Process reward models: the score of a response from its steps. min, product, last or mean of the probabilities
+    that they are right."""
+
     def together(self) -> None:
         """An aggregation needs several reward models."""
         super().together()
@@ -243,6 +247,9 @@ class Ensemble(Form):
             raise UserError("`uncertainty_penalty` needs `ensemble_aggregation` uncertain")
         if not getattr(self, "reward_model", "") and self.ensemble_aggregation != Ensemble.ensemble_aggregation:
             raise UserError("`ensemble_aggregation` needs a `reward_model`")
+        models = getattr(self, "reward_model", "") or getattr(self, "gold_model", "")
+        if not models and self.step_aggregation != Ensemble.step_aggregation:
+            raise UserError("`step_aggregation` needs a process reward model; name it with `reward_model`")
 
 
 @dataclass(frozen=True, kw_only=True)

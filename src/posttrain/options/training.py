@@ -144,24 +144,26 @@ class AttributeHeads(Form):
 
 @dataclass(frozen=True)
 class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
-    """Reward models: scores learned from preference pairs (Bradley-Terry) or rated attributes (ArmoRM)."""
+    """Reward models: scores learned from preference pairs (Bradley-Terry), rated attributes or labelled steps."""
 
     HELP: ClassVar[Mapping[str, str]] = {"model": "heads", "evaluation": "calibrate"}
 
     dataset: Rows = ""
     """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
-    them). With --heads attributes they train the gate; without them --weights is used."""
+    them). With --heads attributes they train the gate; without them --weights is used. With --heads steps: reasonings
+    with prompt, steps and labels (or as PRM800K has them)."""
     _: KW_ONLY
-    heads: Literal["preference", "attributes"] = "preference"
-    """Heads: preference or attributes. preference: a score, trained on pairs (Bradley-Terry). attributes: one for each
-    rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM)."""
+    heads: Literal["preference", "attributes", "steps"] = "preference"
+    """Heads: preference, attributes or steps. preference: a score, trained on pairs (Bradley-Terry). attributes: one
+    for each rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM). steps: a
+    process reward model, trained on labelled steps."""
     lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
     """Peak learning rate. LoRA usually needs about ten times as much."""
     lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
     """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
     pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of --heads attributes: rated
-    responses."""
+    responses; of --heads steps: reasonings."""
     columns: str = ""
     """Column mapping, such as "chosen=better rejected=worse". With --heads attributes that of the ratings."""
     limit: Annotated[int | None, Job(1, 10_000_000)] = None
@@ -174,7 +176,7 @@ class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
     """Maximum number of held-out pairs, and of held-out ratings."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""
+    preferred; with --heads steps, scores are log-odds that a step is right."""
 
     def together(self) -> None:
         """A head that absorbs length stands beside one."""

@@ -24,7 +24,7 @@ from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.user_methods import tasks_of
 from posttrain.episodes.episodes import Players, none_left, opened, sample_groups
 from posttrain.episodes.metrics import lost_metrics
@@ -181,6 +181,7 @@ def _prepare(config: Evaluate) -> _Parts:
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.reward.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "`samples`")
     tasks, notes = _tasks(config, environment)
+    refuse_unknown_rewards(tasks, environment.reward)
     notes += judge_notes
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None

@@ -117,7 +117,13 @@ def _by_prompt(judged: ModelResult, everything: Sequence[tuple[Preference, ...]]
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
-    return load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+    scorer = load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+    if scorer.steps:
+        raise UserError(
+            f"'{saved.title}' is a process reward model, which scores steps and not pairs; reward-model measures it on "
+            "held-out steps (`eval_dataset`)"
+        )
+    return scorer
 
 
 def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
