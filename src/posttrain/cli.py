@@ -25,7 +25,7 @@ from posttrain.lookup import fetch
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
 from posttrain.runs.callback import load_callback
-from posttrain.runs.inputs import InputsChanged, beside
+from posttrain.runs.inputs import beside
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
 from posttrain.runs.trackers import Tracking
@@ -92,11 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
-    except InputsChanged as error:
-        accept = f"--accept-changes {shlex.quote(' '.join(error.names).replace('_', '-'))}"
-        return _complain(
-            f"{as_typed(str(error))}; to continue with the changed one, type {accept}", error.exit_code, words
-        )
     except PosttrainError as error:
         return _complain(_with_notes(error), error.exit_code, words)
     except ModuleNotFoundError as error:

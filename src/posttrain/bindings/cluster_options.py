@@ -92,8 +92,8 @@ def refuse_idle_scorers(used: bool) -> None:
     """Raise `UserError` where there are scorers, and nothing for them to load."""
     if not used:
         raise UserError(
-            "--scorers has nothing to do: pass --reward-model, --gold-model, --judge NAME=MODEL, --seats NAME=MODEL or "
-            "--reward FILE.py:FUNCTION (without reward_context), or leave out --scorers"
+            "`scorers` has nothing to do: pass `reward_model`, `gold_model`, `judge="NAME=MODEL"`, `seats="NAME=MODEL"` or "
+            "`reward="FILE.py:FUNCTION"` (without reward_context), or leave out `scorers`"
         )
 
 

@@ -159,7 +159,7 @@ class Units(Generic[U]):
 def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> Sides[T]:
     """The feedback that the options name; without a data set what there is of its `own`."""
     if not options.dataset and not own:
-        raise UserError("--dataset is required: a file, folder, glob or hub id")
+        raise UserError("`dataset` is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []
@@ -211,15 +211,15 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
     if not learned or (sides.heldout and not heldout):
         which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
         raise UserError(
-            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of --max-tokens "
+            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens` "
             f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
         )
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
         raise UserError(
-            f"the longest of the {kind.noun} has {most} tokens, but --microbatch-tokens is "
-            f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
-            "--max-tokens"
+            f"the longest of the {kind.noun} has {most} tokens, but `microbatch_tokens` is "
+            f"{options.microbatch_tokens}; type `microbatch_tokens={most}` or more, or leave longer ones out with "
+            "`max_tokens`"
         )
     if len(learned) < per_step:
         flag = "--" + kind.per_step.replace("_", "-")

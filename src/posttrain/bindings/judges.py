@@ -1,4 +1,4 @@
-"""Chat models of a run: judges (--judge) and players of other seats (--seats)."""
+"""Chat models of a run: judges (`judge`) and players of other seats (`seats`)."""
 
 import inspect
 import re
@@ -202,7 +202,7 @@ def players_of(
             raise unknown(f"seat of {type(environment).__name__}:", name, environment.seats)
     if {*trained_seats(environment)} <= taken:
         raise UserError(
-            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and --seats gives all of "
+            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and `seats` gives all of "
             "them to others; leave one out"
         )
     return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}

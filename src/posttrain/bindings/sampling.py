@@ -145,7 +145,7 @@ def _set_up(
     check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
-        raise UserError("a judge that is the policy cannot answer while it samples; leave out --schedule pipelined")
+        raise UserError("a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`")
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
@@ -238,19 +238,19 @@ def fitting_prompts(
     lengths = [length for length in every if length <= most]
     if not fitting:
         raise UserError(
-            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of `max_prompt_tokens` "
             f"{options.max_prompt_tokens} and what the model's context of {context} leaves room for"
         )
     whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
-            f"--microbatch-tokens is "
-            f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
+            f"`microbatch_tokens` is "
+            f"{options.microbatch_tokens}; type `microbatch_tokens={whole}` or more, or a smaller `max_new_tokens`"
         )
     notes = [*chat.notes]
     if options.prompts_per_step > len(fitting):
-        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
+        notes.append(f"`prompts_per_step={options.prompts_per_step}` of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
     return Prompts(fitting, lengths, tuple(notes))
@@ -293,8 +293,8 @@ def rewards_of(config: OnlineOptions) -> Rewards:
     if is_gym(config.dataset):
         return "gym=1.0"
     raise UserError(
-        'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
-        "--reward-model or --judge"
+        'a reward is required: `reward`, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
+        "`reward_model` or `judge`"
     )
 
 
@@ -318,12 +318,12 @@ def read_tasks(
         if each:
             refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
-        raise UserError("--eval-dataset needs --eval-every; pass it too")
+        raise UserError("`eval_dataset` needs `eval_every`; pass it too")
     if not config.eval_every:
         return tasks, [], tasks.notes
     gym = is_gym(config.dataset)
     if not (config.eval_dataset or gym):
-        raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
+        raise UserError("`eval_every` needs held-out tasks: pass `eval_dataset`")
     heldout = load_tasks(
         config.eval_dataset or config.dataset,
         split="heldout" if gym and not config.eval_dataset else None,
@@ -348,13 +348,13 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
     Raises:
         UserError: it has none, or an option is for tasks of a data set.
     """
-    refuse_dressing(config, "--dataset")
+    refuse_dressing(config, "`dataset`")
     found = tasks_of(environment, "train", config.seed)[: config.limit]
     heldout = tasks_of(environment, "heldout", config.seed)[: config.eval_limit] if config.eval_every else []
     if not found or (config.eval_every and not heldout):
         raise UserError(
             f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
-            f"{'--eval-dataset' if found else '--dataset'}"
+            f"{'`eval_dataset`' if found else '`dataset`'}"
         )
     return found, heldout
 
@@ -369,7 +369,7 @@ def refuse_dressing(options: object, source: str) -> None:
     for name, unset in (("system", None), ("prompt_template", "{prompt}"), ("columns", "")):
         if getattr(options, name, unset) != unset:
             raise UserError(
-                f"--{name.replace('_', '-')} is for tasks of {source}; the environment writes the prompts of its own "
+                f"`{name}` is for tasks of {source}; the environment writes the prompts of its own "
                 "tasks. Leave it out"
             )
 
@@ -388,7 +388,7 @@ def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: object) 
         more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
         raise DataError(
             f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
-            "another --reward"
+            "another `reward`"
         )
 
 
