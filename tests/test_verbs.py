@@ -233,7 +233,7 @@ def test_an_environment_and_a_judge_are_objects(folder, tmp_path):
         quiet=True,
         callbacks=[watch],
     )
-    assert run.steps == 1 and run.finished
+    assert run.steps == 1 and run.stopped_early
     assert watch.rewards == run.metrics["reward/mean"].tolist()
     assert run.metrics["reward/kind"].tolist() == [1.0]
     config = read_run(run.run).config
@@ -315,7 +315,11 @@ def test_a_learner_needs_an_engine_that_sees_its_weights(folder, tmp_path):
         (lambda: pt.RL(dataset=ROWS, model=object(), reward=early), {}, "`model` is a name, a folder, a run"),
         (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.GRPO), {}, r"is the class GRPO; .* GRPO\(\)"),
         (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=Length(1)), {}, "`algorithm` is a name, or an object"),
-        (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.DPO()), {}, r"no algorithm of RL; give it to Preference\("),
+        (
+            lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.DPO()),
+            {},
+            r"no algorithm of RL; give it to Preference\(",
+        ),
         (lambda: pt.RL(learning_rate=1e-5), {}, "unknown option of RL: 'learning_rate'; it is called 'lr' here"),
         (lambda: pt.RL(num_generations=4), {}, "'num_generations'; it is called 'completions_per_prompt' here"),
         (lambda: pt.RL(prompt_per_step=4), {}, r"'prompt_per_step'; did you mean 'prompts_per_step'\?"),

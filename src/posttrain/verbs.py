@@ -232,7 +232,12 @@ def _call(
         if "resume" in command.shared:
             passed["given"] = marks
         _, recipe = command.load()
-        return recipe(form, *parts, **passed)
+        found = recipe(form, *parts, **passed)
+        if cause := getattr(found, "interrupted", ""):
+            announce(f"stopped by {cause} after step {found.steps}; to go on: resume({str(found.run)!r})", quiet=quiet)
+        if "resume" in command.shared:
+            announce(f"run {found.run}, report {found.report}", quiet=passed["quiet"])
+        return found
 
 
 def _refuse_others(config: Mapping[str, Any], marks: Mapping[str, str], accepted: Sequence[str]) -> None:
@@ -263,9 +268,10 @@ def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[A
             f"{value!r}"
         )
     name = next((name for name, make in ALGORITHMS.items() if make is type(value)), "")
-    if (family := str(value.family)) != command.family:
+    if (family := str(getattr(value, "family", ""))) != command.family:
         forms = {"online": "RL(...)", "preference": "Preference(...) or OnlinePreference(...)"}
-        raise UserError(f"{name_of(value)} is no algorithm of {type(form).__name__}; give it to {forms[family]}")
+        fitting = forms.get(family, f"a form of the family '{family}'")
+        raise UserError(f"{name_of(value)} is no algorithm of {type(form).__name__}; give it to {fitting}")
     mark = "" if name else f"{MARK}{name_of(value)} sha256:{digest_of(type(value))}"
     return dataclasses.replace(form, algorithm=name or type(value).__name__), value, mark
 

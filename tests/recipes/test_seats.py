@@ -195,13 +195,13 @@ def test_tasks_that_are_not_played_are_counted(here):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "x"}, "leave out --prompt and --chat"),
-        ({"chat": True}, "leave out --prompt and --chat"),
+        ({"prompt": "x"}, "leave out `prompt` and `chat`"),
+        ({"chat": True}, "leave out `prompt` and `chat`"),
         ({"limit": 0}, "`limit`"),
         ({"seats": "first=human second=human"}, "one person can play"),
         ({"seats": "first=human second=model"}, "the policy must take a trained seat"),
         ({"environment_args": "nope=1"}, "argument of the environment"),
-        ({"system": "Win."}, "--system is for tasks of --prompts; the environment writes the prompts of its own tasks"),
+        ({"system": "Win."}, "`system` is for tasks of `prompts`; the environment writes the prompts of its own tasks"),
     ],
 )
 def test_generate_refuses_what_does_not_fit(here, options, message):

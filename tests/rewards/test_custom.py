@@ -213,13 +213,16 @@ def test_a_key_that_a_task_lacks_names_task_key_and_the_nearest():
 )
 def test_a_column_that_rows_lack_is_known_before_anything_is_sampled(function, column):
     reward = from_function(function, "mine")
-    tasks = [Task((Message("user", "2+2"),), metadata={"result": "4"}), Task((Message("user", "1"),), answer=1)]
+    tasks = [Task((Message("user", "2+2"),), metadata={"result": "4"}), Task((Message("user", "1"),))]
     first, second = asyncio.run(reward.unreadable(tasks))
     said = f"reward 'mine' needs the column '{column}', and the row has: prompt, result" if column else ""
-    assert first.startswith(said) and bool(first) == bool(said)
-    assert bool(second) == (column not in ("", "answer"))
+    assert first.startswith(said) and bool(first) == bool(second) == bool(said)
+    answered = [*tasks, Task((Message("user", "1"),), answer=1)]  # the others give None
+    assert [bool(why) for why in asyncio.run(reward.unreadable(answered))] == [column not in ("", "answer")] * 3
     if column == "target":
-        assert first.endswith('type `columns="target=COLUMN"` to rename one, or give the argument a default, target=None')
+        assert first.endswith(
+            'type `columns="target=COLUMN"` to rename one, or give the argument a default, target=None'
+        )
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
     if staleness_of(cluster) and config.tis_cap == 0:
         raise UserError("`max_staleness` needs importance weights, or learning may collapse; pass `tis_cap=2`")
     if staleness_of(cluster) and config.schedule == PIPELINED:
-        raise UserError("`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`")
+        raise UserError('`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`')
     if evicts(cluster) and config.schedule == "lockstep":
-        raise UserError("`evict_stale` samples continuously; leave out `schedule="lockstep"`")
+        raise UserError('`evict_stale` samples continuously; leave out `schedule="lockstep"`')
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(
@@ -40,7 +40,8 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
         raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(
-            f"{config.algorithm} has no teacher with these hyperparameters; leave out `teacher`, or use `algorithm="opd"`"
+            f"{config.algorithm} has no teacher with these hyperparameters; leave out `teacher`, or type "
+            '`algorithm="opd"`'
             if config.teacher
             else f"{config.algorithm} needs a teacher; pass `teacher`, a model with the policy's tokenizer"
         )
@@ -58,7 +59,9 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
 def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
     """The same of online-preference, whose algorithm learns from pairs."""
     if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type `algorithm="dpo"`")
+        raise UserError(
+            f'{config.algorithm} is unpaired, and online-preference trains on pairs; type `algorithm="dpo"`'
+        )
     _check_reference(config, algorithm)
     lora_of(config)
 

@@ -166,7 +166,7 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
         try:
             pairs = [word.partition("=")[::2] for word in shlex.split(given)]
         except ValueError as error:
-            raise UserError(f"cannot read --{option} {given!r}: {error}; put a path with spaces in quotes") from error
+            raise UserError(f"cannot read `{option}={given!r}`: {error}; put a path with spaces in quotes") from error
     else:
         pairs = list(given.items())
     found: dict[str, str | ChatModel] = {}

@@ -65,7 +65,7 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
     unknown = [model.name for model in models if not model.comparable]
     if use != "mean" and unknown:
         raise UserError(
-            f"`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not "
+            f'`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not '
             "known; train it with pairs held out (`eval_share`), which calibrates it, or use mean"
         )
 

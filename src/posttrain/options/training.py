@@ -111,7 +111,7 @@ class PreferenceHeads(Form):
     label_smoothing: Annotated[float, Range(0, 0.5, out="high"), Job(high=0.5)] = 0.0
     """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: Annotated[float, Range(0), Job(high=1000)] = 0.0
-    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
+    """Coefficient of the pair's margin in the loss. The margin is 'margin' or 'strength' of its row; 1 is usual."""
     center_rewards: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
     prompts; 0.01 is usual."""
@@ -129,8 +129,8 @@ class AttributeHeads(Form):
     HELP: ClassVar[Mapping[str, str]] = {"data": "ratings"}
 
     ratings: Rows = ""
-    """Rated responses, with `heads="attributes"`: a file, folder, glob or hub id. With prompt, completion and ratings (or
-    as HelpSteer2 and UltraFeedback have them)."""
+    """Rated responses, with `heads="attributes"`: a file, folder, glob or hub id. With prompt, completion and ratings
+    (or as HelpSteer2 and UltraFeedback have them)."""
     weights: str = ""
     """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
     one out. With pairs they initialise the gate, which keeps the signs."""

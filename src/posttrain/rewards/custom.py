@@ -63,7 +63,7 @@ from typing import Any, TypeVar, cast
 from posttrain.background import all_of, few_of, in_thread, without_exit
 from posttrain.errors import RewardError, UserError, described, unknown
 from posttrain.rewards.context import RewardContext
-from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of, missing_column
+from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of, missing_columns
 from posttrain.rewards.reward import ROLES, scoring
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Task
 
@@ -209,7 +209,7 @@ class CustomReward:
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why it cannot be scored: its row lacks a column, or the object says why."""
         tell = getattr(self.function, "unreadable", None)
-        missing = [missing_column(self.name, self.mode, self.parameters, task) for task in tasks]
+        missing = missing_columns(self.name, self.mode, self.parameters, tasks)
         return [one or other for one, other in zip(missing, await tell(tasks) if tell else missing, strict=True)]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:

@@ -62,9 +62,10 @@ def inputs_of(
             "read from a file do not have; use it in rl, evaluate or best-of-n"
         )
     shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
-    for episode in episodes:  # tasks of an environment; of a data set they were checked before
-        if why := missing_column(name, mode, [key for key in needed if key not in ours], episode.task):
-            raise RewardError(f"task {episode.task.id!r}: {why}")
+    tasks = [episode.task for episode in episodes]
+    missing = missing_columns(name, mode, [key for key in needed if key not in ours], tasks)
+    if found := next((f"task {task.id!r}: {why}" for task, why in zip(tasks, missing, strict=True) if why), ""):
+        raise RewardError(found)  # of an environment's own tasks; those of a data set were checked before
     named = {*needed, *wanted, *(shared if rest else ())}
     metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in named & shared}
     given = {key: values for key, values in ours.items() if key in named or (rest and key in _usual(mode))}
@@ -113,10 +114,17 @@ def _question(episode: Episode) -> str:
     return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
 
 
-def missing_column(reward: str, mode: Mode, needed: Sequence[str], task: Task) -> str:
-    """Why a function cannot score completions of a task: its row has no column for an argument; "" if it has all."""
+def missing_columns(reward: str, mode: Mode, needed: Sequence[str], tasks: Sequence[Task]) -> list[str]:
+    """For each task, why a function cannot score completions: no column for an argument; "" if there are all.
+
+    A row may lack an `answer` or a `gold`, and give None, if another row has one.
+    """
+    common = ["prompt", *(name for name in _OF_ROWS if any(getattr(task, name) is not None for task in tasks))]
+    return [_missing(reward, mode, needed, [*common, *task.metadata]) for task in tasks]
+
+
+def _missing(reward: str, mode: Mode, needed: Sequence[str], has: Sequence[str]) -> str:
     singular = {} if mode == "single" else {plural: one for one, plural in _PLURALS.items()}
-    has = ["prompt", *(name for name in _OF_ROWS if getattr(task, name) is not None), *task.metadata]
     for key in needed:
         column = singular.get(key, key)
         if column in has or (column in OURS.difference(_PLURALS.values(), _OF_ROWS)):
@@ -124,7 +132,7 @@ def missing_column(reward: str, mode: Mode, needed: Sequence[str], task: Task) -
         near = get_close_matches(key, [*has, "completion", *singular], n=1, cutoff=0.5)
         return (
             f"reward '{reward}' needs the column '{column}', and the row has: {', '.join(has)}"
-            f"{f' (did you mean {near[0]!r}?)' if near else ''}; type `columns=\"{column}=COLUMN\"` to rename one, or "
+            f'{f" (did you mean {near[0]!r}?)" if near else ""}; type `columns="{column}=COLUMN"` to rename one, or '
             f"give the argument a default, {key}=None"
         )
     return ""

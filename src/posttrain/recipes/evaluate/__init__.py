@@ -171,14 +171,12 @@ def _prepare(config: Evaluate) -> _Parts:
         judging, config, config.reward or ("" if config.judge else _judged_by(config))
     )
     if rewards is None:
-        raise UserError(
-            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with --judge'
-        )
+        raise UserError('`reward` is required, such as "numbers" for GSM8K, "math" or FILE.py:function; or `judge`')
     played = load_environment(config.environment, config.environment_args) if config.environment else None
     environment = overseen(rewards, environment=played).environment
     players_of(judging, environment.environment, Sampling(config.max_new_tokens))
     for decoding, (count, _) in config.decodings().items():
-        alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.reward.min_group)})"
+        alone = f"a greedy answer (leave out `greedy`, and type `samples={max(SAMPLES, environment.reward.min_group)}`)"
         need_group(environment, count, alone if decoding == "greedy" else "`samples`")
     tasks, notes = _tasks(config, environment)
     notes += judge_notes
@@ -214,13 +212,13 @@ def _judged_by(config: Evaluate) -> str:
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
     """The tasks, and messages about them."""
     if not config.dataset and config.environment:
-        refuse_dressing(config, "--dataset")
+        refuse_dressing(config, "`dataset`")
         own = tasks_of(environment.environment, "heldout", config.seed)[: config.limit]
         if not own:
-            raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")
+            raise UserError(f"{config.environment} has no held-out tasks of its own; pass `dataset`")
         return own, []
     if not config.dataset:
-        raise UserError("--dataset is required: a file or folder, a hub id, or gym:NAME")
+        raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME")
     gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
@@ -239,7 +237,7 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     except DataError as error:
         if config.split or gym or part is None:
             raise
-        raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
+        raise DataError(f"{error}; evaluation reads the split 'test' unless `split` names another") from error
     refuse_unreadable(environment.reward, tasks, config.dataset)
     if not config.exclude:
         return tasks, tasks.notes
