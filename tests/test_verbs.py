@@ -1,5 +1,6 @@
 """The verbs on a tiny model: what Python gives is bound, marked in config.toml, and asked for again at resume."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from posttrain import verbs
 from posttrain.cli import main
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments.env import Seat
-from posttrain.runs import read_run
+from posttrain.runs import read_run, session
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.types import Completion, Engine, Outcome, Reply, Request, Sampling, StopReason, Usage
@@ -221,6 +222,26 @@ def test_files_of_a_run_that_was_moved_are_found(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(away)
     found = pt.resume("run", steps=2, quiet=True, dataset=ROWS, algorithm=Sharper())
     assert len(found.metrics["reward/short"]) == 2
+
+
+def test_what_a_run_says_is_what_python_can_type(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    session._announce_once.cache_clear()
+    options = SMALL | {"model": folder, "reward": early, "warmup_steps": 3}
+    run, other = (pt.run(pt.RL(**options, steps=2)) for _ in range(2))
+    said = capsys.readouterr().err
+    assert "`warmup_steps=3` of 2 steps" in said and "--warmup" not in said
+    assert said.count(" thread") == 1  # the machine, which is the same for both
+    assert f"run {run.run}, report {run.report}\n" in said and f"run {other.run}, " in said
+    assert "accuracy" not in said and "reward 0." in said
+    text = (run.run / "config.toml").read_text()
+    assert text.startswith("# To repeat: the same pt.run(...) in Python, with its objects; to go on: pt.resume(")
+    assert "dataset=..." in text.partition("\n")[0] and "reward=..." in text.partition("\n")[0]
+    given = {"dataset": ROWS, "reward": late, "accept_changes": "reward"}
+    pt.resume(run, steps=3, quiet=True, **given)
+    assert "changed options" not in capsys.readouterr().err
+    pt.resume(run, steps=4, **given)
+    assert "steps was 3, now 4" in (said := capsys.readouterr().err) and not re.search(r"\w{64}", said)
 
 
 def test_an_environment_and_a_judge_are_objects(folder, tmp_path):

@@ -182,27 +182,14 @@ def place_in_user_code(error: BaseException) -> str:
     return loaded[-1] if loaded else called[0] if called else ""
 
 
-_OF_TRL = {
-    "beta": "kl_coefficient",
-    "epsilon": "clip_low",
-    "epsilon_high": "clip_high",
-    "eval_steps": "eval_every",
-    "learning_rate": "lr",
-    "lr_scheduler_type": "decay",
-    "max_completion_length": "max_new_tokens",
-    "max_length": "max_tokens",
-    "max_prompt_length": "max_prompt_tokens",
-    "max_steps": "steps",
-    "num_generations": "completions_per_prompt",
-    "num_iterations": "updates_per_step",
-    "num_train_epochs": "epochs",
-    "reward_funcs": "reward",
-    "save_steps": "save_every",
-    "save_total_limit": "keep_last",
-    "sync_ref_model": "ref_sync_every",
-    "train_dataset": "dataset",
-    "vllm_importance_sampling_cap": "tis_cap",
-}
+_OF_TRL = """
+    beta=kl_coefficient epsilon=clip_low epsilon_high=clip_high eval_steps=eval_every learning_rate=lr
+    lr_scheduler_type=decay max_completion_length=max_new_tokens max_length=max_tokens
+    max_prompt_length=max_prompt_tokens max_steps=steps num_generations=completions_per_prompt
+    num_iterations=updates_per_step num_train_epochs=epochs reward_funcs=reward save_steps=save_every
+    save_total_limit=keep_last sync_ref_model=ref_sync_every train_dataset=dataset
+    vllm_importance_sampling_cap=tis_cap
+"""
 """Names of TRL's configurations, and what ours are called."""
 
 
@@ -212,7 +199,7 @@ def refuse_unknown(kind: type[Any], given: Iterable[str]) -> None:
     known = [one.name for one in taken if one.name != "self"]
     for name in given:
         if name not in known and not any(one.kind == one.VAR_KEYWORD for one in taken):
-            ours = _OF_TRL.get(name, "")
+            ours = dict(word.partition("=")[::2] for word in _OF_TRL.split()).get(name, "")
             if ours in known:
                 raise UserError(f"unknown option of {kind.__name__}: '{name}'; it is called '{ours}' here")
             see = f"help({kind.__name__}) lists all" if len(known) > 20 else ""

@@ -107,7 +107,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> R: ...
@@ -117,7 +117,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult: ...
@@ -126,7 +126,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult:
@@ -167,7 +167,7 @@ def resume(
     knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
-    passed |= {"resume": path, "accept_changes": [*accept_changes]}
+    passed |= {"resume": path, "accept_changes": accept_changes}
     processed = AsyncOptions(**processes) if processes else None
     return _call(name, command, form, processed, passed, quiet, knobs, before=config)
 

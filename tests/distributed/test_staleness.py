@@ -170,7 +170,7 @@ def test_a_run_without_importance_weights_is_refused(folder):  # noqa: F811
 def test_schedules_that_mean_nothing_ahead_are_refused(folder):  # noqa: F811
     with pytest.raises(UserError, match=r"`max_staleness` samples the next step .* leave out `schedule=.pipelined.`"):
         grpo(folder, schedule="pipelined")(AHEAD)
-    with pytest.raises(UserError, match="`evict_stale` samples continuously; leave out `schedule=.lockstep.`"):
+    with pytest.raises(UserError, match=r"`evict_stale` samples continuously; leave out `schedule=.lockstep.`"):
         grpo(folder, schedule="lockstep")(replace(AHEAD, in_flight_updates=True, evict_stale=True))
 
 

@@ -92,7 +92,7 @@ def test_the_batch_of_rl(folder):
     assert found["tokens_per_step"] == 4 * (AROUND + 20 + 8 * 30)
     assert found["microbatches"] == 1 and found["epochs"] == 20
     assert found["fits"] and found["warnings"] == [] and found["seconds"] is None
-    assert found["notes"] == ["--prompts-per-step 4 of 1 tasks: some are in a step twice"]
+    assert found["notes"] == ["`prompts_per_step=4` of 1 tasks: some are in a step twice"]
 
 
 def test_prompts_are_measured_and_passes_counted(folder):

@@ -240,7 +240,7 @@ def test_what_a_run_was_trained_with_is_noted(folder, tasks, engines, tmp_path):
     assert found.notes == (f"{trained} (step-000003) was trained with `system` 'Think.', not with None",)
     (typed,) = found.summary()["notes"]
     assert typed == as_typed(found.notes[0]) and f"note: {typed}" in found.lines()
-    assert escape(typed) in found._repr_html_()
+    assert escape(found.notes[0]) in found._repr_html_()
     page = replace(found, notes=("<i>",), config=replace(found.config, dataset="<data>"))._repr_html_()
     assert "&lt;i&gt;" in page and "&lt;data&gt;" in page and "<i>" not in page
     assert "was trained with --system &#x27;Think.&#x27;, not with None" in found.report.read_text()

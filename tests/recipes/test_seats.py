@@ -189,7 +189,7 @@ def test_prompts_replace_the_tasks_of_the_environment(here):
 def test_tasks_that_are_not_played_are_counted(here):
     (here / "mine.txt").write_text("One?\nTwo?\nThree?\n")
     options = Generate(environment="duel.py:Duel", model="model", prompts="mine.txt", max_new_tokens=4, limit=1)
-    assert generate.run(options, quiet=True).notes == ("2 more tasks were not played; --limit is 1",)
+    assert generate.run(options, quiet=True).notes == ("2 more tasks were not played; `limit` is 1",)
 
 
 @pytest.mark.parametrize(

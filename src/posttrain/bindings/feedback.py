@@ -211,8 +211,8 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
     if not learned or (sides.heldout and not heldout):
         which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
         raise UserError(
-            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of "
-            f"`max_tokens={options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
+            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="
+            f"{options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
         )
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
@@ -223,8 +223,8 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
         )
     if len(learned) < per_step:
         raise UserError(
-            f"`{kind.per_step}={per_step}` is more than there are {kind.noun}; type `{kind.per_step}={len(learned)}` or "
-            "less"
+            f"`{kind.per_step}={per_step}` is more than there are {kind.noun}; type "
+            f"`{kind.per_step}={len(learned)}` or less"
         )
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
     too_long = [

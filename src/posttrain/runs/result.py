@@ -111,9 +111,7 @@ def page_of(title: str, about: str, rows: Sequence[Mapping[str, Any]], findings:
 
 def listed(findings: Sequence[Finding]) -> str:
     """Findings as a list of HTML; empty if there are none. All text is escaped."""
-    said = "".join(
-        f"<li><b>{html.escape(found.title)}</b>: {html.escape(found.evidence)}</li>" for found in findings
-    )
+    said = "".join(f"<li><b>{html.escape(found.title)}</b>: {html.escape(found.evidence)}</li>" for found in findings)
     return f"<ul>{said}</ul>" if said else ""
 
 

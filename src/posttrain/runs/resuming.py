@@ -25,7 +25,7 @@ def resumed(
     settings: Mapping[str, Any],
     training: Training,
     environment: Mapping[str, Any],
-    accept_changes: Sequence[str],
+    accept_changes: str | Sequence[str],
 ) -> RunDirectory:
     """The directory of a resumed run; options that name files are compared by file contents.
 

@@ -36,7 +36,7 @@ from posttrain.runs.failure import going_on, kept_batch
 from posttrain.runs.inputs import digests_in, judges_by_option, keep_code
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.runs.jsonl import naming
-from posttrain.runs.progress import Phase, Progress, announce
+from posttrain.runs.progress import TYPED, Phase, Progress, announce
 from posttrain.runs.resuming import OWED, gone_back, resumed
 from posttrain.runs.samples import samples_of
 from posttrain.runs.timeline import Span
@@ -267,7 +267,7 @@ def open_session(
     output: Path | None = None,
     resume: Path | None = None,
     quiet: bool = False,
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     tracking: Tracking | None = None,
     callbacks: Sequence[object] = (),
     given: Mapping[str, str] = MappingProxyType({}),
@@ -301,7 +301,7 @@ def open_session(
         with going_on(resume):
             directory = resumed(resume, command, settings, training, environment, accept_changes)
     keep_code(settings, directory.path)
-    _announce_once(machine_line(directory.environment), quiet=quiet)
+    (announce if TYPED.get() else _announce_once)(machine_line(directory.environment), quiet=quiet)
     training.prepare()
     with going_on(directory.path):
         found, notes = (None, ()) if resume is None else gone_back(directory, training, quiet=quiet)

@@ -167,9 +167,8 @@ def _prepare(config: Evaluate) -> _Parts:
     """Resolve all parts but the weights and validate all options, before anything is written."""
     judging = judges_in(config, lambda name: saved_model(name).where, config.seats)
     judging.refuse_policy("posttrain evaluate")
-    rewards, _, judge_notes = rewards_with(
-        judging, config, config.reward or ("" if config.judge else _judged_by(config))
-    )
+    usual = "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
+    rewards, _, judge_notes = rewards_with(judging, config, config.reward or ("" if config.judge else usual))
     if rewards is None:
         raise UserError('`reward` is required, such as "numbers" for GSM8K, "math" or FILE.py:function; or `judge`')
     played = load_environment(config.environment, config.environment_args) if config.environment else None
@@ -200,13 +199,6 @@ def _prepare(config: Evaluate) -> _Parts:
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
     judging.load()
     return _Parts(kept, environment, model, baseline, tuple(notes), judging)
-
-
-def _judged_by(config: Evaluate) -> str:
-    """The default rewards."""
-    if config.judge:
-        return ""
-    return "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
 
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:

@@ -142,7 +142,7 @@ def run(
 def _check(config: Generate) -> None:
     given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
     if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
+        raise UserError(f"`{given[0]}` and `{given[1]}` exclude each other; pass one of them")
     if config.environment and (config.prompt or config.chat):
         raise UserError("`environment` takes tasks of `prompts` or its own; leave out `prompt` and `chat`")
     if config.seats and not config.environment:
