@@ -363,9 +363,9 @@ def test_gpus_of_trainers(trainers, gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1; pass a smaller --sampler-gpus, or 0"),
-        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1; .* --trainer-gpus"),
-        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5; .* --sampler-memory-gb"),
+        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1; pass a smaller `sampler_gpus`, or 0"),
+        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1; .* `trainer_gpus`"),
+        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5; .* `sampler_memory_gb`"),
         ({"sampler_memory_gb": 3.0, "scorers": 2, "scorer_memory_gb": 1.0}, "reserve 8 GB of memory, "),
     ],
 )

@@ -462,5 +462,5 @@ def test_options_that_make_no_sense_are_refused(changes, says):
 
 def test_scorers_that_have_nothing_to_score_are_refused(folder, tmp_path):  # noqa: F811
     job = partial(rl.run, RL(**options(folder, reward="tags")), algorithms.get("grpo")())
-    with pytest.raises(UserError, match="--scorers has nothing to do: pass --reward-model, --gold-model, --judge"):
+    with pytest.raises(UserError, match="`scorers` has nothing to do: pass `reward_model`, `gold_model`, `judge`"):
         job(AsyncOptions(trainers=1, scorers=1), output=tmp_path / "run", quiet=True)

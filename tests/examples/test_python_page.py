@@ -34,7 +34,7 @@ def test_the_page_runs(tmp_path_factory, monkeypatch):
         except Exception as error:
             error.add_note(name)
             raise
-    assert names["stopped"].steps == 1 and names["stopped"].finished
+    assert names["stopped"].steps == 1 and names["stopped"].stopped_early
     assert names["longer"].steps == 2 == len(names["frame"])
     assert names["found"].gain.n == len(names["heldout"])
     assert list(names["run"].metrics.steps("reward/mean")) == [1, 2]

@@ -79,9 +79,7 @@ def test_rl_pays_each_step_with_process_rewards_and_the_whole_without(config, tm
 
 def test_best_of_n_keeps_what_the_aggregate_ranks_first(config, folder, tmp_path):
     options = {"completions_per_prompt": 4, "max_new_tokens": 8, "limit": 3, "precision": "float32"}
-    best = BestOfN(
-        dataset=config.dataset, model=config.model, reward_model=config.reward_model, output="", **options
-    )
+    best = BestOfN(dataset=config.dataset, model=config.model, reward_model=config.reward_model, output="", **options)
     earned = {}
     for aggregation in ("min", "product"):
         out = str(tmp_path / f"{aggregation}.jsonl")

@@ -279,9 +279,9 @@ def test_a_reference_that_is_renewed_is_the_policy_of_then(lora_rank, folder, tm
 def test_text_is_learned_beside(folder, tmp_path):
     found = rows(train(small(folder, "ppo-ptx", steps=8), KNOBS["ppo-ptx"], output=tmp_path / "run").run)
     assert found[-1]["pretraining_loss"] < found[0]["pretraining_loss"] - 0.1
-    with pytest.raises(UserError, match="ppo-ptx needs a pretraining corpus; pass --pretraining-dataset"):
+    with pytest.raises(UserError, match="ppo-ptx needs a pretraining corpus; pass `pretraining_dataset`"):
         train(config(folder, algorithm="ppo-ptx"), output=tmp_path / "refused")
-    with pytest.raises(UserError, match="grpo has no pretraining loss; leave out --pretraining-dataset"):
+    with pytest.raises(UserError, match="grpo has no pretraining loss; leave out `pretraining_dataset`"):
         train(config(folder, algorithm="grpo", pretraining_dataset="x"), output=tmp_path / "refused")
 
 
@@ -328,13 +328,13 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"length_penalty": float("nan")}, "`length_penalty` must be 0 or more"),
         ({"ref_sync_every": -1}, "`ref_sync_every` must be 0 or more"),
         ({"max_refills": -1}, "`max_refills` must be 0 or more"),
-        ({"critic": "own"}, "grpo has no critic; leave out --critic"),
-        ({"critic_lr": 1e-3}, "grpo has no critic; leave out --critic"),
+        ({"critic": "own"}, "grpo has no critic; leave out `critic`"),
+        ({"critic_lr": 1e-3}, "grpo has no critic; leave out `critic`"),
         ({"algorithm": "dapo", "ref_sync_every": 1}, "dapo has no reference model with these hyperparameters"),
         ({"algorithm": "remax", "length_penalty": 0.1}, "the baseline of remax has no length penalty"),
         ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
-        ({"algorithm": "opd"}, "opd needs a teacher; pass --teacher"),
-        ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out --teacher, or use"),
+        ({"algorithm": "opd"}, "opd needs a teacher; pass `teacher`"),
+        ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out `teacher`, or use"),
         (
             {"algorithm": "vapo", "steps": 50},
             "critic warmup covers all 50 steps, so the policy is never updated; type --steps above 50",

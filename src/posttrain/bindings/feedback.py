@@ -171,7 +171,7 @@ class Units(Generic[U]):
 def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> Sides[T]:
     """The feedback that the options name; without a data set what there is of its `own`."""
     if not options.dataset and not own:
-        raise UserError("--dataset is required: a file, folder, glob or hub id")
+        raise UserError("`dataset` is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []
@@ -223,19 +223,21 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
     if not learned or (sides.heldout and not heldout):
         which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
         raise UserError(
-            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of --max-tokens "
-            f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
+            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="
+            f"{options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
         )
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
         raise UserError(
-            f"the longest of the {kind.noun} has {most} tokens, but --microbatch-tokens is "
-            f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
-            "--max-tokens"
+            f"the longest of the {kind.noun} has {most} tokens, but `microbatch_tokens` is "
+            f"{options.microbatch_tokens}; type `microbatch_tokens={most}` or more, or leave longer ones out with "
+            "`max_tokens`"
         )
     if len(learned) < per_step:
-        flag = "--" + kind.per_step.replace("_", "-")
-        raise UserError(f"{flag} {per_step} is more than there are {kind.noun}; type {flag} {len(learned)} or less")
+        raise UserError(
+            f"`{kind.per_step}={per_step}` is more than there are {kind.noun}; type "
+            f"`{kind.per_step}={len(learned)}` or less"
+        )
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
     too_long = [
         f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"

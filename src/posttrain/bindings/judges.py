@@ -1,4 +1,4 @@
-"""Chat models of a run: judges (--judge) and players of other seats (--seats)."""
+"""Chat models of a run: judges (`judge`) and players of other seats (`seats`)."""
 
 import inspect
 import re
@@ -168,7 +168,7 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
         try:
             pairs = [word.partition("=")[::2] for word in shlex.split(given)]
         except ValueError as error:
-            raise UserError(f"cannot read --{option} {given!r}: {error}; put a path with spaces in quotes") from error
+            raise UserError(f"cannot read `{option}={given!r}`: {error}; put a path with spaces in quotes") from error
     else:
         pairs = list(given.items())
     found: dict[str, str | ChatModel] = {}
@@ -204,7 +204,7 @@ def players_of(
             raise unknown(f"seat of {type(environment).__name__}:", name, environment.seats)
     if {*trained_seats(environment)} <= taken:
         raise UserError(
-            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and --seats gives all of "
+            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and `seats` gives all of "
             "them to others; leave one out"
         )
     return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}

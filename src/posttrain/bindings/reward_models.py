@@ -38,8 +38,8 @@ class RewardModel(NamedTuple):
         if longest > self.facts.most:
             raise UserError(
                 f"a prompt and its answer may have {longest} tokens for the reward model {self.facts.name}, which "
-                f"takes {self.facts.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more "
-                "--microbatch-tokens"
+                f"takes {self.facts.most}; type a smaller `max_new_tokens` or `max_prompt_tokens`, or more "
+                "`microbatch_tokens`"
             )
 
 
@@ -57,7 +57,7 @@ def names_in(models: str) -> list[str]:
     try:
         return shlex.split(models)
     except ValueError as error:
-        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
+        raise UserError(f"cannot read `reward_model={models!r}`: {error}; put a path with spaces in quotes") from error
 
 
 def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
@@ -80,8 +80,8 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
     unknown = [model.name for model in models if not (model.comparable or model.steps)]
     if use != "mean" and unknown:
         raise UserError(
-            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
-            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+            f'`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not '
+            "known; train it with pairs held out (`eval_share`), which calibrates it, or use mean"
         )
 
 

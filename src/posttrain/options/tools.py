@@ -87,7 +87,7 @@ class PlanCluster(Form):
     prompt_tokens: Annotated[int, Range(1)] = 512
     """Tokens per prompt."""
     mean_tokens: Annotated[float, Range(1)] = 2000.0
-    """Mean tokens per completion; before they are cut at --max-new-tokens."""
+    """Mean tokens per completion; before they are cut at `max_new_tokens`."""
     length_spread: Annotated[float, Range(0, 3)] = 0.8
     """Standard deviation of log completion length. 0: all are alike."""
     max_new_tokens: Annotated[int, Range(1)] = 8192

@@ -185,11 +185,10 @@ def _at_a_time(
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
-        raise UserError("--dataset is required: a jsonl or parquet file or folder, a hub id, or a run")
+        raise UserError("`dataset` is required: a jsonl or parquet file or folder, a hub id, or a run")
     if not (config.reward or config.reward_model or config.judge):
         raise UserError(
-            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
-            "or with --reward-model or --judge"
+            '`reward` is required, such as "numbers" for GSM8K, "math", FILE.py:function, or `reward_model` or `judge`'
         )
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain score")

@@ -161,10 +161,15 @@ class Weighted:
                 reward.beyond[:] = [unbounded[reward.name]]
 
     @property
+    def verified(self) -> bool:
+        """Whether a verifier says what is solved."""
+        return any(role_of(reward) == "verifier" for reward, _ in self.parts)
+
+    @property
     def certain(self) -> bool:
         """Whether the outcome is final: a function without bounds may still return a score above 1."""
         found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
-        return found is not None and (role_of(found) == "verifier" or bounds_of(found) is not None)
+        return found is not None and (self.verified or bounds_of(found) is not None)
 
     async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, SeatScores]]]:
         """The scores of every reward by its name, one dictionary per episode of each group.

@@ -95,17 +95,21 @@ class InputsChanged(UserError):
         self.names = tuple(names)
         options = " and ".join(f"`{name}`" for name in names)
         read = f"what {options} read{'s' if len(names) == 1 else ''} changed since the run started"
-        super().__init__(f"{how or f'{read} (its digest differs)'}; restore it, or start a new run")
+        super().__init__(
+            f"{how or f'{read} (its digest differs)'}; restore it, or start a new run; to continue with the changed "
+            f'one, type `accept_changes="{" ".join(names)}"`'
+        )
 
 
-def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """The options that --accept-changes names: with - or _, with -- or without, apart by commas, too.
+def options_named(words: str | Sequence[str], options: Collection[str]) -> list[str]:
+    """The options that `accept_changes` names: with - or _, with -- or without, apart by spaces or commas.
 
     Raises:
         UserError: one is none of these `options`, or names no files.
     """
     known = {name.replace("_", "-"): name for name in NAMING if name in options}
-    found = [part.strip("-").replace("_", "-") for word in words for part in word.split(",") if part]
+    text = words if isinstance(words, str) else " ".join(words)
+    found = [part.strip("-").replace("_", "-") for part in text.replace(",", " ").split()]
     for name in found:
         if name not in known:
             raise unknown("option in `accept_changes`:", name, known)

@@ -77,16 +77,16 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     named = named_models("seats", options.seats)
     people = [name for name, what in named.items() if what == HUMAN]
     if len(people) > 1:
-        raise UserError(f"one person can play, at this terminal; --seats names {len(people)}")
+        raise UserError(f"one person can play, at this terminal; `seats` names {len(people)}")
     named = {name: what for name, what in named.items() if what != HUMAN}
     models = seat_models(named, lambda name: saved_model(name).where, options.precision)
     players_of(models, environment, Sampling(1), people)
     if tasks is None:
-        refuse_dressing(options, "--prompts")
+        refuse_dressing(options, "`prompts`")
     found = tasks() if tasks else tasks_of(environment, "heldout", options.seed)
     found = found or tasks_of(environment, "train", options.seed)
     if not found:
-        raise UserError(f"{options.environment} has no tasks of its own; pass --prompts")
+        raise UserError(f"{options.environment} has no tasks of its own; pass `prompts`")
     some = found[: options.limit]
     return Prepared(environment, some, models, tuple(people), left=len(found) - len(some))
 
@@ -141,7 +141,7 @@ def play_episodes(
             f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
         )
     if prepared.left:
-        notes = [*notes, f"{prepared.left} more tasks were not played; --limit is {options.limit}"]
+        notes = [*notes, f"{prepared.left} more tasks were not played; `limit` is {options.limit}"]
     return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
 
 
