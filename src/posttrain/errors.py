@@ -199,7 +199,8 @@ def refuse_unknown(kind: type[Any], given: Iterable[str]) -> None:
     known = [one.name for one in taken if one.name != "self"]
     for name in given:
         if name not in known and not any(one.kind == one.VAR_KEYWORD for one in taken):
-            ours = {word.split("=")[0]: word.split("=")[1] for word in _OF_TRL.split()}.get(name, "")
+            pairs = (word.partition("=") for word in _OF_TRL.split())
+            ours = next((here for there, _, here in pairs if there == name), "")
             if ours in known:
                 raise UserError(f"unknown option of {kind.__name__}: '{name}'; it is called '{ours}' here")
             see = f"help({kind.__name__}) lists all" if len(known) > 20 else ""
