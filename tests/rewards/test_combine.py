@@ -162,7 +162,9 @@ def test_a_time_limit_that_is_none_is_refused():
 
 def test_every_registered_reward_is_called_what_it_is_registered_as():
     needs = {"classifier": {"model": "M", "label": "good"}}
-    assert {name: make(**needs.get(name, {})).name for name, make in REWARDS.items()} == {name: name for name in REWARDS}
+    assert {name: make(**needs.get(name, {})).name for name, make in REWARDS.items()} == {
+        name: name for name in REWARDS
+    }
     assert len(REWARDS) == 17
 
 

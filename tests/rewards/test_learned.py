@@ -118,7 +118,11 @@ ODDS = {"a": 0.9, "b": 0.5, "c": 0.8, "d": 0.1}  # that a step is right
 def logits(conversations):
     """Of each line of the last message."""
     return [
-        [math.log(ODDS[line.strip()] / (1 - ODDS[line.strip()])) for line in one[-1].content.split("\n") if line.strip()]
+        [
+            math.log(ODDS[line.strip()] / (1 - ODDS[line.strip()]))
+            for line in one[-1].content.split("\n")
+            if line.strip()
+        ]
         for one in conversations
     ]
 
@@ -171,7 +175,9 @@ def test_steps_of_all_turns_and_seats_are_scored_after_what_came_before_them():
     ((found,),) = asyncio.run(reward.score([EpisodeGroup(task, (played,))]))
     assert asked == [["q", "a"], ["q", "a", "more", "b"], ["p", "d"]]
     assert found["x"].total == pytest.approx(0.45) and found["y"].total == pytest.approx(0.1)
-    assert [span.turn for span in found["x"].spans] == [0, 1] and found["y"].spans[0] == Span(0, 0, 1, pytest.approx(-0.9))
+    assert [span.turn for span in found["x"].spans] == [0, 1] and found["y"].spans[0] == Span(
+        0, 0, 1, pytest.approx(-0.9)
+    )
 
 
 def test_a_model_that_finds_other_steps_stops_the_run():

@@ -71,5 +71,5 @@ def refuse_unknown_rewards(tasks: Sequence[Task], rewards: Weighted | None, rewa
         if other := [name for name in named_in(task) if name not in known]:
             raise DataError(
                 f"{task.id} names the reward '{other[0]}' in its column 'rewards'; there are: "
-                f"{', '.join(sorted(known))}; add it to `reward`, or rename the column with `columns=\"other=rewards\"`"
+                f'{", ".join(sorted(known))}; add it to `reward`, or rename the column with `columns="other=rewards"`'
             )
