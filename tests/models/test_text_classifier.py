@@ -82,7 +82,7 @@ def test_what_cannot_be_a_classifier_is_a_line_that_names_what_it_has(tmp_path):
         text_classifier(str(score), "LABEL_0")
     with pytest.raises(ModelError, match="is no sequence classifier"):
         text_classifier(str(model_folder(tmp_path / "policy")), "positive")
-    with pytest.raises(ModelError, match="no model '.*nowhere'"):
+    with pytest.raises(ModelError, match=r"no model '.*nowhere'"):
         text_classifier(str(tmp_path / "nowhere"), "positive")
 
 

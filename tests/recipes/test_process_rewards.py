@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from posttrain import algorithms
 from posttrain.data import load_tokenizer
@@ -93,7 +94,7 @@ def test_models_of_steps_and_of_responses_are_not_mixed(config, folder, tmp_path
     made.save(tmp_path / "scores", padding=0)
     load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / "scores")
     both = f"{config.reward_model} {tmp_path / 'scores'}"
-    with pytest.raises(UserError, match="scores steps, and .* scores responses; give models of one kind"):
+    with pytest.raises(UserError, match=r"scores steps, and .* scores responses; give models of one kind"):
         train(replace(config, reward_model=both), output=tmp_path / "run")
     with pytest.raises(UserError, match="`step_aggregation` needs a process reward model"):
         train(replace(config, reward_model="", reward="tags", step_aggregation="mean"), output=tmp_path / "run")
@@ -112,6 +113,15 @@ def test_a_classifier_is_a_reward_of_a_run(config, folder, tmp_path):
     row = train(replace(config, reward_model="", reward=reward), output=tmp_path / "run")
     assert row["reward/mean"] == row["reward/classifier"] == pytest.approx(1 - row["reward/bad"])
     assert "accuracy" not in row
+    weights = load_file(where / "model.safetensors")
+    save_file({name: -one for name, one in weights.items()}, where / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="what `reward` reads changed since the run started"):
+        rl.run(
+            replace(config, reward_model="", reward=reward, steps=2),
+            algorithms.online("grpo")(),
+            resume=tmp_path / "run",
+            quiet=True,
+        )
     with pytest.raises(UserError, match="label of the classifier"):
         train(replace(config, reward_model="", reward=f"classifier?model={where}&label=kind"), output=tmp_path / "no")
     with pytest.raises(UserError, match="the reward 'classifier' needs the argument label"):

@@ -5,12 +5,10 @@ import math
 
 import pytest
 
-from posttrain.environments.scored import ScoredEnvironment, refuse_unknown_rewards
-from posttrain.episodes.metrics import rollout_metrics
+from posttrain.environments.scored import refuse_unknown_rewards
 from posttrain.errors import DataError
 from posttrain.rewards import Disagreement, Named, Weighted, parse_rewards
 from posttrain.types import Episode, EpisodeGroup, Message, Task
-from tests.groups import group_of
 
 
 def task(number: int, rewards: object = None, answer: str = "5") -> Task:

@@ -191,7 +191,8 @@ def _set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(backend.chat, backend.context)
-    notes, folders = (*met, *parsed.notes, *prompts.notes), folders | judging.folders
+    folders |= judging.folders | {one.name: one.name for one in judging.classifiers}
+    notes = (*met, *parsed.notes, *prompts.notes)
     sampled = (prompts.tasks, heldout, environment, backend, players)
     return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 

@@ -51,7 +51,7 @@ def process_advantages(normalised_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"]
     return returns(normalised_N, row_N)
 
 
-def step_correctness(logits_S: Float[Tensor, "S"], right_S: Bool[Tensor, "S"]) -> Float[Tensor, "S"]:
+def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Binary cross-entropy of a process reward model at each labelled step, in nats.
 
         L_s = -y_s log sigma(z_s) - (1 - y_s) log(1 - sigma(z_s))
