@@ -117,7 +117,7 @@ def test_what_is_not_built_is_said(capsys):
     out = typed(capsys, *large.split(), "--max-new-tokens", "2000")[1]
     loads = "WARNING: each trainer loads the whole model into host memory before its GPU gets its shard: 140 GB times"
     assert loads in out
-    assert "weights passed on at 1.15 GB/s): does not fit, a sampler needs 2 GPUs" in out
+    assert "weights broadcast over gloo at 1.80 GB/s): does not fit, a sampler needs 2 GPUs" in out
     assert "loads the whole model" not in typed(capsys, *large.replace("70e9", "30e9").split())[1]
 
 
