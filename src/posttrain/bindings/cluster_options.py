@@ -56,7 +56,7 @@ def starting(options: TrainerOptions) -> str:
 
 
 def reserved(options: TrainerOptions, kind: str) -> dict[str, Any]:
-    """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.cluster.Share`."""
+    """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.pool.Share`."""
     return {name: getattr(options, f"{kind}_{name}") for name in ("cpus", "gpus", "memory_gb", "threads")}
 
 

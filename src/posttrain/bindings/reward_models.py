@@ -121,7 +121,7 @@ class Placed:
             functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
             refuse_idle_scorers(bool(where or chats or functions))
             group = self._processes(size, where, chats, functions)
-            found, parsed = _models(group, where), parsed.moved(group.call)
+            found, parsed = _models(group, where), parsed.moved(group.reward)
             for number, model in enumerate(judging.local.values()):
                 model.made_by(partial(_chat, group, number, chats[number]))
         judging.load()
@@ -171,7 +171,7 @@ def _models(group: Any, where: Sequence[str]) -> list[RewardModel]:
         for path, facts in zip(where, group.facts.rewards, strict=True)
     ]
     return [
-        RewardModel(group.ask(number), facts, chat)
+        RewardModel(group.scores(number), facts, chat)
         for number, (facts, chat) in enumerate(zip(group.facts.rewards, chats, strict=True))
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from posttrain.distributed.cluster import LONGER, Answer, Lost
-from posttrain.distributed.group import LOSSES
+from posttrain.distributed.pool import LOSSES
 from posttrain.distributed.sampler import Exchanged
 from posttrain.engine.engine import refuse_unanswerable
 from posttrain.errors import EngineError
