@@ -1,5 +1,6 @@
 """Reinforcement learning with every online algorithm, on a model and a task that take no time."""
 
+import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,19 @@ def test_the_pace_of_sampling_counts_what_is_not_learned_from(name, least, most,
     first = rows(train(small(folder, name, steps=1), KNOBS.get(name), output=tmp_path / "run").run)[0]
     sampled = round(first["tokens_per_second"] * first["seconds/rollout"])
     assert least * first["tokens"] <= sampled <= most * first["tokens"]
+
+
+def test_the_likelihood_of_the_reference_is_a_reward_and_groups_that_hardly_vary_are_filtered(folder, tmp_path):
+    tasks = tmp_path / "answers.jsonl"
+    tasks.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": "ab"}) + "\n" for n in range(8)))
+    options = replace(config(folder, reward="rlpr?before=A", steps=1, max_refills=1), dataset=str(tasks))
+    found = rows(train(options, output=tmp_path / "all").run)[0]
+    assert 0 < found["reward/rlpr"] < 1 and found["groups/kept"] == 4 and found["grad_norm"] > 0
+    assert "accuracy" not in found
+    some = rows(train(replace(options, min_reward_std=10.0), output=tmp_path / "none").run)[0]
+    assert (some["groups/kept"], some["groups/thrown_away"], some["grad_norm"]) == (0, 8, 0.0)
+    with pytest.raises(UserError, match="'rlpr' asks the policy, which cannot answer while it samples; use --schedule"):
+        train(replace(options, schedule="pipelined"), output=tmp_path / "refused")
 
 
 def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_path, monkeypatch):

@@ -56,7 +56,8 @@ def decoder(base, kept):
 
 
 def job(weights, results, *, tokens=(5, 6), new=4, samples=1, stop_ids=STOPS, seed=0, **settings):
-    requests = [Request(tokens, Sampling(new), seed + number) for number in range(samples)]
+    sampling = Sampling(new, stop=settings.get("stop_strings", ()))
+    requests = [Request(tokens, sampling, seed + number) for number in range(samples)]
     given = {"stop_strings": (), "prompt_logprobs": False, "top": 0} | settings
     return Job(
         weights, requests, stop_ids, given["stop_strings"], given["prompt_logprobs"], given["top"], results.append
@@ -304,6 +305,21 @@ def test_logprobs_of_a_prompt_are_those_of_plain_transformers(base):
 
 def test_a_prompt_of_one_token_has_no_logprob(base):
     assert prompt_logprobs(base.model, [5], 2).own.shape == (1,)
+
+
+def test_sampling_ends_when_a_stop_string_occurs(base, kept):
+    """Not at the request's longest length, of which the rest would be thrown away."""
+
+    def answered(stops):
+        results, decoder = [], decoder_of(base, kept)
+        decoder.add(job("a", results, new=40, stop_ids=frozenset(), stop_strings=stops))
+        return results, drained(decoder)
+
+    whole, steps = answered(())
+    text = str(base.tokenizer.decode(list(whole[0][0][0].tokens)))
+    found, fewer = answered((text[4:7],))
+    assert found[0][0][0].stopped and found[0][0][0].tokens == whole[0][0][0].tokens[: len(found[0][0][0].tokens)]
+    assert fewer == len(found[0][0][0].tokens) < steps == 40
 
 
 @pytest.mark.parametrize(

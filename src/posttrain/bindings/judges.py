@@ -232,8 +232,8 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
     return found
 
 
-def _local(folder: str, precision: str) -> Callable[[], ChatModel]:
-    def load() -> ChatModel:
+def _local(folder: str, precision: str) -> Callable[[], EngineChat]:
+    def load() -> EngineChat:
         policy = load_policy(folder, precision=precision)
         return EngineChat(BatchedEngine(policy.engine), policy.chat, policy.model.context)
 

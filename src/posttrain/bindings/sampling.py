@@ -153,6 +153,12 @@ def _set_up(
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
         raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
+    for each in (parsed.rewards, parsed.gold):
+        if options.schedule == PIPELINED and each and each.asks_policy:
+            raise UserError(
+                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; use "
+                "--schedule auto, lockstep or continuous"
+            )
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)

@@ -144,7 +144,10 @@ class RL(OnlineOptions):
     steps: Annotated[int, Range(1), Job(high=1_000_000)] = 100
     """RL steps: batches sampled."""
     max_refills: Annotated[int, Range(0), Job(high=20)] = 3
-    """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
+    """Dynamic sampling (dapo, --min-reward-std): maximum number of times to resample filtered groups."""
+    min_reward_std: Annotated[float, Range(0), Job(high=1000)] = 0.0
+    """Filter groups whose rewards have a smaller standard deviation, 0: off. They are resampled; RLPR's filter for
+    --reward rlpr."""
     updates_per_step: Annotated[int, Range(1), Job(high=64)] = 1
     """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
     length_penalty: Annotated[float, Range(0), Job(high=1000)] = 0.0

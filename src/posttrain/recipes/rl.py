@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from statistics import pstdev
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -161,7 +162,7 @@ def _rolling(
     """Samples the groups of a step, with the columns of inputs that sample, too."""
 
     def accepts(rewards: Sequence[float]) -> bool:
-        return algorithm.accepts(torch.tensor(rewards))
+        return algorithm.accepts(torch.tensor(rewards)) and pstdev(rewards) >= config.min_reward_std
 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, setup.longest)

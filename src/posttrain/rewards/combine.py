@@ -108,6 +108,11 @@ class Weighted:
         """The functions that may call judges."""
         return [function.name for function in self._functions if function.asks]
 
+    @property
+    def asks_policy(self) -> list[str]:
+        """The functions that ask the policy itself, as far as they say so."""
+        return [function.name for function in self._functions if getattr(function.function, "asks_policy", False)]
+
     def give(self, context: RewardContext) -> None:
         """Give the functions with a parameter `reward_context` its value, once it is known."""
         for function in self._functions:

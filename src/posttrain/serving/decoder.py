@@ -73,7 +73,13 @@ class Decoder:
 
     def __init__(self, base: Base, load: Callable[[str], Weights], *, max_sequences: int, cache_gb: float) -> None:
         self._base, self._load, self._model = base, load, base.mixed()
-        self._engine = TransformersEngine(self._model, base.stop_ids, max_sequences=max_sequences, cache_gb=cache_gb)
+        self._engine = TransformersEngine(
+            self._model,
+            base.stop_ids,
+            max_sequences=max_sequences,
+            cache_gb=cache_gb,
+            decode=lambda ids: str(base.tokenizer.decode(list(ids))),
+        )
         self._queue: deque[Job] = deque()
         # of a batch that failed: one adapter after another, to see whose fault it is
         self._apart: deque[Job] = deque()

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
 from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
 from posttrain.engine.policy import Policy
-from posttrain.environments import Environment
+from posttrain.environments.env import Environment, Seat, TurnSampling
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.user_methods import tasks_of
@@ -173,13 +173,13 @@ class Lines:
         return line.decode(errors="replace") if line or end else None
 
 
-class Person:
-    """A seat that a person at the terminal takes: reads what is new, and types a line. Conforms to `Seat`."""
+class Person(Seat):
+    """A seat that a person at the terminal takes: reads what is new, and types a line."""
 
     def __init__(self, name: str, said: Lines, show: Callable[[str], object], seed: int) -> None:
         self._name, self._said, self._show = name, said, show
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         """The next line of input.
 
         Raises:
