@@ -4,7 +4,7 @@ import json
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import UserError
@@ -29,6 +29,7 @@ VALUES = st.recursive(
 ROWS = st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=4)
 
 
+@settings(max_examples=30)
 @given(ROWS, ROWS, st.sampled_from([None, 1]), st.booleans())
 def test_rows_are_those_that_were_sent(train, heldout, indent, plain):
     body = sft(dataset={"rows": train}, eval_dataset={"rows": heldout}, knobs={"dataset": "[", "rows": 1})

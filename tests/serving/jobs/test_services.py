@@ -118,7 +118,7 @@ def test_one_who_floods_the_queue_delays_another_by_one_job_also_where_it_delete
     assert kept == [("flood", 1), ("late", 1)]
 
 
-def test_jobs_are_changed_by_several_threads_and_processes_at_once(order):
+def test_jobs_are_changed_by_several_threads_at_once(order):
     """Each change is whole: a job begins once, whoever asks."""
     from concurrent.futures import ThreadPoolExecutor
 

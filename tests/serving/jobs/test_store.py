@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import sqlite3
 import stat
 
 import pytest
 
 from posttrain.errors import UserError
+from posttrain.runs import jsonl
+from posttrain.serving.jobs import table
 from posttrain.serving.jobs.table import DELETED, Table
 from posttrain.serving.limits import JobLimits
 from tests.serving.jobs.serving import PAIRS, SUMS, config_of, folder_of, opened, refused, rl, sft
@@ -65,6 +68,20 @@ def test_a_key_has_so_many_jobs_and_bytes(server):
     assert alice.delete(f"jobs/{first}").status_code == 204
     alice.submit()
     assert len([path for path in services.table.root.iterdir() if path.is_dir()]) == 3
+
+
+@pytest.mark.parametrize("at", ["rows", "table"])
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(server, monkeypatch, at):
+    services, clients, _ = server()
+
+    def full(*args):
+        raise {"rows": OSError(28, "No space left on device"), "table": sqlite3.OperationalError("disk is full")}[at]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((jsonl, "append", full) if at == "rows" else (table, "_insert", full)))
+        assert "cannot keep the job" in refused(clients["alice"], sft(), 507)
+    assert not [path for path in services.table.root.iterdir() if path.is_dir()]
+    clients["alice"].submit()
 
 
 def test_what_is_refused_leaves_nothing(server):
@@ -159,14 +176,14 @@ def test_jobs_of_an_earlier_version_are_taken_over_once(tmp_path):
     (tmp_path / ("b" * 32)).mkdir()
     (tmp_path / ("b" * 32) / "job.json").write_text("torn")
     said = []
-    table = Table(tmp_path, JobLimits(), said.append)
-    assert [(job.id[0], job.state, bool(job.cancelled), job.attempts, job.pid) for job in table.all()] == [
+    found = Table(tmp_path, JobLimits(), said.append)
+    assert [(job.id[0], job.state, bool(job.cancelled), job.attempts, job.pid) for job in found.all()] == [
         ("9", "succeeded", False, 2, 0),
         ("8", "running", True, 2, 0),
         ("7", "queued", False, 2, 0),
     ]
     assert len(said) == 2 and "cannot be read" in said[0] and said[1].startswith("3 jobs of an earlier version")
-    table.delete(table.all()[0])
+    found.delete(found.all()[0])
     again = Table(tmp_path, JobLimits())
     assert [job.id[0] for job in again.all()] == ["8", "7"] and (tmp_path / ("b" * 32)).exists()
 

@@ -8,7 +8,7 @@ a whole, would be 1 GB of objects.
 import json
 import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -112,7 +112,7 @@ def submitted(body: bytes | mmap.mmap, take: Callable[[str, dict[str, Any]], Non
             raise UserError(f"{field}.rows, row {counts[field]} is not JSON: {error}"[:500]) from error
 
     try:
-        asked = Submitted.model_validate_json(_Cut(body, row).rest)
+        asked = Submitted.model_validate_json(_without_rows(body, row))
     except ValidationError as error:
         raise UserError(first_mistake(error)[:500]) from error
     for field in DATA_SETS:
@@ -121,84 +121,50 @@ def submitted(body: bytes | mmap.mmap, take: Callable[[str, dict[str, Any]], Non
     return asked
 
 
-class _Cut:
-    """Cuts the rows out of a body.
+def _marks(body: bytes | mmap.mmap) -> Iterator[tuple[bytes, int, tuple[int, int]]]:
+    """Each bracket and brace outside of strings, its place, and that of the last string before it."""
+    quote, string = -1, (0, 0)
+    for found in _MARK.finditer(body):
+        if found[0] == b'"':
+            quote, string = (found.end(), string) if quote < 0 else (-1, (quote, found.start()))
+        elif quote < 0 and found[0] in b"[]{}":
+            yield found[0], found.start(), string
 
-    Args:
-        body: JSON.
-        take: gets the text of each row, an object.
 
-    Attributes:
-        rest: the body, with empty lists in place of the rows.
-    """
+def _without_rows(body: bytes | mmap.mmap, take: Callable[[str, bytes], None]) -> bytes:
+    """A body with empty lists in place of the rows; `take` gets the field and the text of each row."""
+    rest, part, depth, containers = b"", 0, 0, 0  # `part`: where a row begins, or what is beside rows
+    field, outer, row, seen = "", "", False, dict[str, int]()
 
-    def __init__(self, body: bytes | mmap.mmap, take: Callable[[str, bytes], None]) -> None:
-        self._body, self._take, self._string = body, take, (0, 0)  # the place of the last string
-        self._depth = self._containers = self._part = 0  # where a part begins: a row, or what is between lists of rows
-        self._field, self._outer, self._seen = "", "", set[str]()
-        self._row, self._first = False, True
-        self.rest, quote = b"", -1
-        for found in _MARK.finditer(body):
-            mark, at = found[0], found.start()
-            if mark == b'"':
-                quote, self._string = (at, self._string) if quote < 0 else (-1, (quote + 1, at))
-            elif quote < 0 and mark in b"[{":
-                self._opened(mark, at)
-            elif quote < 0 and mark in b"]}":
-                self._closed(mark, at)
-        if self._field:
-            raise UserError(f"the body ends within {self._field}.rows")
-        self._keep(len(body))
+    def keep(end: int, most: int = TEXT_BYTES) -> bytes:
+        """The part that ends at a byte."""
+        what = f"a row of {field}" if field else "a body without its rows"
+        if end - part > most:
+            raise UserError(f"{what} may have {TEXT_BYTES} bytes")
+        if depth - 3 * row > DEPTH or containers > CONTAINERS:
+            raise UserError(f"{what} may have {CONTAINERS} lists and objects, {DEPTH} of them within each other")
+        return body[part:end]
 
-    def _opened(self, mark: bytes, at: int) -> None:
-        self._depth, self._containers = self._depth + 1, self._containers + 1
-        if self._field and self._depth == 4:
-            self._between(at, mark == b"{")
-            self._part, self._containers, self._row = at, 1, True
-        elif self._depth == 2:
-            self._outer = self._key(at)
-        elif self._depth == 3 and mark == b"[" and self._outer in DATA_SETS and self._key(at) == "rows":
-            if self._outer in self._seen:
-                raise UserError(f"{self._outer}.rows is given twice")
-            self._keep(at + 1)
-            self._field, self._first = self._outer, True
-            self._seen.add(self._field)
-        if self._depth - 3 * self._row > DEPTH or self._containers > CONTAINERS:
-            raise UserError(f"{self._what} may have {CONTAINERS} lists and objects, {DEPTH} of them within each other")
-        self._bounded(at)
-
-    def _closed(self, mark: bytes, at: int) -> None:
-        self._depth -= 1
-        if self._row and self._depth == 3:
-            self._bounded(at)
-            self._take(self._field, self._body[self._part : at + 1])
-            self._part, self._row, self._first = at + 1, False, False
-        elif self._field and self._depth == 2:
-            self._between(at, mark == b"]", last=True)
-            self._field, self._part, self._containers = "", at, 0
-
-    def _between(self, at: int, right: bool, *, last: bool = False) -> None:
-        """Refuse what is not a comma between rows."""
-        comma = b"" if last or self._first else b","
-        if not right or self._body[self._part : at].strip() != comma:
-            raise UserError(f"{self._field}.rows must be a list of objects")
-
-    def _key(self, at: int) -> str:
-        """The name of the value that begins at a byte; "" where it has none."""
-        start, end = self._string
-        if at - start > 200 or self._body[end + 1 : at].strip() != b":":
-            return ""
-        return self._body[start:end].decode(errors="replace")
-
-    def _keep(self, end: int) -> None:
-        """Add the part that ends at a byte to the rest."""
-        self._bounded(end)
-        self.rest, self._part = self.rest + self._body[self._part : end], end
-
-    def _bounded(self, at: int) -> None:
-        if at - self._part + (0 if self._field else len(self.rest)) > TEXT_BYTES:
-            raise UserError(f"{self._what} may have {TEXT_BYTES} bytes")
-
-    @property
-    def _what(self) -> str:
-        return f"a row of {self._field}" if self._field else "a body without its rows"
+    for mark, at, (start, end) in _marks(body):
+        opens = mark in b"[{"
+        depth, containers = depth + (1 if opens else -1), containers + opens
+        key = body[start:end] if opens and at - start < 200 and body[end + 1 : at].strip() == b":" else b""
+        if field and not row and (depth == 4 if opens else depth == 2):  # between rows
+            if mark != (b"{" if opens else b"]") or keep(at).strip() != (b"," if opens and seen[field] else b""):
+                raise UserError(f"{field}.rows must be a list of objects")
+            part, containers, row, field = at, 1, opens, field if opens else ""
+        elif row and depth == 3:
+            take(field, keep(at + 1))
+            seen[field], part, containers, row = seen[field] + 1, at + 1, 0, False
+        elif opens and depth == 2:
+            outer = key.decode(errors="replace")
+        elif mark == b"[" and depth == 3 and outer in DATA_SETS and key == b"rows":
+            if outer in seen:
+                raise UserError(f"{outer}.rows is given twice")
+            rest += keep(at + 1, TEXT_BYTES - len(rest))
+            field, part, seen[outer] = outer, at + 1, 0
+        elif opens:
+            keep(at)
+    if field:
+        raise UserError(f"the body ends within {field}.rows")
+    return rest + keep(len(body), TEXT_BYTES - len(rest))

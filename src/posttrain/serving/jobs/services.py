@@ -91,8 +91,9 @@ class JobServices:
         self.table = Table(root / "jobs", self.limits, report)
         self._children: dict[str, subprocess.Popen[bytes]] = {}  # of this server; the next one has none of them
         self._told: set[int] = set()  # processes that this server has told to end
-        self._failing: dict[str, float] = {}  # since when the process of a job cannot be started
-        self._later: dict[str, float] = {}  # before which that is not tried again
+        self._failing: dict[
+            str, tuple[float, float]
+        ] = {}  # jobs that cannot be started: since when, and not before when
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
@@ -136,13 +137,14 @@ class JobServices:
     def tick(self) -> None:
         """Bound what runs, settle what has ended, and start what may."""
         for job in self.running():
-            if self._later.get(job.id, 0.0) <= time.time():
+            if job.id not in self._later():
                 self._tend(job)
-        while len(self.running()) < self._at_once:
-            later = [job_id for job_id, until in self._later.items() if until > time.time()]
-            if (job := self.table.next(later)) is None:
-                return
+        while len(self.running()) < self._at_once and (job := self.table.next(self._later())):
             self._begin(job)
+
+    def _later(self) -> list[str]:
+        """Jobs that could not be started, and are not tried again now."""
+        return [job_id for job_id, (_, until) in self._failing.items() if until > time.time()]
 
     def _tend(self, job: Job) -> None:
         """Do what a job that runs needs now."""
@@ -229,12 +231,11 @@ class JobServices:
 
     def _not_started(self, job: Job, error: Exception) -> None:
         """A process could not be started: it is tried again for a while, and counts as no attempt."""
-        now = time.time()
-        first = self._failing.setdefault(job.id, now)
-        self._later[job.id] = now + PAUSE_SECONDS
-        self._say(job, f"could not be started: {described(error)}")
+        now, why = time.time(), f"its process could not be started: {described(error)}"
+        first, _ = self._failing.get(job.id, (now, now))
+        self._failing[job.id] = first, now + PAUSE_SECONDS
+        self._say(job, why)
         if now - first >= GIVE_UP_SECONDS:
-            why = f"its process could not be started: {described(error)}"
             self.table.change(job, *OPEN, state=FAILED, why=why, ended=now)
 
     def _say(self, job: Job, what: str) -> None:

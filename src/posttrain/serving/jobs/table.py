@@ -21,7 +21,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,13 +130,6 @@ ORDER BY active, last, number LIMIT 1
 """
 
 
-class NoSuchJob(HTTPException):
-    """There is no such job, or it is another's: nobody is told which."""
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(404, f"there is no job '{job_id[:80]}'")
-
-
 class Table:
     """The jobs in a folder. All methods may be called from any thread."""
 
@@ -164,9 +157,9 @@ class Table:
             )
 
     def get(self, owner: str, job_id: str) -> Job:
-        """A job of the owner's; raises `NoSuchJob`."""
+        """A job of the owner's; raises `HTTPException` 404, also for another's: nobody is told which."""
         if not (found := self.all("id = ? AND owner = ?", job_id, owner)):
-            raise NoSuchJob(job_id)
+            raise HTTPException(404, f"there is no job '{job_id[:80]}'")
         return found[0]
 
     def next(self, but: Collection[str] = ()) -> Job | None:
@@ -280,8 +273,6 @@ def _bytes_in(folder: Path) -> int:
     total = 0
     for at, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):  # a checkpoint that was replaced meanwhile
                 total += os.lstat(os.path.join(at, name)).st_size
-            except FileNotFoundError:  # a checkpoint that was replaced meanwhile
-                continue
     return total
