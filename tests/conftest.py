@@ -99,6 +99,8 @@ THOROUGH = (
     "recipes/test_adapters.py::test_a_run_with_dropout*[reward-model",
     *(f"recipes/test_rl.py::test_a_run_that_is_resumed*[{name}-" for name in ("rloo", "ppo-ptx", "vapo", "vineppo")),
     "recipes/test_rl.py::test_a_run_that_is_resumed*[ppo-penalty-changes2",
+    # processes of jobs that are killed at other points
+    "serving/jobs/test_end_to_end.py::test_a_job_whose_processes_are_killed*[3",
     # a night of generated mutants, which `make check` looks at as well
     "test_generated_mutants.py::test_a_test_that_looks",
 )

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import uvicorn
 
-from posttrain.recipes.jobs.serve import LINES
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import Offered
@@ -102,7 +101,7 @@ def opened(root: Path, model: Path, *, owners: tuple[str, ...] = ("alice", "bob"
     }
     offered = Offered({"tiny": str(model)}, **{key: settings.pop(key, value) for key, value in about.items()})
     limits = settings.pop("limits", JobLimits())
-    services = JobServices(root, keys, offered, lines=LINES, cache=root / "cache", limits=limits, **settings)
+    services = JobServices(root, keys, offered, cache=root / "cache", limits=limits, **settings)
     return services, secrets
 
 
@@ -114,7 +113,7 @@ def refused(client, body, status=400):
 
 
 def folder_of(services, job_id):
-    return services.store._folder / job_id
+    return services.table.root / job_id
 
 
 def config_of(services, job_id):

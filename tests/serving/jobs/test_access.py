@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from posttrain.serving.jobs.record import SUCCEEDED
 from posttrain.serving.jobs.routes import create_jobs_app
+from posttrain.serving.jobs.table import SUCCEEDED
 from posttrain.serving.keys import Keys
 from tests.serving.jobs.serving import Client
 
@@ -20,7 +20,7 @@ def test_another_owners_job_is_as_if_it_were_not_there(server):
     services, clients, _ = server()
     alice, bob = clients["alice"], clients["bob"]
     job_id = alice.submit()["id"]
-    services.store.change(services.store.get("alice", job_id), state=SUCCEEDED)
+    services.table.change(services.table.get("alice", job_id), state=SUCCEEDED)
     missing = "0" * 32
     for at in (job_id, missing):
         answers = [
@@ -46,11 +46,11 @@ def test_another_owners_job_is_as_if_it_were_not_there(server):
 )
 def test_every_route_needs_a_key(shared, method, path):
     services, _, url = shared
-    path = path.replace("ID", services.store.all()[0].id)
+    path = path.replace("ID", services.table.all()[0].id)
     for key in ("", "tml-", "tml-wrong", "bearer", "tml-\xe9"):
         with httpx.Client(base_url=f"{url}/v1", headers=[(b"X-API-Key", key.encode("latin-1"))]) as stranger:
             assert stranger.request(method, path).status_code == 401
-    assert [job.state for job in services.store.all()] == ["queued"]
+    assert [job.state for job in services.table.all()] == ["queued"]
 
 
 def test_a_server_whose_last_key_is_removed_refuses_everybody(server):
@@ -93,7 +93,7 @@ def test_keys_are_compared_in_constant_time(shared, monkeypatch):
     compared, equal = [], keys.secrets.compare_digest
     monkeypatch.setattr(keys.secrets, "compare_digest", lambda a, b: compared.append(1) or equal(a, b))
     assert services.keys.owner(clients["alice"].headers["X-API-Key"]) == "alice" and compared
-    assert "tml-" not in (services.store._folder.parent / "keys.json").read_text()
+    assert "tml-" not in (services.table.root.parent / "keys.json").read_text()
 
 
 def test_a_key_that_is_ended_ends_at_once(server):

@@ -1,25 +1,16 @@
 """Whole jobs, with a tiny model: submitted, watched, killed, resumed, cancelled, fetched and loaded."""
 
-import contextlib
 import io
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 
 from posttrain.models.load import load_model
-from posttrain.serving.keys import Keys
 from tests.rewards.test_remote import Answers, sends
-from tests.serving.jobs.serving import Client, rl, sft
+from tests.serving.jobs.kills import Kills
+from tests.serving.jobs.serving import rl, sft
 
 
 def fetched(client, job_id, folder):
@@ -63,83 +54,34 @@ def test_reinforcement_learning_by_the_clients_own_reward(server, tiny, tmp_path
             assert str(tiny) not in path.read_text() and str(tmp_path) not in path.read_text()
 
 
-class Command:
-    """`posttrain jobs` in a process of its own."""
-
-    def __init__(self, root, tiny):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        words = ["jobs", "--root", str(root), "--models", f"tiny={tiny}", "--port", str(self.port)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "posttrain", *words], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        self.url = f"http://127.0.0.1:{self.port}"
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            assert self.process.poll() is None, self.process.stderr.read()
-            try:
-                httpx.get(f"{self.url}/v1/jobs")
-                return
-            except httpx.TransportError:
-                time.sleep(0.05)
-        raise AssertionError("the server did not start")
-
-    def kill(self):
-        """End it as a power failure does; what it had said."""
-        self.process.kill()
-        self.process.wait()
-        return "" if self.process.stderr.closed else self.process.communicate()[1]
-
-
-def group_of(root, job_id):
-    return json.loads((root / "jobs" / job_id / "group.json").read_text())
-
-
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes as Linux shows them")
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_job_whose_processes_are_killed_ends_as_one_that_is_left_alone(rounds, tiny, tmp_path):
+    """Its state, weights and metrics are the same. A job has a server, a training and an export, and no others."""
+    with Kills(tmp_path / "root", tiny, seed=rounds) as kills:
+        undisturbed = kills.ended(kills.undisturbed())
+        for _ in range(rounds):
+            job_id, seen = kills.disturbed()
+            assert kills.ended(job_id) == undisturbed and kills.job(job_id).attempts == 1 + ("training" in seen)
+            assert {"server", "export"} <= {*seen}
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes as Linux shows them")
-def test_a_job_outlives_its_server_and_is_resumed_when_it_is_killed_itself(tiny, tmp_path):
-    root = tmp_path / "root"
-    root.mkdir()
-    client_key = Keys(root / "keys.json").add("alice")
+def test_a_job_outlives_its_server_and_is_cancelled_by_the_next_one(tiny, tmp_path):
     options = sft()["options"] | {"steps": 50_000, "save_every": 1, "lr": 0.01, "warmup_steps": 0}
-    first = Command(root, tiny)
-    try:
-        alice = Client(first.url, client_key)
-        job_id = alice.submit(options=options)["id"]
-        alice.until(job_id, "running", step=2)
-        training = group_of(root, job_id)
-        said = first.kill()
-        assert f"job {job_id[:8]} of alice: sft of tiny started" in said and client_key not in said
-        second = Command(root, tiny)
-        try:
-            alice = Client(second.url, client_key)
-            found = alice.until(job_id, "running")
-            alice.until(job_id, "running", step=found["step"] + 1)  # it has gone on
-            assert group_of(root, job_id) == training and alice.job(job_id)["attempts"] == 1
-            for pid in (parent_of(training), training):
-                os.kill(pid, signal.SIGKILL)
-            step = alice.job(job_id)["step"]
-            alice.until(job_id, "running", step=step + 2)
-            assert alice.job(job_id)["attempts"] == 2 and group_of(root, job_id) != training
-            assert alice.post(f"jobs/{job_id}/cancel").json()["cancelling"]
-            done = alice.until(job_id, "cancelled", "failed")
-            assert done["state"] == "cancelled", done
-            rows, at = [], 0
-            while page := alice.get(f"jobs/{job_id}/metrics", params={"offset": at}).json()["rows"]:
-                rows, at = rows + page, at + len(page)
-            assert [row["step"] for row in rows] == list(range(1, done["step"] + 1))
-            assert differs(weights(fetched(alice, job_id, tmp_path / "result")), weights(tiny))
-            assert alice.delete(f"jobs/{job_id}").status_code == 204
-            assert not (root / "jobs" / job_id).exists()
-        finally:
-            second.kill()
-    finally:
-        first.kill()
-        for file in root.glob("jobs/*/group.json"):  # where the test has failed
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(json.loads(file.read_text()), signal.SIGKILL)
+    with Kills(tmp_path / "root", tiny) as kills:
+        job_id = kills.client.submit(options=options)["id"]
+        kills.client.until(job_id, "running", step=2)
+        training = kills.job(job_id).pid
+        said = kills.restart()
+        assert f"job {job_id[:8]} of alice: sft of tiny started" in said and kills.key not in said
+        alice = kills.client
+        found = alice.until(job_id, "running")
+        alice.until(job_id, "running", step=found["step"] + 1)  # it has gone on
+        assert kills.job(job_id).pid == training and alice.job(job_id)["attempts"] == 1
+        assert alice.post(f"jobs/{job_id}/cancel").json()["cancelling"]
+        done = alice.until(job_id, "cancelled", "failed")
+        assert done["state"] == "cancelled", done
+        assert differs(weights(fetched(alice, job_id, tmp_path / "result")), weights(tiny))
+        assert alice.delete(f"jobs/{job_id}").status_code == 204
+        assert not (tmp_path / "root/jobs" / job_id).exists()

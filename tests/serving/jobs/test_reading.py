@@ -4,7 +4,7 @@ import io
 import os
 import tarfile
 
-from posttrain.serving.jobs.record import RUNNING, SUCCEEDED
+from posttrain.serving.jobs.table import RUNNING, SUCCEEDED
 from tests.serving.jobs.serving import folder_of
 
 SOURCE = "def reward(completion):\n    return 1.0\n"
@@ -16,7 +16,7 @@ SOURCE = "def reward(completion):\n    return 1.0\n"
 def ended(server, **settings):
     services, clients, _ = server(**settings)
     job_id = clients["alice"].submit()["id"]
-    services.store.change(services.store.get("alice", job_id), state=SUCCEEDED)
+    services.table.change(services.table.get("alice", job_id), state=SUCCEEDED)
     return clients["alice"], job_id, folder_of(services, job_id)
 
 
@@ -102,5 +102,5 @@ def test_a_job_that_runs_has_no_result_and_is_not_deleted(server):
     for _ in range(2):
         assert clients["alice"].get(f"jobs/{job_id}/result").status_code == 409
         assert clients["alice"].delete(f"jobs/{job_id}").status_code == 409
-        services.store.change(services.store.get("alice", job_id), state=RUNNING)
+        services.table.change(services.table.get("alice", job_id), state=RUNNING)
     assert folder_of(services, job_id).exists()

@@ -21,7 +21,7 @@ def test_ids_that_are_paths_find_nothing(shared, job_id):
         answer = clients["alice"].get(f"jobs/{job_id}{part}")
         assert answer.status_code == 404 and "tml" not in answer.text
     assert clients["alice"].delete(f"jobs/{job_id}").status_code in (404, 405)
-    assert (services.store._folder.parent / "keys.json").exists()
+    assert (services.table.root.parent / "keys.json").exists()
 
 
 def test_data_sets_are_named_not_located(server, tmp_path):
@@ -66,7 +66,7 @@ def test_options_that_name_files_hosts_or_models_are_refused(shared, body, name)
     services, clients, _ = shared
     asked = body()
     asked["options"] = asked["options"] | {name: "x"}
-    assert "unknown option" in refused(clients["alice"], asked) and len(services.store.all()) == 1
+    assert "unknown option" in refused(clients["alice"], asked) and len(services.table.all()) == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_fields_that_do_not_exist_are_refused(shared):
 def test_python_source_is_for_keys_that_are_trusted(server):
     services, clients, _ = server()
     body = rl(reward={"file": SOURCE})
-    assert "trusts" in refused(clients["bob"], body) and not services.store.all()
+    assert "trusts" in refused(clients["bob"], body) and not services.table.all()
     assert "trusts" in refused(clients["bob"], rl(reward=[{"verifier": "numbers"}, {"file": SOURCE}]))
     job_id = clients["alice"].post("jobs", json=body).json()["id"]
     assert (folder_of(services, job_id) / "reward.py").read_text() == SOURCE

@@ -2,11 +2,15 @@
 
 import gzip
 import json
+import sqlite3
 import stat
 
 import pytest
 
 from posttrain.errors import UserError
+from posttrain.runs import jsonl
+from posttrain.serving.jobs import table
+from posttrain.serving.jobs.table import DELETED, Table
 from posttrain.serving.limits import JobLimits
 from tests.serving.jobs.serving import PAIRS, SUMS, config_of, folder_of, opened, refused, rl, sft
 
@@ -29,7 +33,7 @@ def test_compressed_bodies_are_not_read(server):
     raw = gzip.compress(json.dumps(sft()).encode())
     answer = clients["alice"].post("jobs", content=raw, headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 415
-    assert clients["alice"].post("jobs", content=raw).status_code == 400 and not services.store.all()
+    assert clients["alice"].post("jobs", content=raw).status_code == 400 and not services.table.all()
 
 
 @pytest.mark.parametrize("raw", [b"", b"[", b"null", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'"\\ud800"'])
@@ -43,7 +47,7 @@ def test_rows_that_nest_deeply_or_hold_half_characters_do_no_harm(server):
     for inner in ('{"prompt": "a", "completion": "\\ud800"}', '{"prompt": ' + "[" * 5000 + "]" * 5000 + "}"):
         raw = json.dumps(sft(dataset={"rows": ["ROW"]})).replace('"ROW"', inner)
         assert clients["alice"].post("jobs", content=raw).status_code in (201, 400)
-    for path in services.store._folder.glob("*/data/*.jsonl"):
+    for path in services.table.root.glob("*/data/*.jsonl"):
         json.loads(path.read_text())
 
 
@@ -63,13 +67,27 @@ def test_a_key_has_so_many_jobs_and_bytes(server):
     assert "of 100000 bytes" in refused(alice, sft(), 429)
     assert alice.delete(f"jobs/{first}").status_code == 204
     alice.submit()
-    assert not [path for path in services.store._folder.iterdir() if path.name.startswith(".")]
+    assert len([path for path in services.table.root.iterdir() if path.is_dir()]) == 3
+
+
+@pytest.mark.parametrize("at", ["rows", "table"])
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing(server, monkeypatch, at):
+    services, clients, _ = server()
+
+    def full(*args):
+        raise {"rows": OSError(28, "No space left on device"), "table": sqlite3.OperationalError("disk is full")}[at]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((jsonl, "append", full) if at == "rows" else (table, "_insert", full)))
+        assert "cannot keep the job" in refused(clients["alice"], sft(), 507)
+    assert not [path for path in services.table.root.iterdir() if path.is_dir()]
+    clients["alice"].submit()
 
 
 def test_what_is_refused_leaves_nothing(server):
     services, clients, _ = server()
     refused(clients["alice"], sft(options={"system": "{prompt}", "steps": -1}))
-    assert not list(services.store._folder.iterdir())
+    assert not [path for path in services.table.root.iterdir() if path.is_dir()]
 
 
 # The usual
@@ -130,14 +148,44 @@ def test_each_command_has_its_configuration(server):
 
 
 def test_what_jobs_were_there_is_there_after_a_restart(server):
+    """And what a server that was killed had begun to write, or to delete, is not."""
     services, clients, _ = server()
-    job_id = clients["alice"].submit()["id"]
-    (services.store._folder / ".new-x").mkdir()
-    services.close()
-    from posttrain.serving.jobs.store import Store
+    job_id, deleted = (clients["alice"].submit()["id"] for _ in range(2))
+    clients["alice"].post(f"jobs/{deleted}/cancel")
+    (services.table.root / ("a" * 32)).mkdir()
+    services.table.change(services.table.get("alice", deleted), state=DELETED)
+    again = Table(services.table.root, JobLimits())
+    assert [job.id for job in again.all()] == [job_id]
+    assert [path.name for path in again.root.iterdir() if path.is_dir()] == [job_id]
 
-    again = Store(services.store._folder, JobLimits(), lambda: 0.0)
-    assert [job.id for job in again.all()] == [job_id] and not (services.store._folder / ".new-x").exists()
+
+def test_jobs_of_an_earlier_version_are_taken_over_once(tmp_path):
+    about = {"owner": "alice", "command": "sft", "model": "tiny", "created": 5.0, "steps": 3, "why": "", "attempts": 2}
+    states = ["succeeded", "running", "queued"]
+    for number, state in enumerate(states):
+        folder = tmp_path / (f"{9 - number}" * 32)
+        folder.mkdir()
+        row = about | {
+            "id": folder.name,
+            "number": number + 4,
+            "state": state,
+            "started": 6.0,
+            "cancelled": number == 1,
+        }
+        (folder / "job.json").write_text(json.dumps(row))
+    (tmp_path / ("b" * 32)).mkdir()
+    (tmp_path / ("b" * 32) / "job.json").write_text("torn")
+    said = []
+    found = Table(tmp_path, JobLimits(), said.append)
+    assert [(job.id[0], job.state, bool(job.cancelled), job.attempts, job.pid) for job in found.all()] == [
+        ("9", "succeeded", False, 2, 0),
+        ("8", "running", True, 2, 0),
+        ("7", "queued", False, 2, 0),
+    ]
+    assert len(said) == 2 and "cannot be read" in said[0] and said[1].startswith("3 jobs of an earlier version")
+    found.delete(found.all()[0])
+    again = Table(tmp_path, JobLimits())
+    assert [job.id[0] for job in again.all()] == ["8", "7"] and (tmp_path / ("b" * 32)).exists()
 
 
 def test_a_jobs_folder_is_its_owners_alone_on_disk(server):
@@ -146,15 +194,15 @@ def test_a_jobs_folder_is_its_owners_alone_on_disk(server):
     found = folder_of(services, job_id)
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
     assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE((found / "job.json").stat().st_mode) == 0o600
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found.parent.glob("jobs.sqlite*")} == {0o600}
 
 
 def test_a_job_that_has_not_ended_is_not_removed(server):
     services, clients, _ = server()
-    job = services.store.get("alice", clients["alice"].submit()["id"])
+    job = services.table.get("alice", clients["alice"].submit()["id"])
     with pytest.raises(UserError, match="has not ended"):
-        services.store.delete(job)
-    assert services.store.get("alice", job.id) == job
+        services.table.delete(job)
+    assert services.table.get("alice", job.id) == job
 
 
 def test_a_folder_is_of_one_server_at_a_time(server, tmp_path, tiny):

@@ -18,20 +18,11 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.recipes.jobs.forms import Jobs
 from posttrain.serving.http_server import address_of, bound, http_server
-from posttrain.serving.jobs.processes import CommandLines
-from posttrain.serving.jobs.record import EXPORT, RUN, TOML
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import JobLimits
-
-LINES = CommandLines(
-    program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module
-    new=("--config", TOML, "--output", RUN),
-    resumed=("--resume", RUN),
-    exported=("--model", RUN, "--output", EXPORT, "--title"),
-)
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,6 @@ def run(config: Jobs) -> Ended:
         root,
         keys,
         offered,
-        lines=LINES,
         cache=cache_folder().absolute(),
         limits=limits,
         at_once=config.at_once,
@@ -134,7 +124,7 @@ def run(config: Jobs) -> Ended:
     say(f"jobs at http://{where}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
     app = create_jobs_app(services, hosts={config.host.lower(), *config.host_names.lower().split()})
     http_server(app, place, timeout_graceful_shutdown=3).run()
-    left = len(services.queue.running())
+    left = len(services.running())
     return Ended(
         f"everything is in {root}" + f"; {left} running jobs go on, and the next server finds them" * bool(left)
     )

@@ -1,162 +1,109 @@
-"""The processes of jobs. They outlive the server, and two locks say what lives of a job.
+"""The process of a job: a command in a session of its own, which goes on when the server ends.
 
-`lock` is held while any of its processes lives, `supervised` while its supervisor does. Both are taken before the
-supervisor starts, and inherited: a lock that is free means that nothing of the job runs, whatever happened.
+It is in the table before it does anything: it begins as a shell that waits for a line of the server's, and ends if
+the server does before that. All processes that it starts have the job's folder as their HOME, by which they are found.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
-from posttrain.serving.files import read_json, write_json
-from posttrain.serving.jobs.record import CANCEL, GROUP, LOCK, LOG, PLAN, SUPERVISED
+from posttrain.serving.jobs.table import LOG
 
-RUNS, ORPHANED, GONE = "runs", "orphaned", "gone"
+PROGRAM = (sys.executable, "-P", "-m", "posttrain")  # -P: what is in a job's folder is no module
 
 PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables that a job inherits; no others, since they may hold keys."""
 COMPUTE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
 
-
-@dataclass(frozen=True)
-class CommandLines:
-    """How posttrain is typed, in a job's folder.
-
-    Attributes:
-        program: what begins each line.
-        new: begins to train, after the command's name; as in record.py, from job.toml into run/.
-        resumed: goes on with run/.
-        exported: exports run/ to export/, after `export merge` or `export hf`; the title comes last.
-    """
-
-    program: Sequence[str]
-    new: Sequence[str]
-    resumed: Sequence[str]
-    exported: Sequence[str]
+# On Linux, where memory is short, jobs are ended before the server.
+GATE = 'read -r go || exit 1; { echo 500 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@" </dev/null'
+PROC = Path("/proc")
+LINUX = (PROC / "self/stat").exists()
 
 
-@dataclass
-class Processes:
-    """Starts and ends the processes of jobs.
+def launch(words: Sequence[str], folder: Path, cache: Path) -> "subprocess.Popen[bytes]":
+    """Start a command of the job in a folder; it waits until `go`, and ends if its standard input does."""
+    with (folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", GATE, "posttrain", *words],
+            cwd=folder,
+            env=environment(folder, cache),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
-    Args:
-        cache: the folder of packaged models.
-        seconds: that a job may train.
-        grace: seconds from SIGTERM to SIGKILL.
-        lines: how posttrain is typed.
-    """
 
-    cache: Path
-    seconds: float
-    grace: float
-    lines: CommandLines
-    _children: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+def go(child: "subprocess.Popen[bytes]", *, begins: bool) -> None:
+    """Let a command begin, or end before it does."""
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin:
+        child.stdin.write(b"\n" * begins)
+    if not begins:
+        child.wait()
 
-    def start(self, folder: Path, command: str, *, title: str, hidden: Mapping[str, str]) -> bool:
-        """Start the job in a folder, unless a process of it lives.
 
-        Args:
-            folder: the job's.
-            command: which trains.
-            title: of the exported model.
-            hidden: paths that a result does not show, and what stands for each.
-        """
-        locks = [_taken(folder / name) for name in (LOCK, SUPERVISED)]
+def environment(folder: Path, cache: Path) -> dict[str, str]:
+    """The environment of a job: of the server's what it computes with, and `cache`, the folder of packaged models."""
+    kept = {name: os.environ[name] for name in (*PASSED, *COMPUTE) if name in os.environ}
+    if "PYTHONPATH" in kept:  # a job works in another folder, in which a relative one would lead elsewhere
+        paths = filter(None, kept["PYTHONPATH"].split(os.pathsep))
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    return kept | {
+        "HOME": str(folder),
+        "POSTTRAIN_CACHE": str(cache),
+        "HF_HOME": str(folder / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def born(pid: int) -> str:
+    """What tells a living process from an earlier one of its number; "" where there is none, or a zombie."""
+    if LINUX:
         try:
-            if None in locks:
-                return False
-            plan = {
-                "new": [*self.lines.program, command, *self.lines.new],
-                "resumed": [*self.lines.program, command, *self.lines.resumed],
-                "merge": [*self.lines.program, "export", "merge", *self.lines.exported, title],
-                "copy": [*self.lines.program, "export", "hf", *self.lines.exported, title],
-                "hidden": dict(hidden),
-                "seconds": self.seconds,
-                "grace": self.grace,
-            }
-            write_json(folder / PLAN, plan)
-            words = [sys.executable, "-P", "-m", "posttrain.serving.jobs.supervisor", str(folder), str(locks[0])]
-            with (folder / LOG).open("ab") as log:
-                self._children[folder] = subprocess.Popen(
-                    words,
-                    cwd=folder,
-                    env=self.environment(folder),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    pass_fds=[lock for lock in locks if lock is not None],
-                )
-            return True
-        finally:
-            for lock in locks:
-                if lock is not None:
-                    os.close(lock)
-
-    def environment(self, folder: Path) -> dict[str, str]:
-        """The environment of a job: nothing of the server's but what it computes with."""
-        kept = {name: os.environ[name] for name in (*PASSED, *COMPUTE) if name in os.environ}
-        if "PYTHONPATH" in kept:  # a job works in another folder, in which a relative one would lead elsewhere
-            paths = filter(None, kept["PYTHONPATH"].split(os.pathsep))
-            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
-        return kept | {
-            "HOME": str(folder),
-            "POSTTRAIN_CACHE": str(self.cache),
-            "HF_HOME": str(folder / "cache"),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-
-    def look(self, folder: Path) -> str:
-        """What lives of a job: all, its training without the supervisor, or nothing."""
-        if (child := self._children.get(folder)) is not None and child.poll() is not None:
-            del self._children[folder]  # which is not a zombie any more
-        if not _held(folder / LOCK):
-            return GONE
-        return RUNS if _held(folder / SUPERVISED) else ORPHANED
-
-    def cancel(self, folder: Path) -> None:
-        """Have the supervisor end a job."""
-        write_json(folder / CANCEL, True)
-
-    def kill_orphan(self, folder: Path) -> None:
-        """End the training of a job whose supervisor was killed."""
-        group = read_json(folder / GROUP)
-        if isinstance(group, int) and group > 1 and _is_in(group, folder):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+            about = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return "" if about[0] in "ZX" else f"{boot} {about[19]}"
+    shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    status, *since = shown.stdout.split() or ["Z"]
+    return "" if status.startswith("Z") else " ".join(since)
 
 
-def _taken(path: Path) -> int | None:
-    """The descriptor of a lock that is ours now; None if another process has it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def signalled(pid: int, number: int, *, group: bool = False) -> None:
+    """Send a signal to a process, or to its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, number)
 
 
-def _held(path: Path) -> bool:
-    """Whether a process of the job has a lock."""
-    if (descriptor := _taken(path)) is None:
-        return True
-    os.close(descriptor)
-    return False
+def ended(child: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that has ended; its group is ended before its number may be another's."""
+    if child.returncode is None:
+        signalled(child.pid, signal.SIGKILL, group=True)
+    return child.wait()
 
 
-def _is_in(process: int, folder: Path) -> bool:
-    """Whether a process works in a folder, so that its number is not another's by now; True where nothing tells."""
-    if not Path("/proc/self/cwd").exists():
-        return True
-    try:
-        return Path(f"/proc/{process}/cwd").resolve() == folder.resolve()
-    except OSError:
-        return False
+def clear(folder: Path) -> bool:
+    """End all processes of the job in a folder, wherever they have got to; whether there were none.
+
+    On Linux, where they are found by their environment. Elsewhere those that left the group of a process of this
+    server's, or whose server was killed together with them, are not found.
+    """
+    home, left = f"HOME={folder}".encode(), False
+    for path in PROC.glob("[0-9]*/environ"):
+        try:
+            if home not in path.read_bytes().split(b"\0"):
+                continue
+        except OSError:  # it has ended, or is another user's
+            continue
+        signalled(int(path.parent.name), signal.SIGKILL)
+        left = True
+    return not left

@@ -1,5 +1,6 @@
 """Reads what jobs write, without following links: what runs in a job decides what is in its folder."""
 
+import codecs
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -66,19 +68,9 @@ def log_part(folder: Path, name: str, offset: int, most: int = LOG_BYTES) -> tup
             raw = file.read(most)
     except FileNotFoundError:
         return "", offset
-    raw = raw[: len(raw) - _torn(raw)]
-    return clean(raw.decode(errors="replace")), offset + len(raw)
-
-
-def _torn(raw: bytes) -> int:
-    """The bytes at the end that begin a character whose rest is not there yet."""
-    for back in range(1, min(4, len(raw) + 1)):
-        byte = raw[-back]
-        if byte & 0xC0 == 0x80:  # within a character
-            continue
-        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return back if length > back else 0
-    return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(raw)  # without a character at the end whose rest is not there yet
+    return clean(text), offset + len(raw) - len(decoder.getstate()[0])
 
 
 def _tail(folder: Path, names: tuple[str, ...], most: int) -> bytes:
@@ -104,7 +96,7 @@ def rows_part(folder: Path, names: tuple[str, ...], offset: int) -> tuple[list[A
     size = 0
     try:
         with opened(folder, *names) as file:
-            for number, line in enumerate(file):
+            for number, line in enumerate(iter(partial(file.readline, ROW_BYTES), b"")):
                 if not line.endswith(b"\n") or len(rows) == ROWS or size > ROW_BYTES:
                     break
                 if number >= offset:

@@ -1,5 +1,9 @@
 """Routes of jobs. A job is found by its id among those of the key's owner alone."""
 
+import mmap
+import os
+import sqlite3
+import tempfile
 from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any
@@ -10,12 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from posttrain.errors import first_line
 from posttrain.serving.answers import application
 from posttrain.serving.guard import Owner
-from posttrain.serving.jobs import reading, specification
-from posttrain.serving.jobs.bodies import submitted
-from posttrain.serving.jobs.record import EXPORT, LOG, OPEN, RUN, Job
+from posttrain.serving.jobs import reading
 from posttrain.serving.jobs.services import JobServices
+from posttrain.serving.jobs.specification import write
+from posttrain.serving.jobs.table import LOG, OPEN, RESULT, RUN, Job
 
 METRICS, SAMPLES, ENVIRONMENT = (RUN, "metrics.jsonl"), (RUN, "samples.jsonl"), (RUN, "environment.json")
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # what a model wrote is never taken for a page
@@ -34,7 +39,7 @@ Served = Annotated[JobServices, Depends(_services)]
 
 
 def _job(job_id: str, owner: Owner, served: Served) -> Job:
-    return served.store.get(owner, job_id)
+    return served.table.get(owner, job_id)
 
 
 Mine = Annotated[Job, Depends(_job)]
@@ -47,30 +52,33 @@ def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> Fa
 
 @router.post("", status_code=201)
 async def submit(request: Request, owner: Owner, served: Served) -> Json:
-    """Submit a job."""
+    """Submit a job. Its body goes to a file, and its rows are read from there one by one, for one request at a time."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HTTPException(415, "send the body as it is; compressed bodies are not read")
-    return await run_in_threadpool(_submit, await request.body(), owner, served)
+    try:
+        with tempfile.TemporaryFile(dir=served.table.root) as file:
+            async for part in request.stream():
+                file.write(part)
+            file.flush()
+            async with served.turn:
+                return await run_in_threadpool(_submit, file.fileno(), owner, served)
+    except (OSError, sqlite3.OperationalError) as error:
+        raise HTTPException(507, f"the server cannot keep the job: {first_line(error)}") from error
 
 
-def _submit(body: bytes, owner: str, served: JobServices) -> Json:
-    asked, offered = submitted(body), served.offered
-    specification.check(asked, owner, offered)
-    fill = partial(specification.write, asked, owner, offered)
-    about = {"command": asked.command, "model": asked.model, "steps": int(asked.options.get("steps", 0))}
-    job = served.store.create(owner, fill, **about)
-    served.queue.report(f"job {job.id[:8]} of {owner}: {job.command} of {job.model} submitted")
-    served.queue.look()
+def _submit(file: int, owner: str, served: JobServices) -> Json:
+    body = mmap.mmap(file, 0, access=mmap.ACCESS_READ) if os.fstat(file).st_size else b""
+    job = served.table.create(owner, partial(write, body, owner, served.offered))
+    served.report(f"job {job.id[:8]} of {owner}: {job.command} of {job.model} submitted")
+    served.look()
     return job.shown()
 
 
 @router.get("")
 def jobs(owner: Owner, served: Served, limit: Annotated[int, Query(ge=1, le=200)] = 50, before: str = "") -> Json:
     """The owner's jobs, the latest first; `before` is the last id of the page before."""
-    found = served.store.of(owner)[::-1]
-    if before:
-        number = served.store.get(owner, before).number
-        found = [job for job in found if job.number < number]
+    number = served.table.get(owner, before).number if before else 2**62
+    found = served.table.all("owner = ? AND number < ?", owner, number)[::-1]
     page = found[:limit]
     return {"jobs": [job.shown() for job in page], "next": page[-1].id if len(found) > limit else None}
 
@@ -78,7 +86,7 @@ def jobs(owner: Owner, served: Served, limit: Annotated[int, Query(ge=1, le=200)
 @router.get("/{job_id}")
 def job(job: Mine, served: Served) -> Json:
     """A job, with its step and how many there shall be."""
-    folder = served.store.folder(job)
+    folder = served.table.folder(job)
     steps = reading.read_object(folder, *ENVIRONMENT).get("steps")
     return {
         **job.shown(),
@@ -90,7 +98,7 @@ def job(job: Mine, served: Served) -> Json:
 @router.get("/{job_id}/logs")
 def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
     """What the command printed, from a byte on."""
-    text, after = reading.log_part(served.store.folder(job), LOG, offset)
+    text, after = reading.log_part(served.table.folder(job), LOG, offset)
     return Response(text, media_type="text/plain", headers={"X-Next-Offset": str(after), **NO_SNIFFING})
 
 
@@ -107,7 +115,7 @@ def samples(job: Mine, served: Served, offset: Offset = 0) -> Response:
 
 
 def _rows(served: JobServices, job: Job, names: tuple[str, ...], offset: int) -> Response:
-    rows, after = reading.rows_part(served.store.folder(job), names, offset)
+    rows, after = reading.rows_part(served.table.folder(job), names, offset)
     return JSONResponse({"rows": rows, "next": after}, headers=NO_SNIFFING)
 
 
@@ -115,21 +123,21 @@ def _rows(served: JobServices, job: Job, names: tuple[str, ...], offset: int) ->
 def cancel(job: Mine, served: Served) -> Json:
     """End a job; one that runs saves a checkpoint, which is exported."""
     if job.state in OPEN:
-        served.queue.cancel(job)
-        served.queue.report(f"job {job.id[:8]} of {job.owner}: is to end")
-    return served.store.get(job.owner, job.id).shown()
+        served.cancel(job)
+        served.report(f"job {job.id[:8]} of {job.owner}: is to end")
+    return served.table.get(job.owner, job.id).shown()
 
 
 @router.get("/{job_id}/result")
 def result(job: Mine, served: Served) -> Response:
     """The trained model as a tar archive: a folder that transformers loads."""
-    folder = served.store.folder(job)
+    folder = served.table.folder(job)
     if job.state in OPEN:
         raise HTTPException(409, f"job {job.id} has not ended")
-    if not reading.exported(folder, EXPORT):
+    if not reading.exported(folder, RESULT):
         raise HTTPException(409, f"job {job.id} is {job.state}, and there is no checkpoint of it")
     headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"', **NO_SNIFFING}
-    return StreamingResponse(reading.tar_of(folder, EXPORT, job.id), media_type="application/x-tar", headers=headers)
+    return StreamingResponse(reading.tar_of(folder, RESULT, job.id), media_type="application/x-tar", headers=headers)
 
 
 @router.delete("/{job_id}", status_code=204)
@@ -137,4 +145,4 @@ def delete(job: Mine, served: Served) -> None:
     """Remove a job that has ended, with all its files."""
     if job.state in OPEN:
         raise HTTPException(409, f"job {job.id} has not ended; cancel it first")
-    served.store.delete(job)
+    served.table.delete(job)

@@ -1,22 +1,27 @@
 """The files of a job, from what its client sent. Nothing of the client's becomes a path, a module or a flag."""
 
+import contextlib
+import mmap
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from posttrain.errors import UserError, unknown
 from posttrain.rewards import REWARDS
 from posttrain.rewards.remote import PUBLIC, check_address
 from posttrain.runs import config_file, jsonl
-from posttrain.serving.jobs.bodies import Data, Named, Remote, Reward, Rows, Source, Submitted, Verifier
+from posttrain.serving.files import write_whole
+from posttrain.serving.jobs.bodies import DATA_SETS, Named, Remote, Reward, Source, Submitted, Verifier, submitted
 from posttrain.serving.jobs.options import check_knobs, check_options
-from posttrain.serving.jobs.record import DATA, REWARD, TOML
+from posttrain.serving.jobs.table import REWARD, TOML
 
 NO_ENVIRONMENT = ("environment", "solved", "classifier")  # of environments and of models, which jobs do not have
+FILES = {"dataset": "data/train.jsonl", "eval_dataset": "data/heldout.jsonl"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -39,58 +44,60 @@ class Offered:
     hidden: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def check(asked: Submitted, owner: str, offered: Offered) -> None:
-    """Refuse what the owner may not have, before anything is written; raises `UserError`."""
+def _check(asked: Submitted, owner: str, offered: Offered) -> None:
+    """Refuse what the owner may not have; raises `UserError`."""
     if asked.model not in offered.models:
         raise unknown("model", asked.model[:80], offered.models)
     check_options(asked.command, asked.options)
     check_knobs(asked.knobs)
     if asked.knobs and "algorithm" not in asked.options:
         raise UserError("'knobs' are an algorithm's hyperparameters: name it in options.algorithm")
-    for data in (asked.dataset, asked.eval_dataset):
-        if isinstance(data, Named):
-            _dataset(data.name, offered)
-    if asked.command == "rl":
-        if not asked.rewards:
-            raise UserError("an rl job needs a reward: a verifier, a url or a file")
-        _rewards(asked.rewards, owner, offered)
-    elif asked.rewards:
+    if asked.command == "rl" and not asked.rewards:
+        raise UserError("an rl job needs a reward: a verifier, a url or a file")
+    if asked.command != "rl" and asked.rewards:
         raise UserError(f"a reward is for rl jobs; this is one of {asked.command}")
 
 
-def write(asked: Submitted, owner: str, offered: Offered, folder: Path) -> None:
+def write(body: bytes | mmap.mmap, owner: str, offered: Offered, folder: Path) -> dict[str, Any]:
     """Write the job's files into its folder, which is its working directory.
 
+    Returns:
+        What `Job` says of it.
+
     Raises:
-        UserError: as `check`; or a text that TOML cannot hold.
+        UserError: the body is no job, or one that the owner may not have; or a text that TOML cannot hold.
     """
-    check(asked, owner, offered)
+    files: dict[str, BinaryIO] = {}
+    with contextlib.ExitStack() as stack:
+
+        def take(name: str, row: dict[str, Any]) -> None:
+            if name not in files:
+                path = folder / FILES[name]
+                path.parent.mkdir(exist_ok=True)
+                files[name] = stack.enter_context(path.open("wb"))
+            jsonl.append(files[name], row)
+
+        asked = submitted(body, take)
+        for file in files.values():
+            os.fsync(file.fileno())
+    _check(asked, owner, offered)
     config: dict[str, Any] = {"model": offered.models[asked.model], **asked.options}
-    config["dataset"] = _written(asked.dataset, "train", folder, offered)
-    if asked.eval_dataset is not None:
-        config["eval_dataset"] = _written(asked.eval_dataset, "heldout", folder, offered)
+    for name in DATA_SETS:
+        if (data := getattr(asked, name)) is not None:
+            config[name] = str(_dataset(data.name, offered)) if isinstance(data, Named) else FILES[name]
     if asked.rewards:
         config["reward"] = _rewards(asked.rewards, owner, offered)
         for reward in asked.rewards:
             if isinstance(reward, Source):
-                (folder / REWARD).write_bytes(reward.file.encode(errors="surrogatepass"))
+                write_whole(folder / REWARD, reward.file.encode(errors="surrogatepass"))
     if asked.knobs:
         config["knobs"] = asked.knobs
     try:
         text = config_file.dumps(config)
     except ValueError as error:
         raise UserError(str(error)) from error
-    (folder / TOML).write_text(text, encoding="utf-8")
-
-
-def _written(data: Data, name: str, folder: Path, offered: Offered) -> str:
-    """How the command's configuration names a data set: rows as a path below the job's folder."""
-    if isinstance(data, Named):
-        return str(_dataset(data.name, offered))
-    assert isinstance(data, Rows)
-    (folder / DATA).mkdir(exist_ok=True)
-    jsonl.write(folder / DATA / f"{name}.jsonl", data.rows)
-    return f"{DATA}/{name}.jsonl"
+    write_whole(folder / TOML, text.encode())
+    return {"command": asked.command, "model": asked.model, "steps": int(asked.options.get("steps", 0))}
 
 
 def _dataset(name: str, offered: Offered) -> Path:
