@@ -375,3 +375,15 @@ def test_what_cannot_be_is_refused_before_weights_are_read(form, where, said, no
     with pytest.raises(pt.UserError, match=said) as refused:
         verbs.run(form(), quiet=True, **where)
     assert "\n" not in str(refused.value)
+
+
+def test_a_loaded_model_stops_at_a_string_and_scores_given_answers(folder: Path) -> None:
+    model = pt.load(folder, precision="float32")
+    ((whole,),) = model.generate(["ab"], max_new_tokens=24, temperature=2.0, seed=1)
+    stop = next(letter for letter in whole[2:] if letter.isascii())
+    ((found,),) = model.generate(["ab"], max_new_tokens=24, temperature=2.0, seed=1, stop=[stop])
+    assert stop in found and whole.startswith(found) and len(found) < len(whole)
+    yes, no = model.logprobs("ab", ["Yes", "No"])
+    assert len(yes) == 3 and len(no) == 2 and max(*yes, *no) < 0
+    with pytest.raises(pt.UserError, match="none of them empty"):
+        model.generate(["ab"], stop=[""])
