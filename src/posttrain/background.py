@@ -160,7 +160,7 @@ async def _awake(coroutine: Coroutine[Any, Any, T]) -> T:
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Await a plain function in a daemon thread, with the caller's context variables."""
     # shielded: a cancelled waiter must not cancel the future that the thread still writes to
-    return await asyncio.shield(asyncio.wrap_future(_started(function, *args, **kwargs)))
+    return await asyncio.shield(asyncio.wrap_future(started(function, *args, **kwargs)))
 
 
 def in_time(seconds: float, function: Callable[..., T], *args: Any) -> T:
@@ -171,10 +171,11 @@ def in_time(seconds: float, function: Callable[..., T], *args: Any) -> T:
     Raises:
         TimeoutError: the time is up. Whatever the function raises passes through.
     """
-    return _started(function, *args).result(seconds)
+    return started(function, *args).result(seconds)
 
 
-def _started(function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+def started(function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+    """The result of a plain function in a daemon thread, with the caller's context variables."""
     context = contextvars.copy_context()
     result: Future[T] = Future()
 

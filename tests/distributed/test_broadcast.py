@@ -72,7 +72,7 @@ def test_all_get_the_weights_as_often_as_they_ask(alone):
 def test_who_does_not_come_is_waited_for_a_while_and_the_others_can_meet_again(alone):
     with offered(WEIGHTS, HERE) as port:
         (cut,) = taken(port, "first", ranks=(1,), patience=2.0)
-        assert isinstance(cut, ChannelError) and "did not arrive whole" in str(cut) and "\n" not in str(cut)
+        assert isinstance(cut, ChannelError) and "are incomplete" in str(cut) and "\n" not in str(cut)
         assert same(taken(port, "second", ranks=(1,), size=2)[0])
 
 
@@ -98,7 +98,7 @@ def test_a_weight_that_was_changed_on_the_way_is_refused(alone, monkeypatch):
     monkeypatch.setattr(broadcast, "_joined", flipping)
     with offered(WEIGHTS, HERE) as port:
         for found in taken(port):
-            assert isinstance(found, ChannelError) and "changed on the way: a checksum is wrong" in str(found)
+            assert isinstance(found, ChannelError) and "are corrupt: wrong checksum" in str(found)
 
 
 class Breaking(list):

@@ -59,7 +59,7 @@ def test_one_that_ray_has_ended_is_lost(error, says, monkeypatch):
     monkeypatch.setattr(module.ray, "get", get)
     found = without_processes()._answer(0, "call", True, 1.0).error
     assert isinstance(found, Lost) and "\n" not in str(found)
-    assert str(found).startswith("trainer 0 has lost its process: ") and says in str(found)
+    assert str(found).startswith("trainer 0 died: ") and says in str(found)
 
 
 def test_what_fails_in_rays_part_of_an_actor_is_raised_as_it_is(monkeypatch):
@@ -191,9 +191,9 @@ def test_a_cluster_that_cannot_start_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("bundle", "gpus", "says"),
     [
-        ({"CPU": 1.0, "GPU": 1.0}, 0.0, "1 talker of 1 CPU, 1 GPU does not fit; .* in use; pass `talker_gpus` 0$"),
-        ({"CPU": 1.0, "GPU": 1.0}, 1.0, "in use. Two processes share a GPU with `sampler_gpus=0.5`$"),
-        ({"CPU": 9.0}, 1.0, "does not fit; the cluster has 4 CPU, maybe in use$"),
+        ({"CPU": 1.0, "GPU": 1.0}, 0.0, "1 talker of 1 CPU, 1 GPU does not fit; .* in all; pass `talker_gpus` 0$"),
+        ({"CPU": 1.0, "GPU": 1.0}, 1.0, "in all. Two processes share a GPU with `sampler_gpus=0.5`$"),
+        ({"CPU": 9.0}, 1.0, "does not fit; the cluster has 4 CPU in all$"),
     ],
 )
 def test_what_has_no_room_says_what_to_change(bundle, gpus, says, monkeypatch):
@@ -203,7 +203,7 @@ def test_what_has_no_room_says_what_to_change(bundle, gpus, says, monkeypatch):
 
 def test_a_process_has_one_cluster_at_a_time(cluster):
     assert not connect()  # the one that it has
-    with pytest.raises(UserError, match="connected to the Ray cluster 'local', and to one at a time"):
+    with pytest.raises(UserError, match="already connected to the Ray cluster 'local'"):
         connect("127.0.0.1:6379")
 
 
@@ -306,7 +306,7 @@ def test_an_error_has_a_note_of_where_it_was_raised(talkers):
 def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
     monkeypatch.setattr(actors, "_kill", lambda place, handle: None)
-    with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for 1 CPU$"):
+    with pytest.raises(ProcessLost, match=r"trainer 0 lost its node, and no other has room for 1 CPU$"):
         actors.restart(0)
 
 

@@ -335,7 +335,7 @@ def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
             engine.generate([request(0)])
         assert engine.replaced == 0
     with samplers.SamplerGroup(2, lambda: None, Source(), share=HERE) as engine:
-        with pytest.raises(EngineError, match="could not be sent: cut off"):
+        with pytest.raises(EngineError, match="could not be sent to the samplers: cut off"):
             engine.generate([request(0)])
         assert engine.replaced == 12
 

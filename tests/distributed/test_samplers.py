@@ -184,7 +184,7 @@ def test_what_a_request_gets_wrong_is_raised_as_it_is(group):
 def test_a_sampler_refuses_another_version_than_it_has(group):
     group.generate(REQUESTS[:1])
     group.call(0, "begin", False)
-    with pytest.raises(EngineError, match="this sampler has the weights seed 0, not another"):
+    with pytest.raises(EngineError, match="this sampler has weights of version 'seed 0', not 'another'"):
         group.ask(0, "exchange", "another", [(1, REQUESTS[0])], [])
 
 
@@ -207,10 +207,13 @@ def assert_gone(pid):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda named: named[1:], "all but 1 weights, such as 'model.embed_tokens.weight'"),
-        (lambda named: [*named, ("more", torch.zeros(2))], r"'more', \[2\] in torch.float32; here is no such weight"),
-        (lambda named: [(n, w[:1]) for n, w in named], r"here is \[\d+, \d+\] in torch.float32"),
-        (lambda named: [(n, w.double()) for n, w in named], "in torch.float64; here is .* in torch.float32"),
+        (lambda named: named[1:], "left out 1 weights of the sampler, such as 'model.embed_tokens.weight'"),
+        (
+            lambda named: [*named, ("more", torch.zeros(2))],
+            r"'more', \[2\] in torch.float32; the sampler has none of that name",
+        ),
+        (lambda named: [(n, w[:1]) for n, w in named], r"the sampler has \[\d+, \d+\] in torch.float32"),
+        (lambda named: [(n, w.double()) for n, w in named], "in torch.float64; the sampler has .* in torch.float32"),
     ],
     ids=["one is missing", "one too many", "other shapes", "another format"],
 )

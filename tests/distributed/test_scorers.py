@@ -328,7 +328,7 @@ def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
 
 def test_losses_in_a_row_are_an_error(fakes):
     actors, group = fakes(1, 6)
-    with pytest.raises(ProcessLost, match="scorers are lost one after another: scorer 0 is gone"):
+    with pytest.raises(ProcessLost, match="6 scorers were lost in a row; the last: scorer 0 is gone"):
         group.scores(0)(["a"])
     assert actors.started == [0] * 6
     actors.losses = 5
@@ -443,7 +443,10 @@ def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):
     found = group.metrics()
     assert found.keys() == {"cluster/scorers_replaced", "cluster/busy/scorer0", "cluster/busy/scorer1"}
     assert min(found["cluster/busy/scorer0"], found["cluster/busy/scorer1"]) > 0.0
-    assert [(span.process, span.work) for span in group.spans()] == [("scorer 0", "scoring"), ("scorer 1", "scoring")]
+    assert [(span.process, span.work) for span in group.ledger.spans()] == [
+        ("scorer 0", "scoring"),
+        ("scorer 1", "scoring"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_several_receivers_are_served():
 def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
     with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
         wrong = key[::-1] if key != key[::-1] else "00" * 32
-        with pytest.raises(EngineError, match="did not arrive whole"):
+        with pytest.raises(EngineError, match="are incomplete"):
             list(received("127.0.0.1", port, wrong))
         assert len(list(received("127.0.0.1", port, key))) == len(WEIGHTS)
 
@@ -60,10 +60,10 @@ def test_nothing_is_offered_after_the_block():
 
 SAID = len('{"name": "a", "shape": [300], "format": "torch.float32"}')
 CHANGED = {
-    "a number": (1200, 1199, "changed on the way: a checksum is wrong"),
-    "the name": (SAID, 10, "a checksum is wrong"),
-    "a length": (16, 4, "changed on the way"),  # of 2^56 bytes and more
-    "a length of text": (16, 0, "bytes are said of one weight"),
+    "a number": (1200, 1199, "are corrupt: wrong checksum"),
+    "the name": (SAID, 10, "wrong checksum"),
+    "a length": (16, 4, "are corrupt"),  # of 2^56 bytes and more
+    "a length of text": (16, 0, "a weight's header of"),
 }
 
 
@@ -93,12 +93,12 @@ def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
 
     with pytest.raises(EngineError, match=f"the weights could not be sent: {error.__name__}: gone"):  # noqa: SIM117
         with offered(breaks, "127.0.0.1") as (port, key):
-            with pytest.raises(weight_channel.ChannelError, match="did not arrive whole"):
+            with pytest.raises(weight_channel.ChannelError, match="are incomplete"):
                 list(received("127.0.0.1", port, key))
 
 
 def test_a_format_that_cannot_be_sent_is_said():
     with pytest.raises(EngineError, match=r"'a' is in torch.int64, which cannot be sent"):  # noqa: SIM117
         with offered({"a": torch.ones(3, dtype=torch.int64)}.items, "127.0.0.1") as (port, key):
-            with pytest.raises(ChannelError, match="did not arrive whole"):
+            with pytest.raises(ChannelError, match="are incomplete"):
                 list(received("127.0.0.1", port, key))

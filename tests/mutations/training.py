@@ -114,7 +114,7 @@ MUTATIONS = [
             ("lr=0.0, betas=self._betas, eps=self._eps", "lr=0.0, betas=self._betas"),
         ]
     ),
-    Mutation("training/optimizer.py", "if here != there:", "if False:", "training/test_state.py"),
+    Mutation("training/optimizer.py", "if here != there:", "if False:", "training/test_resuming.py"),
     Mutation("training/optimizer.py", "if norm > most:", "if norm > self._max_grad_norm:", "serving/test_trainer.py"),
     *(
         Mutation("training/schedule.py", old, new, "training/test_schedule.py")
@@ -242,14 +242,17 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/state.py", old, new, "training/test_state.py")
+        Mutation("training/local_learner.py", old, new, "training/test_resuming.py")
         for old, new in [
-            ("        self.save_model(folder)\n", ""),
-            ("            part.load_masters(self.shards.load(folder / (name + MASTERS), masters))\n", ""),
-            ("        restore_optimizer(part.adam", "        print(part.adam"),
+            ("                self._save_model(folder)\n", "                pass\n"),
             (
-                "(name + MASTERS), masters, writes=",
-                "(name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes=",
+                "            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))\n",
+                "",
+            ),
+            ("        restore_optimizer(optimizer.adam", "        print(optimizer.adam"),
+            (
+                "(PREFIXES[part] + MASTERS), masters, writes=",
+                "(PREFIXES[part] + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes=",
             ),
         ]
     ),

@@ -178,7 +178,8 @@ def online_backend(
         )
         compute = {**found.compute, "samplers": cluster.samplers}
         metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.log_in)
-        found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=engine.spans)
+        spans = engine.ledger.spans
+        found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=spans)
         if ahead:
             shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
             order = AsFinished if ahead.evict_stale else Ahead

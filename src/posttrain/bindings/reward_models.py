@@ -160,7 +160,7 @@ class Placed:
             stack=whole,
             measured=(*backend.measured, self._group.metrics),
             logged=(*backend.logged, self._group.log_in),
-            spans=partial(_all, [backend.spans, self._group.spans]),
+            spans=partial(_all, [backend.spans, self._group.ledger.spans]),
         )
 
 

@@ -88,7 +88,7 @@ def _serve(store: Any, weights: Weights, failed: list[Exception]) -> None:
         except RuntimeError:  # a receiver is gone, or late: the others say so themselves
             continue
         except Exception as error:
-            failed.append(error)
+            failed.append(error.with_traceback(None))  # which would keep the group, in which the others wait
 
 
 def _send(passed: Pass, weights: Weights) -> None:
@@ -132,11 +132,11 @@ def received(offer: Offer) -> Iterator[tuple[str, Tensor]]:
             yield name, data
         passed(sent := torch.zeros(len(checksums), dtype=torch.int64))
         if sent.tolist() != checksums:
-            raise ValueError("a checksum is wrong")
+            raise ValueError("wrong checksum")
     except (OSError, RuntimeError) as error:
-        raise ChannelError(f"{where} did not arrive whole: {first_line(error)}") from error
+        raise ChannelError(f"{where} are incomplete: {first_line(error)}") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise ChannelError(f"{where} were changed on the way: {error}") from error
+        raise ChannelError(f"{where} are corrupt: {error}") from error
 
 
 def _joined(store: Any, transfer: str, rank: int, size: int, patience: float) -> Pass:

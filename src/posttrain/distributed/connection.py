@@ -45,7 +45,7 @@ def connect(address: str = "", cpus: float = 0.0, begins: Callable[[], None] | N
     if ray.is_initialized():
         known = _CONNECTED[-1] if _CONNECTED else address
         if address not in ("", known):
-            raise UserError(f"this process is connected to the Ray cluster '{known}', and to one at a time")
+            raise UserError(f"this process is already connected to the Ray cluster '{known}'; leave out `address`")
         if known != LOCAL or any(node["Alive"] for node in ray.nodes()):
             return False
         disconnect()  # a local cluster whose only node is gone

@@ -18,7 +18,6 @@ from posttrain.distributed import connection
 from posttrain.distributed.cluster import LONGER, Answer, Lost, Process, Whereabouts, end, ray
 from posttrain.distributed.ledger import Ledger
 from posttrain.errors import ProcessLost, UserError, first_line
-from posttrain.runs.timeline import Span
 
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
@@ -117,7 +116,7 @@ class Pool:
         if "GPU" in self._bundle:
             two = ". Two processes share a GPU with `sampler_gpus=0.5`"
             share = two if there["GPU"] else f"; pass `{self.kind}_gpus` 0"
-        return f"{asked} not fit; the cluster has {_amounts(there)}, maybe in use{share}"
+        return f"{asked} not fit; the cluster has {_amounts(there)} in all{share}"
 
     def __enter__(self) -> Self:
         """This pool."""
@@ -213,7 +212,7 @@ class Pool:
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError as error:  # the process ended, was ended for lack of memory, or its node is gone
-            return Answer(error=self.lost(place, f"has lost its process: {first_line(error)}"))
+            return Answer(error=self.lost(place, f"died: {first_line(error)}"))
 
     def lost(self, place: int, why: str) -> Lost:
         """The error of one that is gone or does not answer."""
@@ -250,7 +249,7 @@ class Pool:
             self._kill(place, self._handles[place])
         if not self._group.wait(PLACED_S):
             room = _amounts(self._bundle)
-            raise ProcessLost(f"{self.kind} {place} has lost its node, and no other has room for {room}")
+            raise ProcessLost(f"{self.kind} {place} lost its node, and no other has room for {room}")
         if not self._handles:
             raise ProcessLost(f"{self.kind} {place} has been stopped")
         self._handles[place] = self._start(place)
@@ -277,10 +276,6 @@ class Pool:
             self._kill(place, handle)
         if handles:
             ray.util.remove_placement_group(self._group)
-
-    def spans(self) -> list[Span]:
-        """What they did since the last call."""
-        return self.ledger.spans()
 
 
 def _by_node(nodes: Mapping[int, str]) -> list[int]:

@@ -30,7 +30,7 @@ def peers(*, waiting: bool = True) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise ProcessLost(f"a trainer does not hear the others: {first_line(error)}") from error
+        raise ProcessLost(f"a trainer lost its connection to the others: {first_line(error)}") from error
     finally:
         _WAITED[0] += time.monotonic() - began if waiting else 0.0
 

@@ -95,7 +95,7 @@ class Sampler(Process):
             EngineError: these are not the weights of that version.
         """
         if version != self._version:
-            raise EngineError(f"this sampler has the weights {self._version or 'of no version'}, not {version}")
+            raise EngineError(f"this sampler has weights of version '{self._version}', not '{version}'")
         for number, request in new:
             self._decoding.add(number, request)
             self._unfinished[number] = [(0, version)]
@@ -133,10 +133,14 @@ def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) ->
     for name, weight in weights:
         mine = missing.pop(name, None)
         if mine is None or mine.shape != weight.shape or mine.dtype != weight.dtype:
-            here = "no such weight" if mine is None else f"{list(mine.shape)} in {mine.dtype}"
-            raise EngineError(f"the trainer sent '{name}', {list(weight.shape)} in {weight.dtype}; here is {here}")
+            here = "none of that name" if mine is None else f"{list(mine.shape)} in {mine.dtype}"
+            raise EngineError(
+                f"the trainer sent '{name}', {list(weight.shape)} in {weight.dtype}; the sampler has {here}"
+            )
         mine.copy_(weight)
         size += weight.numel() * weight.element_size()
     if missing:
-        raise EngineError(f"the trainer sent all but {len(missing)} weights, such as '{next(iter(missing))}'")
+        raise EngineError(
+            f"the trainer left out {len(missing)} weights of the sampler, such as '{next(iter(missing))}'"
+        )
     return size

@@ -25,7 +25,7 @@ from posttrain.distributed.sampler import Facts, Sampler
 from posttrain.engine.engine import DecodingEngine
 from posttrain.engine.policy import Policy
 from posttrain.engine.shared_engine import step_of
-from posttrain.engine.weight_channel import PATIENCE, ChannelError
+from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError
 from posttrain.types import Decoding
 
@@ -136,26 +136,25 @@ class SamplerGroup(DecodingEngine, Pool):
             for place in behind:
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self._replace(place)
-        raise EngineError(f"the weights {version} could not be sent: {why}") from why
+        raise EngineError(f"weights of version '{version}' could not be sent to the samplers: {why}") from why
 
     def _sent(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
         """Have samplers take the source's weights by this method; those that did not, and why."""
         began = time.monotonic()
         failed = self._broadcast(places, how)
         cut = [place for place, why in failed if isinstance(why, ChannelError)]
-        if cut:
-            self._source.check()  # before samplers are replaced that are not to blame
-        self._retries = len(cut) if len(cut) < len(failed) else 0
-        if self._retries:  # one that is lost ends the transfer of all
+        if cut:  # one that is lost ends the transfer of all, and so does the trainer
+            self._source.check()
             failed = [(place, why) for place, why in failed if place not in cut] + self._broadcast(cut, how)
+        self._retries = len(cut)
         self._sent_s = time.monotonic() - began
         self.ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
         return failed
 
     def _broadcast(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
         with self._source.offered() as offer:
-            patience = min(PATIENCE, self.timeout_s / 3)  # those that wait for one that hangs are not lost with it
-            transfer = offer._replace(transfer=secrets.token_hex(8), size=1 + len(places), patience=patience)
+            each = {"size": 1 + len(places), "patience": self.timeout_s / 2}  # who waits for one that hangs is not lost
+            transfer = offer._replace(transfer=secrets.token_hex(8), **each)
             calls = {
                 place.number: self.call(place.number, how, transfer._replace(rank=rank))
                 for rank, place in enumerate(places, 1)

@@ -15,12 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from posttrain.background import finish
+from posttrain.background import finish, started
 from posttrain.distributed.cluster import Lost, Process
 from posttrain.distributed.pool import LOSSES, START_S, Pool
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
@@ -179,15 +178,6 @@ class ScorerGroup(Pool):
         """One of the chat models."""
         return ScorerEngine(self, model)
 
-    def complete(
-        self, model: int, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
-    ) -> list[Completion]:
-        """The completions of requests by one of the chat models. Raises as an engine, and `ProcessLost` as `ask`.
-
-        `on_tokens` is called by several threads, and ends the sampling of a share if it raises.
-        """
-        return self._by_shares(requests, lambda share: partial(self._sampled, model, share, on_tokens), "")
-
     def reward(self, function: CustomReward, timeout_s: float) -> Ask:
         """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
 
@@ -224,8 +214,9 @@ class ScorerGroup(Pool):
         The error is that of the first share that has one: with one process or several the same, if it is of one item.
         """
         shares = _shares(items, self.running)
-        calls = [partial(self._answered, place, asked(share), doing) for place, share in shares.items()]
-        return [each for answer in _at_once(calls) for each in answer.result()]
+        # daemon threads: those that are under way after an error keep no program from ending
+        answers = [started(self._answered, place, asked(share), doing) for place, share in shares.items()]
+        return [each for answer in answers for each in answer.result()]
 
     def _answered(self, preferred: int, asked: Callable[[int], list[Any]], doing: str) -> list[Any]:
         """What a process answers: the preferred one, or if that is busy whichever is idle first."""
@@ -240,7 +231,7 @@ class ScorerGroup(Pool):
                     why = lost
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self.replace(place)
-        raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
+        raise ProcessLost(f"{LOSSES + 1} scorers were lost in a row; the last: {why}{doing}") from why
 
     def _asked(self, asked: tuple[Any, ...], place: int) -> list[Any]:
         """What a process answers, of which the seconds are noted that it took."""
@@ -308,8 +299,12 @@ class ScorerEngine:
     model: int
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """See `ScorerGroup.complete`."""
-        return self.group.complete(self.model, requests, on_tokens)
+        """The completions of requests. Raises as an engine, and `ProcessLost` as `ScorerGroup.scores`.
+
+        `on_tokens` is called by several threads, and ends the sampling of a share if it raises.
+        """
+        sampled = self.group._sampled
+        return self.group._by_shares(requests, lambda share: partial(sampled, self.model, share, on_tokens), "")
 
 
 def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:
@@ -322,21 +317,6 @@ def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:
     """
     size = -(-len(items) // processes)
     return {at // size: items[at : at + size] for at in range(0, len(items), max(size, 1))}
-
-
-def _at_once(calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
-    """The results of calls in daemon threads: those that are under way after an error keep no program from ending."""
-
-    def work(call: Callable[[], Any], future: Future[Any]) -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    futures: list[Future[Any]] = [Future() for _ in calls]
-    for call, future in zip(calls, futures, strict=True):
-        threading.Thread(target=work, args=(call, future), daemon=True, name="scoring").start()
-    return futures
 
 
 def _cloudpickle() -> Any:

@@ -104,20 +104,20 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
             while (header := _HEADER.unpack(_read(connection, _HEADER.size))) != (0, 0, 0):
                 yield _weight(connection, *header)
     except OSError as error:
-        raise ChannelError(f"{where} did not arrive whole: {error}") from error
+        raise ChannelError(f"{where} are incomplete: {error}") from error
     except (ValueError, TypeError, KeyError, RuntimeError) as error:  # of torch, of a length that cannot be
-        raise ChannelError(f"{where} were changed on the way: {error}") from error
+        raise ChannelError(f"{where} are corrupt: {error}") from error
 
 
 def _weight(connection: socket.socket, about_bytes: int, size: int, checksum: int) -> tuple[str, Tensor]:
     """The next weight; raises `ValueError` where it is not what was sent."""
     if about_bytes > _MOST:
-        raise ValueError(f"{about_bytes} bytes are said of one weight")
+        raise ValueError(f"a weight's header of {about_bytes} bytes")
     about = _read(connection, about_bytes)
     data = torch.empty(size, dtype=torch.uint8)
     _fill(connection, _bytes_of(data))
     if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:
-        raise ValueError("a checksum is wrong")
+        raise ValueError("wrong checksum")
     said = json.loads(about)
     return said["name"], data.view(FORMATS[said["format"]]).view(said["shape"])
 

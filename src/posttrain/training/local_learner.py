@@ -3,6 +3,7 @@
 Shape letters: N learned tokens of a packed row, E its sequences.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -18,14 +19,19 @@ from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
+from posttrain.training.checkpoint import Json
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
 from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
-from posttrain.training.state import Trained
+from posttrain.training.shards import Shards
 
 M = TypeVar("M")
+OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
+RENEWED = "reference.safetensors"
+PREFIXES = {POLICY: "", CRITIC: "critic-"}  # of the names of a part's files in a checkpoint
 
 
 class _Kept:
@@ -87,6 +93,7 @@ class LocalLearner(Generic[M]):
         self.model = model
         self.body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
+        self._save_model = save_model
         self._references = references or {}
         self._critic = critic[0] if critic else None
         self._microbatch_tokens, self._ranks = microbatch_tokens, ranks
@@ -95,11 +102,10 @@ class LocalLearner(Generic[M]):
         self._parts = Models(model, self._critic, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*([self._critic] if self._critic else []), *self._references.values()]
-        self._shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
+        self._renewed = reference if renewed else None
+        self._shards: Shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
         for each in self._optimizers.values():
             each.allocate()
-        changing = critic[1] if critic else None, reference if renewed else None
-        self._trained = Trained(save_model, optimizer, *changing, self.body.network, self._shards)
 
     @torch.no_grad()
     def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
@@ -208,15 +214,44 @@ class LocalLearner(Generic[M]):
         return found
 
     def save(self, folder: Path) -> None:
-        """As in `Learner`."""
-        writes = self._ranks.rank == 0  # all have the same; nobody goes on before it is written
-        together(lambda: self._trained.save(folder, writes=writes), self._ranks)
+        """As in `Learner`: a model folder that can be loaded, evaluated and served directly, and what resuming needs.
+
+        That is each part's float32 master weights and optimiser, and a reference that is updated during training. Every
+        random choice is a function of the seed and the step (data/order.py), so there is no random state to keep.
+        """
+        together(lambda: self._save(folder, writes=self._ranks.rank == 0), self._ranks)  # all ranks have the same
+
+    def _save(self, folder: Path, *, writes: bool) -> None:
+        with self._shards.unsharded(self.body.network, folder):
+            if writes:
+                self._save_model(folder)
+        if self._renewed is not None and (weights := self._renewed.kept()):
+            self._shards.save(folder / RENEWED, weights, writes=writes)
+        for part, optimizer in self._optimizers.items():
+            masters = optimizer.named_masters()
+            self._shards.save(folder / (PREFIXES[part] + MASTERS), masters, writes=writes)
+            tensors, about = optimizer_state(optimizer.adam, masters)
+            self._shards.save(folder / (PREFIXES[part] + OPTIMIZER), tensors, writes=writes)
+            if writes:
+                (folder / (PREFIXES[part] + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
-        together(lambda: self._trained.restore(folder), self._ranks)
+        together(lambda: self._restore(folder), self._ranks)
         self._discard()
         self._kept.begin("")
+
+    def _restore(self, folder: Path) -> None:
+        for part, optimizer in self._optimizers.items():
+            masters = optimizer.named_masters()
+            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
+            about: dict[str, Json] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
+            tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)
+            restore_optimizer(optimizer.adam, masters, tensors, about, self._shards)
+        if self._renewed is not None:
+            own = self._renewed.kept()
+            saved = self._shards.load(folder / RENEWED, own)
+            self._renewed.renew({name: self._shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _discard(self) -> None:
         """Discard all gradients, of all calls and parts, so that no step uses a partial gradient."""

@@ -10,8 +10,8 @@ from posttrain.errors import CheckpointError
 from posttrain.models.lora import add_lora
 from posttrain.models.rounding import narrow_
 from posttrain.training import checkpoint
+from posttrain.training.local_learner import ABOUT, MASTERS, OPTIMIZER, LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.state import ABOUT, MASTERS, OPTIMIZER, Trained
 from tests.tiny import tiny_llama
 from tests.training.steps import supervised_step
 
@@ -27,11 +27,8 @@ BATCHES = [
 def subject(dtype, rank=0, seed=0):
     model = tiny_llama(seed=seed, dtype=dtype)
     model = add_lora(model, rank, seed=seed) if rank else model
-    return model, MasterAdamW(model.trainable(), weight_decay=0.1)
-
-
-def kept(optimizer):
-    return Trained(lambda folder: None, optimizer)
+    optimizer = MasterAdamW(model.trainable(), weight_decay=0.1)
+    return model, optimizer, LocalLearner(model, optimizer, microbatch_tokens=8, save_model=model.save)
 
 
 def train(model, optimizer, batches):
@@ -47,22 +44,24 @@ def weights(model):
 def test_restored_training_goes_on_bit_for_bit(tmp_path, dtype, rank):
     if rank:
         pytest.importorskip("peft")
-    model, optimizer = subject(dtype, rank)
+    model, optimizer, learner = subject(dtype, rank)
     train(model, optimizer, BATCHES[:3])
-    kept(optimizer).save(tmp_path)
+    learner.save(tmp_path)
     expected = train(model, optimizer, BATCHES[3:])
 
-    again, other = subject(dtype, rank, seed=0 if rank else 1)  # the base of an adapter is not in its checkpoint
+    again, other, restored = subject(
+        dtype, rank, seed=0 if rank else 1
+    )  # the base of an adapter is not in its checkpoint
     train(again, other, BATCHES[:1])  # whatever it was before
-    kept(other).restore(tmp_path)
+    restored.restore(tmp_path)
     assert train(again, other, BATCHES[3:]) == expected
     assert all(torch.equal(p, weights(model)[name]) for name, p in again.network.named_parameters())
 
 
 def test_what_the_sampler_saw_is_the_rounding_of_what_is_kept(tmp_path):
-    model, optimizer = subject(torch.bfloat16)
+    model, optimizer, learner = subject(torch.bfloat16)
     train(model, optimizer, BATCHES[:2])
-    Trained(model.save, optimizer).save(tmp_path)
+    learner.save(tmp_path)
     masters = checkpoint.load_tensors(tmp_path / MASTERS)
     saved = checkpoint.load_tensors(tmp_path / "model.safetensors")
     for name, master in masters.items():
@@ -74,21 +73,21 @@ def test_what_the_sampler_saw_is_the_rounding_of_what_is_kept(tmp_path):
 
 
 def test_another_model_is_refused_and_untouched(tmp_path):
-    model, optimizer = subject(torch.float32)
+    model, optimizer, learner = subject(torch.float32)
     train(model, optimizer, BATCHES[:1])
-    kept(optimizer).save(tmp_path)
-    adapted, other = subject(torch.float32, rank=2)
+    learner.save(tmp_path)
+    adapted, _, other = subject(torch.float32, rank=2)
     before = weights(adapted)
     with pytest.raises(CheckpointError, match=r"not those trained here: '.*' is \[40, 32\] there and missing here"):
-        kept(other).restore(tmp_path)
+        other.restore(tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in adapted.network.named_parameters())
 
 
 def test_another_shape_is_refused(tmp_path):
-    model, optimizer = subject(torch.float32)
+    model, optimizer, learner = subject(torch.float32)
     tensors = {name: m[:1] if "norm" in name else m for name, m in optimizer.named_masters().items()}
     train(model, optimizer, BATCHES[:1])
-    kept(optimizer).save(tmp_path)
+    learner.save(tmp_path)
     checkpoint.save_tensors(tmp_path / MASTERS, tensors)
     with pytest.raises(CheckpointError, match=r"is \[1\] there and \[32\] here"):
-        kept(optimizer).restore(tmp_path)
+        learner.restore(tmp_path)
