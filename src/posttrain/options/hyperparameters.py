@@ -55,12 +55,12 @@ def _home(name: str, family: str) -> tuple[Path, str]:
             raise UserError(f"`algorithm`: there is no file '{path}' (looked in {Path.cwd()})")
         return file, owner
     tree = _parsed(_HERE / "__init__.py")
-    families = {one: dict(_registered(tree, one)) for one in ("ONLINE", "PREFERENCE")}
+    families = {one: dict(_registered(tree, one)) for one in ("ONLINE", "PREFERENCE", "SUPERVISED")}
     here = families[family.upper()]
     if name not in here:
         other = next((one.lower() for one, names in families.items() if name in names), "")
         if other:
-            command = {"online": "rl", "preference": "preference"}[other]
+            command = {"online": "rl", "preference": "preference", "supervised": "sft"}[other]
             raise UserError(
                 f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`'
             )

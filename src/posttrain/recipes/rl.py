@@ -75,6 +75,7 @@ from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
 
+IMPORTANCE = ("importance", "importance_level", "importance_floor")
 START = "start"  # the policy before training, in the names of KL metrics
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
@@ -122,7 +123,12 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, sampled = rollouts.take(step)
-            context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
+            context = Context(
+                learner=learner,
+                temperature=config.temperature,
+                weights=setup.environment.reward.weights,
+                state=dict(state["inputs"]),
+            )
             batch, metrics = build(rolled.groups, algorithm, sampled=sampled, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):
                 for update in _updates(config, algorithm, parts, session, seed):
@@ -244,7 +250,8 @@ def _updates(
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     backend = parts.setup.backend
     cap = config.tis_cap if config.tis_cap is not None else TIS_CAP if backend.staleness else 0.0
-    loss = PolicyLoss(algorithm, config.temperature, cap)
+    words = (config.importance, config.importance_level, config.importance_floor)
+    loss = PolicyLoss(algorithm, config.temperature, 0.0 if algorithm.corrects else cap, *words)
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -281,7 +288,14 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", "tis_cap", *engine_may_differ(config.engine), *parts.setup.may_differ),
+        may_differ=(
+            "steps",
+            "stop_after",
+            "tis_cap",
+            *IMPORTANCE,
+            *engine_may_differ(config.engine),
+            *parts.setup.may_differ,
+        ),
         notes=parts.notes,
         headline=HEADLINE,
         spans=parts.setup.backend.spans,

@@ -29,6 +29,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "ratings": {"heads": "attributes"},  # of reward-model-attributes
     "ensemble": {"heads": "preference"},
     "prompt_template": {"template_args": ""},
+    "train_on": {"algorithm": "sft"},
 }
 """Options that runs of earlier versions do not have, and what they were, by an option that such a run has."""
 
