@@ -1,19 +1,17 @@
 """Clip-Cov: no gradient for a few tokens that would lower the entropy most.
 
-Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models
-(https://arxiv.org/abs/2505.22617).
+Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (https://arxiv.org/abs/2505.22617).
 
 The entropy falls with the covariance of logprob and advantage, most of which a few tokens have:
 
     C_n = (A_n - mean(A)) (log pi_old(o_n) - mean(log pi_old))            over the N tokens of the batch
     L   as GRPO's, without a KL, for all but floor(r N) tokens (at least one) of those with c_low <= C_n <= c_high
 
-Published settings: r 2e-4, c_low 1, c_high 5.
-
+Published settings: r 2e-4, c_low 1, c_high 5. Checked against the authors' code as SkyRL and verl have it; equation
+numbers could not be read.
 Differences from the paper: tokens are chosen once per batch, by the logprobs at which they were sampled, so that no
-split of a batch changes a gradient; not in each micro-batch, by the current policy's, among those that the clip leaves.
-They are chosen by the digits of their covariance and a seed, which no order of rows changes.
-Checked against the authors' code as SkyRL and verl have it; equation numbers could not be read.
+split of a batch changes a gradient, not in each micro-batch among those that the clip leaves; and by no generator but
+by the digits of C_n and a seed, which no order of rows changes.
 """
 
 from dataclasses import dataclass

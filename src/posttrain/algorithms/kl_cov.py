@@ -44,7 +44,6 @@ class KLCov(GRPOWithoutKL):
         super().__post_init__()
         unused(self, "clip_low", "clip_high")
         positive(self, "penalised_share")
-        positive(self, "penalty")
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """GRPO's advantages, with the penalty's weight of each token."""
