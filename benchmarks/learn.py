@@ -3,6 +3,7 @@
     python benchmarks/learn.py online --output runs/learn
     python benchmarks/learn.py preference --data DATA --output runs/learn --jobs 1
     python benchmarks/learn.py online --algorithms ppo vapo --seeds 0 1
+    python benchmarks/learn.py sft
 
 online       A Llama of two layers with random weights learns to count on (counting.py): shown a digit, it has to say
              the next two and stop. The best reward is 1. Every online algorithm by `posttrain rl`'s own loop with its
@@ -15,6 +16,10 @@ preference   The packaged model learns from pairs of HH-RLHF, harmless-base (DAT
              well, and those that imitate with less weight on that. How long what it then samples is shows what else
              has changed.
 
+sft          The Llama of `online` imitates demonstrations of counting on, of which three in ten are two random digits,
+             by maximum likelihood, and goes on from there by maximum likelihood and by DFT, which learns little from
+             tokens that are unlikely to begin with: how often it then gives the right answer, sampled and greedily.
+
 A run that is finished is not run again: give the same --output to go on. `--jobs 2` runs two at a time, each on its
 share of the cores.
 """
@@ -22,6 +27,7 @@ share of the cores.
 import argparse
 import json
 import os
+import random
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -46,14 +52,15 @@ from posttrain.bindings import feedback
 from posttrain.bindings.feedback import PAIRS
 from posttrain.data import ChatFormat, Example, load_tokenizer, pack, pair_of
 from posttrain.engine.policy import load_policy
+from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.load import locate
-from posttrain.recipes import generate, preference, rl
+from posttrain.recipes import generate, preference, rl, sft
 from posttrain.runs import read_run
 from posttrain.statistics import wilson_interval
 from posttrain.training.pairwise import examples_of
 from posttrain.training.resolve_model import saved_model
 from posttrain.training.sequence_logprobs import responses_of
-from posttrain.types import Preference, StopReason
+from posttrain.types import Message, Preference, Request, Sampling, StopReason
 
 HERE = Path(__file__).parent
 TARGET, IN_A_ROW = 0.9, 10
@@ -170,6 +177,42 @@ def online_jobs(names: list[str], seeds: list[int], output: Path) -> list[Job]:
         ), SETTINGS.get(name, {}))
         for name in names for seed in seeds
     ]  # fmt: skip
+
+
+def sft_row(name: str, seed: int, output: Path, folder: Path) -> dict[str, float]:
+    """Run sft with that algorithm, and ask the model: the shares of right answers, and the held-out loss."""
+    model = output / f"model-{seed}"
+    if not (model / "config.json").exists():
+        tiny(model, seed)
+    draw = random.Random(seed)
+    said = [{"prompt": task["prompt"], "completion": task["answer"]} for task in tasks() for _ in range(40)]
+    for one in said:
+        if draw.random() < 0.3:
+            one["completion"] = f"{draw.randrange(100):02d}"
+    file = output / f"demonstrations-{seed}.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in said))
+    shutil.rmtree(folder, ignore_errors=True)
+    common = sft.SFT(
+        dataset=str(file), model=str(model), epochs=6, lr=3e-3, eval_share=0.2, precision="float32", seed=seed,
+        save_every=10**6, warmup_steps=0,
+    )  # fmt: skip
+    first = output / f"first-{seed}"
+    if not (first / "done").exists():
+        shutil.rmtree(first, ignore_errors=True)
+        sft.run(common, output=first, quiet=True)
+        (first / "done").touch()
+    options = replace(common, model=str(first), algorithm=name, lr=1e-3)
+    found = sft.run(options, output=folder, quiet=True)
+    policy = load_policy(saved_model(str(folder)).where)
+    engine = TransformersEngine(policy.model, policy.chat.stop_ids)
+    shares = {"loss": found.after or float("nan")}
+    for way, sampling in (("sampled", Sampling(4)), ("greedy", Sampling(4, temperature=0.0))):
+        asked = [(task["answer"], tuple(policy.chat.prompt_ids([Message("user", task["prompt"])]))) for task in tasks()]
+        asked = [(*one, number) for one in asked for number in range(100 if sampling.temperature else 1)]
+        replies = engine.generate([Request(ids, sampling, number) for _, ids, number in asked])
+        texts = (policy.chat.decode(reply.token_ids) for reply in replies)
+        shares[way] = fmean(text == answer for text, (answer, *_) in zip(texts, asked, strict=True))
+    return shares
 
 
 def preference_jobs(names: list[str], seeds: list[int], output: Path, options: argparse.Namespace) -> list[Job]:
@@ -323,7 +366,7 @@ def preference_table(jobs: list[Job], picture: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["online", "preference"])
+    parser.add_argument("stage", choices=["online", "preference", "sft"])
     parser.add_argument("--algorithms", nargs="+", default=None, help="unless given, all")
     parser.add_argument("--seeds", nargs="+", type=int, default=None, help="0 1 2; of preference 0")
     parser.add_argument("--output", type=Path, default=Path("runs/learn"))
@@ -334,6 +377,13 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=4e-5, help="preference")
     parser.add_argument("--more", action="store_true", help="preference: further runs, as above")
     options = parser.parse_args()
+    if options.stage == "sft":
+        output = (options.output / "sft").resolve()
+        output.mkdir(parents=True, exist_ok=True)
+        for name in options.algorithms or algorithms.SUPERVISED:
+            for seed in options.seeds or (0, 1, 2):
+                print(name, seed, sft_row(name, seed, output, output / f"{name}-{seed}"), flush=True)
+        return
     online = options.stage == "online"
     names = options.algorithms or list(algorithms.ONLINE if online else algorithms.PREFERENCE)
     seeds = options.seeds or ([0, 1, 2] if online else [0])

@@ -16,6 +16,7 @@ from posttrain.errors import UserError
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
+from posttrain.recipes.sft import SFT
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
         assert knob.help, f"{name}.{knob.name} has no docstring under it"
         assert f"{catalogue.flag(knob.name)} {knob.default}\n" in text
     assert catalogue.describe(name).paper in text
-    command = {"online": "rl", "preference": "preference"}[catalogue.describe(name).family]
+    command = {"online": "rl", "preference": "preference", "supervised": "sft"}[catalogue.describe(name).family]
     assert f"posttrain {command} --algorithm {name}" in text
 
 
@@ -64,7 +65,9 @@ def test_the_flags_named_in_the_text_are_knobs(name):
     known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
     negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
     recipes = {
-        catalogue.flag(field.name) for form in (RL, Preferences, OnlinePreference) for field in dataclasses.fields(form)
+        catalogue.flag(field.name)
+        for form in (RL, Preferences, OnlinePreference, SFT)
+        for field in dataclasses.fields(form)
     }
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
     assert known <= found <= known | negated | recipes
@@ -80,7 +83,15 @@ def test_a_wrapper_inherits_the_knobs_it_does_not_restate():
 
 def test_rows_have_all_algorithms_by_name():
     assert [row.name for row in catalogue.rows()] == sorted(ALGORITHMS)
-    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("reward", "groups", "reference"), 2, 2)
+    assert catalogue.describe("grpo") == (
+        "grpo",
+        "online",
+        "advantage",
+        "2402.03300",
+        ("reward", "groups", "reference"),
+        2,
+        2,
+    )
     needs = {row.name: row.needs for row in catalogue.rows()}
     assert needs["dapo"] == ("reward", "groups") and needs["reinforce"] == ("reward", "reference")
     assert needs["remax"] == ("reward", "greedy completions", "reference")
@@ -88,6 +99,11 @@ def test_rows_have_all_algorithms_by_name():
     assert needs["ppo-ptx"] == ("reward", "critic", "reference", "pretraining text")
     assert needs["rae"] == ("reward", "moving baselines") and needs["opd"] == ("reward", "teacher")
     assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference")
+    assert needs["gdpo"] == ("reward", "groups", "scores by name") and needs["dft"] == ("demonstrations",)
+    changes = {row.name: row.changes for row in catalogue.rows()}
+    assert set(changes.values()) == set(catalogue.CHANGES)
+    assert [changes[name] for name in ("maxrl", "gspo", "kl-cov", "dppo")] == list(catalogue.CHANGES)[:4]
+    assert (changes["dpo"], changes["sft"]) == ("pairs", "demonstrations")
     assert needs["kto"] == ("good and bad responses", "reference")
 
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
-from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, SupervisedAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import (
     KINDS,
     PretrainingNLL,
@@ -17,10 +17,25 @@ from posttrain.algorithms.inputs import (
 )
 from posttrain.docstrings import field_docstrings
 
-DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example dataset for each family
+DATA = {
+    "online": "gym:chain_sum",
+    "preference": "pairs.jsonl",
+    "supervised": "demonstrations.jsonl",
+}  # an example dataset for each family
 
 NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
 """Inputs that a command-line option provides, with an example value."""
+
+
+CHANGES = {
+    "advantage": "how completions are compared",
+    "ratio": "how far the policy may move from the samples of a batch",
+    "regulariser": "what holds back the policy besides",
+    "correction": "what makes up for another sampler: also --tis-cap and --importance, with any other algorithm of rl",
+    "pairs": "how a better and a worse response are compared",
+    "demonstrations": "how given responses are imitated",
+}
+"""What algorithms change, in the order in which `posttrain algorithms` lists them."""
 
 
 class CatalogueEntry(NamedTuple):
@@ -28,6 +43,7 @@ class CatalogueEntry(NamedTuple):
 
     name: str
     family: str
+    changes: str  # one of `CHANGES`
     paper: str  # arXiv identifier, or author and year
     needs: tuple[str, ...]  # other than the policy, with default hyperparameters
     models: int  # networks in memory: all weights trained; with an adapter, reference and trunk are the policy's own
@@ -46,7 +62,7 @@ def describe(name: str) -> CatalogueEntry:
     """Summarise one algorithm in a row; raises `UserError` for an unknown name.
 
     Example:
-        >>> describe("grpo")[3:]
+        >>> describe("grpo")[4:]
         (('reward', 'groups', 'reference'), 2, 2)
     """
     algorithm = get(name)()
@@ -54,6 +70,7 @@ def describe(name: str) -> CatalogueEntry:
     needs = (
         ("reward", online),
         ("pairs", isinstance(algorithm, PreferenceAlgorithm)),
+        ("demonstrations", isinstance(algorithm, SupervisedAlgorithm)),
         ("good and bad responses", isinstance(algorithm, UnpairedAlgorithm)),
         ("groups", online and algorithm.least_group > 1),
         *((kind.title, declared(algorithm, kind) is not None) for kind in KINDS),
@@ -66,7 +83,9 @@ def describe(name: str) -> CatalogueEntry:
     remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
     models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
     models += declared(algorithm, TeacherLogprobs) is not None
-    return CatalogueEntry(name, algorithm.family, algorithm.paper, there, models, forwards)
+    changes = {"preference": "pairs", "supervised": "demonstrations"}.get(algorithm.family, "")
+    changes = changes or getattr(algorithm, "changes", "advantage")
+    return CatalogueEntry(name, algorithm.family, changes, algorithm.paper, there, models, forwards)
 
 
 def rows() -> list[CatalogueEntry]:

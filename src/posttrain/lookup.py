@@ -129,8 +129,10 @@ def _paper(name: str) -> str:
 
 def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """A table."""
-    shown = [
-        (
+    from posttrain import catalogue
+
+    cells = {
+        row["name"]: (
             row["name"],
             row["family"],
             _paper(row["paper"]),
@@ -139,9 +141,13 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             ", ".join(row["needs"]),
         )
         for row in rows
-    ]
+    }
+    head, *lines = columns([("name", "family", "paper", "models", "passes", "needs"), *cells.values()])
+    line_of = dict(zip(cells, lines, strict=True))
+    groups = {what: [line_of[row["name"]] for row in rows if row["changes"] == what] for what in catalogue.CHANGES}
     return [
-        *columns([("name", "family", "paper", "models", "passes", "needs"), *shown]),
+        head,
+        *(line for what, of in catalogue.CHANGES.items() for line in ("", f"{what}: {of}", *groups[what])),
         "",
         "models: networks in memory in full fine-tuning; one with --lora-rank, unless --critic own adds a second.",
         "passes: forward passes per step without sampling; the trained model also has a backward pass.",

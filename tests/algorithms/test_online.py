@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic, Counts, OnlineAlgorithm, Tokens
+from posttrain.algorithms.cispo import CISPO
+from posttrain.algorithms.clip_cov import ClipCov
 from posttrain.algorithms.dapo import DAPO
+from posttrain.algorithms.dppo import DPPO
 from posttrain.algorithms.dr_grpo import DrGRPO
+from posttrain.algorithms.gdpo import GDPO
+from posttrain.algorithms.gmpo import GMPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
 from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.inputs import (
@@ -25,7 +30,10 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
     declared,
 )
+from posttrain.algorithms.kl_cov import KLCov
+from posttrain.algorithms.maxrl import MaxRL
 from posttrain.algorithms.opd import OPD
+from posttrain.algorithms.pass_at_k import PassAtK
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
@@ -35,12 +43,15 @@ from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
 from posttrain.algorithms.rloo import RLOO
 from posttrain.algorithms.rollout import Rollout
+from posttrain.algorithms.sapo import SAPO
 from posttrain.algorithms.vapo import VAPO
 from posttrain.algorithms.vineppo import VinePPO
 from posttrain.errors import UserError
 from posttrain.objectives.advantages import moving_baselines
 from tests.references import online as reference
+from tests.references import recent
 
+WEIGHTS = (1.0, 0.3)  # of two rewards
 LONGEST, KINDS = 6, ("sum", "word", "sum")
 GREEDY = [(0.5, -0.5), (0.0, 0.25), (1.0, -1.0)]  # of each task what each seat earned
 CASES = {
@@ -67,6 +78,19 @@ CASES = {
     "rae": (RAE(baseline_decay=0.75), partial(reference.rae, alpha=0.75)),
     "opd": (OPD(reward_coefficient=0.5, clip=0.1), partial(reference.opd, c_reward=0.5, clip=0.1)),
     "opd without rewards": (OPD(), partial(reference.opd, c_reward=0.0, clip=0.2)),
+    "maxrl": (MaxRL(clip_low=0.1), partial(recent.maxrl, longest=LONGEST, low=0.1)),
+    "pass-at-k": (PassAtK(k=2, right_from=0.2), partial(recent.pass_at_k, k=2, right_from=0.2)),
+    "gdpo": (GDPO(), partial(recent.gdpo, weights=WEIGHTS)),
+    "cispo": (CISPO(clip_low=0.1, clip_high=0.15), partial(recent.cispo, low=0.1, high=0.15)),
+    "sapo": (SAPO(tau_negative=2.0), partial(recent.sapo, tau_positive=1.0, tau_negative=2.0)),
+    "gmpo": (GMPO(clip_low=0.1, clip_high=0.15), partial(recent.gmpo, low=0.1, high=0.15)),
+    "dppo": (DPPO(clip_low=0.05, clip_high=0.1), partial(recent.dppo, low=0.05, high=0.1, kind="tv")),
+    "dppo by binary divergence": (
+        DPPO(clip_low=0.005, clip_high=0.01, divergence="kl"),
+        partial(recent.dppo, low=0.005, high=0.01, kind="kl"),
+    ),
+    "clip-cov": (ClipCov(chosen_share=1.0, cov_low=0.2), partial(recent.clip_cov, low=0.2, high=5.0)),
+    "kl-cov": (KLCov(penalised_share=0.2, penalty=0.5), partial(recent.kl_cov, share=0.2, beta=0.5)),
 }
 ZEROS = torch.zeros(9, dtype=torch.long)
 CRITICS = [name for name, (algorithm, _) in CASES.items() if isinstance(algorithm, ActorCritic)]
@@ -91,12 +115,15 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
         tokens = [(o + drift * a, o, o + 0.5 * b) for o, a, b in zip(old, *noise, strict=True)]
         steps = (torch.rand(length, generator=g) < 0.5).long().cumsum(0)
         worth = torch.rand(LONGEST + 1, generator=g, dtype=torch.float64)[steps]
+        scores = torch.rand(2, generator=g, dtype=torch.float64).round(decimals=1).tolist()
         values, now, entropy = torch.rand(3, length, generator=g, dtype=torch.float64).tolist()
         return {
             "reward": float(torch.rand(1, generator=g, dtype=torch.float64)) - 0.3,
             "seat": seat,
             "cut": length if plain else number(1, length),
             "tokens": tokens,
+            "frozen": [logprob for logprob, _, _ in tokens],
+            "scores": [scores[0], None if not plain and scores[1] < 0.3 else scores[1]],
             "teacher": [0.7 * b + 0.1 * o - 0.2 for _, o, b in tokens],
             "values": values,
             "now": now,
@@ -123,6 +150,10 @@ def rollout_of(said: list, **columns) -> Rollout:
         kinds_R=tuple(KINDS[number] for number, _ in places),
         seat_R=torch.tensor([seat for _, seat in places]),
         teacher_N=torch.tensor([x for c in members for x in c["teacher"]], dtype=torch.float64),
+        scores_RK=torch.tensor(
+            [[math.nan if x is None else x for x in c["scores"]] for c in members], dtype=torch.float64
+        ),
+        weights_K=torch.tensor(WEIGHTS, dtype=torch.float64),
         baselines_R=moving_baselines(rewards, [str(seat) for _, seat in places], {}, decay=0.75)[0],
         **columns,
     )
@@ -171,8 +202,8 @@ def with_tokens(algorithm: OnlineAlgorithm, said: list, branches: list[int] | No
         entropy_N=leaves["entropy_N"][here],
         values_N=leaves["values_N"][here],
         old_values_N=values[here],
-        returns_N=None if found.returns_N is None else found.returns_N[here],
-        imitation_N=None if found.imitation_N is None else found.imitation_N[here],
+        sampler_N=old[here],
+        **{name: numbers_N[here] for name, numbers_N in found.columns.items() if name != "advantages_N"},
     )
     out = algorithm.loss(tokens)
     length = rollout.per_token(rollout.lengths_R)[here]
@@ -267,6 +298,8 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
             old_values_N=ones,
             returns_N=ones,
             imitation_N=ones,
+            penalty_N=ones,
+            sampler_N=logprobs,
         )
     )
     assert (found.metrics["ratio"] == 1).all() and not found.metrics["clip_fraction"].any()
@@ -313,6 +346,8 @@ def test_where_it_is_silent_at_zero_a_token_of_no_advantage_has_no_gradient(name
             old_N=logprobs.detach() - 0.3,
             advantages_N=torch.zeros(3, dtype=torch.float64),
             branch_N=torch.tensor([0, 0, 1]),
+            penalty_N=torch.zeros(3, dtype=torch.float64),
+            sampler_N=logprobs.detach() - 0.3,
         )
     )
     assert algorithm.silent_at_zero
@@ -441,7 +476,7 @@ def test_what_else_an_algorithm_asks_for():
     states = declared(VinePPO(continuations=3, step_tokens=2, max_states=4), StateValues)
     assert states == StateValues(3, 2, 4) and declared(PPO(), StateValues) is None
     whole = {name for name in algorithms.ONLINE if algorithms.online(name).sequence_ratio}
-    assert whole == {"reinforce", "rloo", "remax", "gspo", "rae"}
+    assert whole == {"reinforce", "rloo", "remax", "gspo", "rae", "gmpo"}
     assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {
         "ppo",
         "ppo-penalty",
@@ -549,5 +584,12 @@ def test_the_published_defaults():
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
     assert (RAE().baseline_decay, RAE().kl_coefficient) == (0.95, 0.0)
     assert (OPD().reward_coefficient, OPD().clip) == (0.0, 0.2)
-    least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
-    assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}
+    assert (CISPO().clip_low, CISPO().clip_high, GMPO().clip_low, GMPO().clip_high) == (1.0, 4.0, 0.4, 0.4)
+    assert (SAPO().tau_positive, SAPO().tau_negative, DPPO().clip_low, DPPO().clip_high) == (1.0, 1.05, 0.2, 0.2)
+    assert (ClipCov().chosen_share, ClipCov().cov_low, ClipCov().cov_high) == (2e-4, 1.0, 5.0)
+    assert (KLCov().penalised_share, KLCov().penalty, PassAtK().right_from) == (2e-3, 1.0, 1.0)
+    least = {name: algorithms.online(name)().least_group for name in algorithms.ONLINE}
+    recent = {"maxrl", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"}
+    compares = {"grpo", "dr-grpo", "dapo", "gspo", "rloo", *recent}
+    assert {name for name, size in least.items() if size == 2} == compares and least["pass-at-k"] == 4
+    assert [PassAtK(k=k).least_group for k in (1, 2, 8)] == [2, 2, 8]

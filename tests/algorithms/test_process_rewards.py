@@ -21,7 +21,8 @@ from posttrain.errors import UserError
 from tests.references import process as reference
 
 TAKE = [name for name in algorithms.ONLINE if hasattr(algorithms.online(name)(), "process_rewards")]
-REFUSE = ["gspo", "grpo-bucketed", "vineppo"]
+REFUSE = ["gspo", "grpo-bucketed", "vineppo", "gmpo", "gdpo", "maxrl", "pass-at-k"]
+RECENT = ["cispo", "sapo", "dppo", "clip-cov", "kl-cov"]
 STEPS = st.dictionaries(st.integers(0, 4), st.sampled_from([-1.0, 0.0, 0.25, 0.1, 1.0]), max_size=4)
 ROWS = st.builds(
     lambda steps, length, rest: {
@@ -181,7 +182,7 @@ def test_the_knob_declares_the_input_and_is_off_by_default(name):
 
 
 def test_who_takes_process_rewards():
-    assert set(TAKE) == {"grpo", "dr-grpo", "dapo", "ppo", "ppo-penalty", "ppo-ptx", "vapo", *REFUSE}
+    assert set(TAKE) == {"grpo", "dr-grpo", "dapo", "ppo", "ppo-penalty", "ppo-ptx", "vapo", *RECENT, *REFUSE}
 
 
 @pytest.mark.parametrize("kind", [GRPO, PPO])

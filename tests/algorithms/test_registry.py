@@ -4,7 +4,7 @@ import doctest
 import pytest
 
 from posttrain import algorithms
-from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, SupervisedAlgorithm, UnpairedAlgorithm
 from posttrain.errors import UserError
 
 
@@ -18,6 +18,8 @@ def test_an_algorithm_of_another_command_names_that_command():
         algorithms.online("dpo")
     with pytest.raises(UserError, match='posttrain rl `algorithm="grpo"`'):
         algorithms.preference("grpo")
+    with pytest.raises(UserError, match='posttrain sft `algorithm="dft"`'):
+        algorithms.online("dft")
     with pytest.raises(UserError, match=r"did you mean 'dpop'\? There are: dpo, .*tdpo$"):
         algorithms.preference("dop")
 
@@ -26,10 +28,12 @@ def test_an_algorithm_of_another_command_names_that_command():
 def test_every_algorithm_is_a_frozen_dataclass_with_the_whole_interface(name):
     algorithm = algorithms.get(name)()
     kinds = {"online": OnlineAlgorithm, "preference": (PreferenceAlgorithm, UnpairedAlgorithm)}
+    kinds["supervised"] = SupervisedAlgorithm
     assert isinstance(algorithm, kinds[algorithm.family])
-    assert getattr(algorithms, algorithm.family)(name)() == algorithm
+    families = {"online": algorithms.ONLINE, "preference": algorithms.PREFERENCE, "supervised": algorithms.SUPERVISED}
+    assert families[algorithm.family][name]() == algorithm
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(algorithm, dataclasses.fields(algorithm)[0].name, 0.5)
+        algorithm.family = 0.5
 
 
 def test_docstring_examples_run():

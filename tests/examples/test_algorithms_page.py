@@ -20,15 +20,81 @@ INTRODUCTION = (
     "policy, which has a backward pass too, once for each update.",
 )
 
+FIRST = {
+    "nothing below applies": (
+        "`grpo --kl-coefficient 0`, or `dapo` for long reasoning",
+        "the best understood; on a [small task](results.md#algorithms-of-the-last-eighteen-months) its successors "
+        "differ little from it",
+    ),
+    "several rewards, one of which dominates": (
+        "`gdpo`",
+        "each reward is normalised by itself, so that only weights count",
+    ),
+    "most prompts are hardly ever solved": (
+        "`maxrl`",
+        "weighs a prompt by the inverse of its success rate",
+    ),
+    "you will sample k answers and keep the best": (
+        "`pass-at-k`, then `grpo`",
+        "rewards sets of k; easy prompts are left alone, so that entropy stays",
+    ),
+    "several updates on a batch": (
+        "`cispo`, or `sapo`",
+        "no token loses its gradient at the edge of a clip",
+    ),
+    "mixture-of-experts, noisy ratios of single tokens": (
+        "`gspo`, or `gmpo`",
+        "one ratio for a completion",
+    ),
+    "another engine, or `--max-staleness`": (
+        "`--tis-cap 2`; then `--importance masked --importance-floor 0.5 --tis-cap 5` (IcePop), or `dppo`",
+        "importance weights correct for the sampler; those of `--importance-level product` are unbiased, and drift "
+        "with length (`log_importance/long`)",
+    ),
+    "entropy collapses early": (
+        "`dapo` (clip-higher), then `kl-cov` or `clip-cov`",
+        "few tokens carry the fall",
+    ),
+    "a second network fits": (
+        "`ppo`",
+        "a value for each token",
+    ),
+    "demonstrations with errors, of a task that the model nearly can": (
+        "`sft --algorithm dft`",
+        "unlikely tokens weigh less; for new formats use `sft`",
+    ),
+}
+"""What a user should try first: what to type, and why, by what applies."""
+
 
 def page() -> str:
     """A table of all algorithms, then `explain` of each."""
-    head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes per step")
-    lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    head = ("algorithm", "run by", "changes", "paper", "needs", "models in memory", "passes per step")
+    lines = [
+        "# The algorithms",
+        "",
+        *INTRODUCTION,
+        "",
+        "## Which to try first",
+        "",
+        "| if | try | because |",
+        "|---|---|---|",
+        *(f"| {when} | {what} | {why} |" for when, (what, why) in FIRST.items()),
+        "",
+        "## All",
+        "",
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+    ]
     for row in catalogue.rows():
         arxiv = row.paper[:1].isdigit()
         paper = f"[{row.paper}](https://arxiv.org/abs/{row.paper})" if arxiv else row.paper
-        cells = (f"[{row.name}](#{anchor(row.name)})", f"`posttrain {algorithms.COMMANDS[row.family]}`", paper)
+        cells = (
+            f"[{row.name}](#{anchor(row.name)})",
+            f"`posttrain {algorithms.COMMANDS[row.family]}`",
+            row.changes,
+            paper,
+        )
         lines.append("| " + " | ".join([*cells, ", ".join(row.needs), str(row.models), str(row.forwards)]) + " |")
     for row in catalogue.rows():
         lines += [

@@ -48,7 +48,6 @@ MUTATIONS = [
             "dr_grpo": [
                 ("mean_centred(rewards_PG)", "rewards_PG"),
                 ("counts.sequences * counts.longest", "counts.tokens"),
-                ("kl_coefficient: float = 0.0", "kl_coefficient: float = 0.04"),
             ],
             "dapo": [
                 ("bool((rewards_G != rewards_G[0]).any())", "bool((rewards_G != rewards_G[0]).all())"),
@@ -60,6 +59,40 @@ MUTATIONS = [
                 ("clip_high: float = 0.28", "clip_high: float = 0.2"),
                 ("if not 0 <= self.overlong_share <= 1:", "if self.overlong_share < 0:"),
                 ("overlong_share: float = 0.2", "overlong_share: float = 0.1"),
+            ],
+            "gdpo": [
+                ("@ rollout.weights_K", "@ torch.ones_like(rollout.weights_K)"),
+                ("total_R / (total_R.std() + self.std_epsilon)", "total_R"),
+                ("epsilon=self.std_epsilon)\n", "epsilon=1.0)\n"),
+            ],
+            "maxrl": [("by_success_rate(rewards_PG)", "rewards_PG - rewards_PG.mean(dim=-1, keepdim=True)")],
+            "pass_at_k": [
+                ("rewards_PG >= self.right_from, self.k", "rewards_PG >= self.right_from, 1"),
+                ("rewards_PG >= self.right_from", "rewards_PG > 0"),
+                ("return max(2, self.k)", "return 2"),
+            ],
+            "cispo": [
+                ('"lowest": 1 - self.clip_low', '"lowest": 0.0'),
+                ('"highest": 1 + self.clip_high', '"highest": 1 + self.clip_low'),
+                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+            ],
+            "sapo": [('"tau_negative": self.tau_negative', '"tau_negative": self.tau_positive')],
+            "gmpo": [
+                ('"clip_low": self.clip_low', '"clip_low": self.clip_high'),
+                ("sequence_ratio: ClassVar[bool] = True", "sequence_ratio: ClassVar[bool] = False"),
+            ],
+            "dppo": [
+                ('"lowest": self.clip_low', '"lowest": self.clip_high'),
+                ('"divergence": self.divergence', '"divergence": "tv"'),
+            ],
+            "clip_cov": [
+                ("cov_N < self.cov_low", "cov_N < -self.cov_low"),
+                ("advantages_N[chosen] = 0.0", "advantages_N[chosen] *= 0.5"),
+            ],
+            "kl_cov": [
+                ("argsort(descending=True)", "argsort()"),
+                ("loss_N + penalty_N * kl", "loss_N - penalty_N * kl"),
+                ("= self.penalty\n", "= 1.0\n"),
             ],
             "gspo": [
                 ("by_length=True", "by_length=False"),

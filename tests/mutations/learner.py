@@ -74,12 +74,17 @@ _FAULTS = {
     ("training/policy_batch.py", BATCH): [
         ('everything or any(any(tokens["advantages"][i]) for i in group)', "True"),
         ('everything or any(any(tokens["advantages"][i]) for i in group)', 'not any(tokens["advantages"][group[0]])'),
-        ('"returns": found.returns_N', '"returns": found.advantages_N'),
+        ("for name, numbers_N in found.columns.items()", "for name, numbers_N in ()"),
         ("return batch.chosen(list(chain.from_iterable(taken)))", "return batch"),
     ],
     ("training/policy.py", POLICY): [
-        ("(weight_N > self.tis_cap)", "(weight_N < self.tis_cap)"),
-        ('per_token["sampler_kl"] = -gap_N', 'per_token["sampler_kl"] = gap_N'),
+        ('"sampler_kl": -gap_N', '"sampler_kl": gap_N'),
+        ('masked=self.importance == "masked"', "masked=False"),
+        ("lowest=self.importance_floor", "lowest=0.0"),
+        ('self.importance_level == "auto"', "True"),
+        ("by_length(log_N.abs()", "by_length(log_N"),
+        ("length_N > fmean", "length_N < fmean"),
+        ('sampler_N=present("sampler_logprobs")', "sampler_N=old_N"),
         ('parts.keep("old", row, found.logprobs.detach)', "found.logprobs.detach()"),
         ('parts.keep("undropped", row, lambda: self._undropped(model, row)) if model.drops else old_N', "old_N"),
         ('advantages_N = present("advantages")', 'advantages_N = present("advantages").flip(0)'),
@@ -87,8 +92,7 @@ _FAULTS = {
         ("states, row, self.temperature, entropy", "states, row, entropy"),
         ('= ("ratio", "logprob_gap", "importance")', '= ("ratio", "importance")'),
         ("per_token | dict(told))", "dict(told))"),
-        ("weight_N.clamp(max=self.tis_cap)", "weight_N"),
-        ("weight_N = log_weight_N.exp()", "weight_N = (-log_weight_N).exp()"),
+        ("highest=self.tis_cap", "highest=1e9"),
         ("        if self.tis_cap:\n", "        if False:\n"),
         ("        with model.dropping(None):\n", "        if True:\n"),
         ("    with model.dropping(None):\n", "    if True:\n"),
@@ -96,7 +100,7 @@ _FAULTS = {
     ("training/policy.py", CRITIC): [
         ("parts.critic.values(row, states)", "parts.critic.values(row, states.detach())"),
         ('old_values_N=column("values")', 'old_values_N=column("returns")'),
-        ('returns_N=column("returns")', 'returns_N=column("values")'),
+        ('column(name.removesuffix("_N"))', 'column("values")'),
         ("= (POLICY, CRITIC)", "= (POLICY,)"),
     ],
     ("training/critic.py", CRITIC): [
@@ -107,8 +111,8 @@ _FAULTS = {
         ("reduce.token_mean(loss_N, batch.counts.tokens)", "loss_N.mean()"),
         ("self.weight * reduce", "reduce"),
         (
-            "likelihood.negative_log_likelihood(parts.model.logprobs(row).logprobs)",
-            "parts.model.logprobs(row).logprobs",
+            "loss_N = loss_of(logprobs_N)",
+            "loss_N = logprobs_N",
         ),
     ],
     ("training/pairwise.py", "training/test_pairwise.py"): [

@@ -88,6 +88,45 @@ MUTATIONS = [
             ("    require_one_shape(where,", "    dict(name=where,"),
         ]
     ),
+    *(
+        Mutation("objectives/off_policy.py", old, new, "objectives/test_off_policy.py")
+        for old, new in [
+            ("(p > q) & (apart > highest)", "apart > highest"),
+            ("(p < q) & (apart > lowest)", "(p < q) & (apart > highest)"),
+            ("q * (sampling_logprobs - logprobs).detach() + (1 - q) * rest", "(1 - q) * rest"),
+            ('if level == "mean":', "if False:"),
+            ("(weight_N > highest) | (weight_N < lowest)", "weight_N > highest"),
+            ("weight_N.masked_fill(outside_N, 0.0) if masked", "weight_N.masked_fill(outside_N, 1.0) if masked"),
+        ]
+    ),
+    *(
+        Mutation("objectives/outcomes.py", old, new, "objectives/test_outcomes.py algorithms/test_online.py")
+        for old, new in [
+            ("(count_P - 1)", "count_P"),
+            (".masked_fill(least_P >= most_P, 0.0)", ""),
+            ("math.comb(wrong - 1, k - 1)", "math.comb(wrong - 1, k)"),
+            ("failed_P - others_P)", "-others_P)"),
+            ("(failed_P * (1 - failed_P)).sqrt()", "failed_P"),
+            ("centred_PG / torch.where(mean_P > 0, mean_P, 1.0)", "centred_PG"),
+            ("(advantages_N - advantages_N.mean())", "advantages_N"),
+        ]
+    ),
+    *(
+        Mutation("objectives/surrogates.py", old, new, "objectives/test_surrogates.py")
+        for old, new in [
+            (
+                "torch.where(advantages > 0, tau_positive, tau_negative)",
+                "torch.where(advantages < 0, tau_positive, tau_negative)",
+            ),
+            ("4.0 / tau * torch", "4.0 * torch"),
+            ("clamp(-clip_low, clip_high)", "clamp(-clip_high, clip_low)"),
+            ("torch.where(advantages_N < 0, torch.maximum", "torch.where(advantages_N > 0, torch.maximum"),
+            ("sequence_sum(kept_N, row_N, rows) / length_B", "sequence_sum(kept_N, row_N, rows)"),
+        ]
+    ),
+    Mutation(
+        "objectives/likelihood.py", "logprobs.detach().exp() *", "logprobs.exp() *", "objectives/test_likelihood.py"
+    ),
     # likelihood
     Mutation("objectives/likelihood.py", "return -logprobs", "return logprobs", "objectives/test_likelihood.py"),
     # reduce

@@ -53,7 +53,7 @@ _FAULTS = {
     ],
     ("training/policy.py", BRANCHES): [
         ('batch.column("length", row, like=branch_N)', "branch_N.bincount()[branch_N]"),
-        ("of_branches(gap_N, branch_N) if", "of_branches(gap_N, 0 * branch_N) if"),
+        ("                branch_N,\n                level=", "                0 * branch_N,\n                level="),
     ],
     ("objectives/values.py", BRANCHES): [
         ("if rows[n] == rows[n + 1]:", "if False:"),

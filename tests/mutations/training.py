@@ -226,7 +226,7 @@ MUTATIONS = [
                 "algorithm.reduce(loss_N, length_N, batch.counts)",
                 "algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
             ),
-            ("of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N", "gap_N"),
+            ('"product" if algorithm.sequence_ratio else "token"', '"token"'),
         ]
     ),
     *(

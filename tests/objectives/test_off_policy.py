@@ -6,6 +6,7 @@ import torch
 
 from posttrain.objectives import off_policy
 from tests.references import off_policy as reference
+from tests.references import recent
 
 E = math.e
 
@@ -39,6 +40,51 @@ def test_cispo_is_that_written_with_floats():
     p, q, advantages = drawn()
     expected = by_token(reference.cispo, p, q, advantages, 0.9, 1.3)
     agree(off_policy.clipped_weight(p, q, advantages, lowest=0.9, highest=1.3), p, expected)
+
+
+@pytest.mark.parametrize("level", off_policy.LEVELS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_weights_of_tokens_and_sequences_are_those_written_with_floats(level, masked):
+    g = torch.Generator().manual_seed(1)
+    sizes = (1, 5, 2, 7, 3)
+    logs = [(torch.randn(size, generator=g, dtype=torch.float64) * 0.7).tolist() for size in sizes]
+    bounds = {"low": 0.5, "high": 1.5, "masked": masked}
+    expected = [w for of_row in logs for w in recent.importance(of_row, level, **bounds)]
+    row_N = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    flat_N = torch.tensor([value for of_row in logs for value in of_row], dtype=torch.float64)
+    words = {"level": level, "masked": masked, "highest": 1.5, "lowest": 0.5}
+    found, outside, log = off_policy.importance_weights(flat_N, row_N, **words)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert outside.tolist() == [float(not 0.5 <= math.exp(value) <= 1.5) for value in log.tolist()]
+    assert 0 < outside.mean() < 1
+    if masked:
+        assert (found == 0).equal(outside == 1)
+    order = torch.randperm(len(flat_N), generator=g)  # tokens of a sequence may be anywhere
+    moved, _, _ = off_policy.importance_weights(flat_N[order], row_N[order], **words)
+    torch.testing.assert_close(moved, found[order])
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(ValueError, match="one of token, product, mean; got turn"):
+        off_policy.importance_weights(torch.zeros(1), torch.zeros(1).long(), level="turn", masked=False, highest=2.0)
+
+
+def test_a_token_leaves_the_trust_region_only_on_the_side_it_is_pushed_to():
+    q = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.01]).log()
+    p = torch.tensor([0.8, 0.8, 0.2, 0.2, 0.05]).log().requires_grad_()
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+    for name, (lowest, highest), out in (
+        ("tv", (0.25, 0.25), [1, 0, 0, 1, 0]),  # rare tokens may grow fivefold
+        ("tv", (0.25, 0.35), [0, 0, 0, 1, 0]),
+        ("tv", (0.35, 0.25), [1, 0, 0, 0, 0]),
+        ("kl", (0.2, 0.2), [1, 0, 0, 1, 0]),  # 0.223 nats for both
+        ("kl", (0.3, 0.02), [1, 0, 0, 0, 1]),  # 0.0248 nats for the last
+    ):
+        words = {"lowest": lowest, "highest": highest, "divergence": name}
+        loss_N, out_N = off_policy.divergence_masked(p, q, advantages, **words)
+        assert out_N.tolist() == out
+        (slope_N,) = torch.autograd.grad(loss_N.sum(), p)
+        assert (slope_N == 0).tolist() == [bool(one) for one in out]
 
 
 def test_dro_is_that_written_with_floats():

@@ -38,6 +38,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 1},
     "vineppo": {"step_tokens": 3, "continuations": 3},
     "rae": {"baseline_decay": 0.5},
+    "pass-at-k": {"k": 2, "right_from": 0.4},
     "opd": {"reward_coefficient": 20.0},  # its teacher is the policy before training, to which nothing else is better
 }
 
@@ -326,6 +327,23 @@ def test_text_that_cannot_be_learned_is_refused(folder, tmp_path):
         train(options, output=tmp_path / "refused")
 
 
+def test_gdpo_reads_each_reward_by_name(folder, tmp_path):
+    """Scaling a reward changes nothing where each is normalised by itself; GRPO's sum is another one."""
+    (tmp_path / "two.py").write_text(
+        "def some(completion): return len(set(completion)) / 9\n"
+        "def more(completion): return 100 * some(completion)\n"
+        "def long(completion): return len(completion) / 9\n"
+    )
+    found = {}
+    for name, first in (("gdpo", "some"), ("gdpo", "more"), ("grpo", "some"), ("grpo", "more")):
+        reward = f"{tmp_path}/two.py:{first} {tmp_path}/two.py:long=0.5"
+        options = config(folder, algorithm=name, reward=reward, steps=2)
+        run = train(options, {"std_epsilon": 0.0, "kl_coefficient": 0.0}, output=tmp_path / f"{name}-{first}").run
+        found[name, first] = rows(run)[1]["reward/long"], rows(run)[0]["grad_norm"]
+    assert found["gdpo", "some"] == pytest.approx(found["gdpo", "more"], rel=1e-4)
+    assert found["grpo", "some"][1] != pytest.approx(found["grpo", "more"][1], rel=1e-2)
+
+
 def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
     first = rows(train(config(folder, steps=1, tis_cap=2.0), output=tmp_path / "run").run)[0]
     assert first["importance/mean"] == pytest.approx(1.0, abs=1e-4)
@@ -339,6 +357,14 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"updates_per_step": 0}, "`updates_per_step` must be 1 or more"),
         ({"pretraining_per_step": 0}, "`pretraining_per_step` must be 1 or more"),
         ({"tis_cap": -1.0}, "`tis_cap` must be 0 or more"),
+        ({"importance": "masked"}, "importance weights; pass --tis-cap 2 too"),
+        ({"importance_level": "mean", "tis_cap": 0.0}, "importance weights; pass --tis-cap 2 too"),
+        ({"importance_level": "turn"}, "unknown importance_level 'turn'|`importance_level`"),
+        ({"importance_floor": 3.0, "tis_cap": 2.0}, "--importance-floor is at most --tis-cap, 2; got 3"),
+        ({"algorithm": "dppo", "tis_cap": 2.0}, "dppo compares with the sampler itself; leave out --tis-cap"),
+        ({"algorithm": "dppo", "importance": "masked"}, "importance weights; pass --tis-cap 2 too"),
+        ({"algorithm": "gdpo", "length_penalty": 0.1}, "the baseline of gdpo has no length penalty"),
+        ({"algorithm": "pass-at-k", "completions_per_prompt": 2}, "needs 4 or more of them; got 2"),
         ({"length_penalty": float("nan")}, "`length_penalty` must be 0 or more"),
         ({"ref_sync_every": -1}, "`ref_sync_every` must be 0 or more"),
         ({"max_refills": -1}, "`max_refills` must be 0 or more"),

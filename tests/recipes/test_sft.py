@@ -107,6 +107,18 @@ def test_metrics_of_a_step(config, tmp_path):
     assert (result.run / "report.html").is_file()
 
 
+def test_dft_weighs_tokens_by_their_probability(config, tmp_path):
+    """At the first step its loss is that of the same model's probabilities; the held-out loss is of both the same."""
+    found = {}
+    for name in ("sft", "dft"):
+        options = replace(config, algorithm=name, steps=1, lr=0.0, eval_share=0.34, examples_per_step=3)
+        result = run(options, output=tmp_path / name, quiet=True)
+        found[name] = next(row["loss"] for row in metrics(result.run) if "loss" in row), result.after
+    assert found["dft"][1] == found["sft"][1] and 0 < found["dft"][0] < 0.5 * found["sft"][0]
+    with pytest.raises(UserError, match="dftt"):
+        run(replace(config, algorithm="dftt"), output=tmp_path / "refused", quiet=True)
+
+
 def test_epochs_become_steps(config, tmp_path):
     # 1.5 passes over 6 examples, 4 at a time: 9 / 4, rounded up
     config = replace(config, steps=0, epochs=1.5, examples_per_step=4)

@@ -21,12 +21,12 @@ from tests.violations import violations
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_all_of_ours_conform(name):
-    check_algorithm(algorithms.get(name)(), slopes=name != "tdpo")
+    check_algorithm(algorithms.get(name)(), slopes=name not in ("tdpo", "cispo", "dft"))
 
 
 @pytest.mark.parametrize("name", test_online.CASES)
 def test_so_they_do_with_other_hyperparameters(name):
-    check_algorithm(test_online.CASES[name][0])
+    check_algorithm(test_online.CASES[name][0], slopes=name != "cispo")
 
 
 @pytest.mark.parametrize("name", [name for name in test_preferences.CASES if name != "tdpo"])

@@ -23,7 +23,7 @@ from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
-from posttrain.types import Group, StateValues, StopReason, Task, Trajectory, Turn
+from posttrain.types import Group, Score, StateValues, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.tiny import tiny_llama
 from tests.training.test_policy import difference
@@ -63,7 +63,8 @@ def groups_of(trajectory) -> list[Group]:
     for number in (0, 1):
         _, trajectories, rewards = zip(*[row for row in rows if row[0] == number], strict=True)
         task = Task((), metadata={"kind": "sums"})
-        groups.append(group_of(trajectories, rewards, task=task))
+        scores = [{"first": Score(reward), "second": Score(reward**2 % 0.3)} for reward in rewards]
+        groups.append(group_of(trajectories, rewards, task=task, scores=scores))
     return groups
 
 
@@ -104,7 +105,7 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
         critic=(critic, critics),
         references={REFERENCE: reference, TEACHER: reference},
     )
-    context, found = Context(greedy, states, learner), []
+    context, found = Context(greedy, states, learner, weights={"first": 1.0, "second": 0.5, "logged": 0.0}), []
     with Float64():
         sampled = columns_of(algorithm.inputs, groups, context, samples=True)
         batch, metrics = policy_batch(groups, algorithm, longest=9, sampled=sampled, context=context, key="1")
@@ -116,7 +117,8 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
 
 
 def made(name):
-    return algorithms.online(name)(**({"clip_low": 0.5, "clip_high": 0.5} if name == "gspo" else {}))
+    knobs = {"gspo": {"clip_low": 0.5, "clip_high": 0.5}, "pass-at-k": {"k": 1}}
+    return algorithms.online(name)(**knobs.get(name, {}))
 
 
 def test_the_critic_alone_learns_the_same_in_branches():

@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.algorithms.algorithm import Counts
+from posttrain.algorithms.dppo import DPPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.gspo import GSPO
 from posttrain.data.packing import Example, pack
@@ -21,12 +23,13 @@ from posttrain.models.lora_config import Lora
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.inputs import example_of
 from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import policy_batch, shortened
 from posttrain.types import Group, StopReason, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
-from tests.training.steps import context_of, policy_step
+from tests.training.steps import context_of, learner_of, policy_step
 
 NO_KL = GRPO(kl_coefficient=0.0)
 SPOKEN = [
@@ -359,6 +362,50 @@ def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
     assert metrics["importance_capped"] == pytest.approx(sum(w > 1.2 for w in of_all) / len(of_all))
     behind = [a for by in apart for a in by]
     assert metrics["sampler_kl"] == pytest.approx(-sum(behind) / len(behind), abs=1e-9)
+
+
+def test_a_weight_may_be_of_a_row_by_its_mean_and_masked_and_its_drift_with_length_is_told():
+    model = tiny_llama(dtype=torch.float64)
+    batch, _ = policy_batch(groups(), NO_KL)
+    with Float64():
+        own = [alone(model, *words).tolist() for members in SPOKEN for words in members]
+    lengths = [len(values) for values in own]
+    said = [tuple(value - 0.1 for value in values) for values in own]  # each token's log-ratio is 0.1
+    batch = with_column(batch, sampler_logprobs=said)
+
+    def told(**words):
+        learner = learner_of(model, microbatch_tokens=9)
+        return learner.forward(batch, PolicyLoss(NO_KL, tis_cap=1.3, **words))
+
+    product, mean = told(importance_level="product"), told(importance_level="mean")
+    of_token = [length for length in lengths for _ in range(length)]
+    far = fmean(of_token)
+    for name, chosen in (("short", [n for n in of_token if n <= far]), ("long", [n for n in of_token if n > far])):
+        assert product[f"log_importance/{name}"] == pytest.approx(0.1 * fmean(chosen), rel=1e-4)
+        assert mean[f"log_importance/{name}"] == pytest.approx(0.1, rel=1e-4)
+    assert mean["importance/mean"] == pytest.approx(math.exp(0.1), rel=1e-4) and mean["importance_capped"] == 0
+    assert product["importance/max"] == pytest.approx(1.3)
+    beyond = [math.exp(0.1 * n) > 1.3 for n in of_token]
+    assert product["importance_capped"] == pytest.approx(fmean(beyond)) and 0 < fmean(beyond) < 1
+    masked = told(importance_level="product", importance="masked")["importance/mean"]
+    assert masked == pytest.approx(
+        fmean(0.0 if out else math.exp(0.1 * n) for n, out in zip(of_token, beyond, strict=True)), rel=1e-4
+    )
+    below = told(importance_level="product", importance="masked", importance_floor=1.25)["importance_capped"]
+    assert below == pytest.approx(fmean(not 1.25 <= math.exp(0.1 * n) <= 1.3 for n in of_token))
+
+
+def test_dppo_compares_with_the_sampler_and_not_with_the_policy_before_the_update():
+    model = tiny_llama(dtype=torch.float64)
+    batch, _ = policy_batch(groups(), DPPO())
+    with Float64():
+        own = [alone(model, *words).tolist() for members in SPOKEN for words in members]
+    near = learner_of(model, microbatch_tokens=9)
+    equal = near.forward(with_column(batch, sampler_logprobs=[tuple(values) for values in own]), PolicyLoss(DPPO()))
+    assert equal["ratio/max"] == pytest.approx(1.0, rel=1e-4) and equal["clip_fraction"] == 0
+    behind = with_column(batch, sampler_logprobs=[tuple(value - 0.4 for value in values) for values in own])
+    found = near.forward(behind, PolicyLoss(DPPO()))
+    assert found["ratio/mean"] == pytest.approx(math.exp(0.4), rel=1e-4)
 
 
 def test_a_penalty_on_length_is_taken_off_the_rewards():

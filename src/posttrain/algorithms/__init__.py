@@ -4,19 +4,34 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Algorithm, OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import (
+    Algorithm,
+    OnlineAlgorithm,
+    PreferenceAlgorithm,
+    SupervisedAlgorithm,
+    UnpairedAlgorithm,
+)
+from posttrain.algorithms.cispo import CISPO
+from posttrain.algorithms.clip_cov import ClipCov
 from posttrain.algorithms.dapo import DAPO
+from posttrain.algorithms.dft import DFT
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.dpop import DPOP
+from posttrain.algorithms.dppo import DPPO
 from posttrain.algorithms.dr_grpo import DrGRPO
+from posttrain.algorithms.gdpo import GDPO
+from posttrain.algorithms.gmpo import GMPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
 from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
+from posttrain.algorithms.kl_cov import KLCov
 from posttrain.algorithms.kto import KTO
+from posttrain.algorithms.maxrl import MaxRL
 from posttrain.algorithms.opd import OPD
 from posttrain.algorithms.orpo import ORPO
+from posttrain.algorithms.pass_at_k import PassAtK
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
@@ -25,6 +40,8 @@ from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
 from posttrain.algorithms.rloo import RLOO
+from posttrain.algorithms.sapo import SAPO
+from posttrain.algorithms.sft import MaximumLikelihood
 from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sppo import SPPO
 from posttrain.algorithms.step_dpo import StepDPO
@@ -49,6 +66,15 @@ ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "grpo-bucketed": BucketedGRPO,
     "rae": RAE,
     "opd": OPD,
+    "maxrl": MaxRL,
+    "pass-at-k": PassAtK,
+    "gdpo": GDPO,
+    "cispo": CISPO,
+    "sapo": SAPO,
+    "gmpo": GMPO,
+    "dppo": DPPO,
+    "clip-cov": ClipCov,
+    "kl-cov": KLCov,
 }
 """Online algorithms, trained on the policy's own samples. Maps a name to the dataclass of hyperparameters."""
 
@@ -66,12 +92,15 @@ PREFERENCE: dict[str, Callable[..., PreferenceAlgorithm | UnpairedAlgorithm]] = 
 }
 """Offline preference algorithms: pairwise (chosen, rejected) or unpaired (good or bad) feedback."""
 
+SUPERVISED: dict[str, Callable[..., SupervisedAlgorithm]] = {"sft": MaximumLikelihood, "dft": DFT}
+"""Losses of demonstrations."""
+
 A = TypeVar("A", bound=Algorithm)
 
-COMMANDS: dict[str, str] = {"online": "rl", "preference": "preference"}
+COMMANDS: dict[str, str] = {"online": "rl", "preference": "preference", "supervised": "sft"}
 """By family: the command that runs its algorithms."""
 
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {**ONLINE, **PREFERENCE}
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {**ONLINE, **PREFERENCE, **SUPERVISED}
 
 
 def get(name: str) -> Callable[..., Algorithm]:

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -45,6 +46,12 @@ class Advantages(NamedTuple):
     metrics: Mapping[str, float]
     returns_N: Float[Tensor, "N"] | None = None  # the critic's regression targets
     imitation_N: Float[Tensor, "N"] | None = None  # per-token weights of an auxiliary NLL loss
+    penalty_N: Float[Tensor, "N"] | None = None  # per-token weights of a penalty
+
+    @property
+    def columns(self) -> dict[str, Float[Tensor, "N"]]:
+        """What `loss` reads of these, by the field of `Tokens`; a column more is a field here and one there."""
+        return {name: numbers_N for name, numbers_N in self._asdict().items() if torch.is_tensor(numbers_N)}
 
 
 class Tokens(NamedTuple):
@@ -60,6 +67,8 @@ class Tokens(NamedTuple):
     old_values_N: Float[Tensor, "N"] | None = None  # the critic's before the batch's first update
     returns_N: Float[Tensor, "N"] | None = None
     imitation_N: Float[Tensor, "N"] | None = None
+    penalty_N: Float[Tensor, "N"] | None = None
+    sampler_N: Float[Tensor, "N"] | None = None  # those at which the tokens were drawn
 
 
 class Counts(NamedTuple):
@@ -139,7 +148,7 @@ class Algorithm(Protocol):
 
     family: ClassVar[str]
     """`online`: trained on the policy's own samples, by `posttrain rl`; `preference`: on human or AI feedback, by
-    `posttrain preference`."""
+    `posttrain preference`; `supervised`: on demonstrations, by `posttrain sft`."""
 
     paper: ClassVar[str]
     """The arXiv identifier of the paper whose objective this is."""
@@ -192,10 +201,22 @@ class UnpairedAlgorithm(Algorithm, Protocol):
 
 
 @runtime_checkable
+class SupervisedAlgorithm(Algorithm, Protocol):
+    """An algorithm trained on demonstrations."""
+
+    def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """One loss value per token of a demonstration, from its logprob, which carries the gradient."""
+        ...
+
+
+@runtime_checkable
 class OnlineAlgorithm(Algorithm, Protocol):
     """An algorithm trained on the policy's own samples. Members that are not overridden have the defaults below."""
 
     family: ClassVar[str] = "online"
+
+    changes: ClassVar[str] = "advantage"
+    """What it changes, as `posttrain algorithms` groups them: advantage, ratio, regulariser or correction."""
 
     least_group: ClassVar[int] = 1
     """Minimum group size, in completions per prompt: 2 for a group-relative baseline."""
@@ -212,6 +233,9 @@ class OnlineAlgorithm(Algorithm, Protocol):
 
     sequence_ratio: ClassVar[bool] = False
     """Whether the importance ratio is sequence-level (one per branch) instead of token-level."""
+
+    corrects: ClassVar[bool] = False
+    """Whether the ratio's denominator is the sampler, so that importance weights would correct for it twice."""
 
     @property
     def needs_entropy(self) -> bool:
@@ -260,6 +284,13 @@ class ActorCritic(OnlineAlgorithm, Protocol):
     ) -> TokenLoss:
         """The value loss without the policy loss, one value per token."""
         ...
+
+
+def unused(algorithm: object, *knobs: str) -> None:
+    """Refuse inherited hyperparameters that do nothing in this algorithm; raises `UserError`."""
+    for knob in knobs:
+        if getattr(algorithm, knob) != getattr(type(algorithm), knob):
+            raise errors.UserError(f"{knob} does nothing in this algorithm; leave it out")
 
 
 def enough(algorithm: OnlineAlgorithm, size: int) -> None:

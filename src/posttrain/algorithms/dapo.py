@@ -31,25 +31,23 @@ from torch import Tensor
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import Advantages, Counts
-from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.grpo import GRPOWithoutKL
 from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.shaping import soft_overlong
 
 
 @dataclass(frozen=True)
-class DAPO(GRPO):
+class DAPO(GRPOWithoutKL):
     """Hyperparameters of DAPO; an `OnlineAlgorithm`."""
 
     clip_high: float = 0.28
     """The importance ratio is clipped at 1 + clip_high from above."""
 
-    kl_coefficient: float = 0.0
-    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
-
     overlong_share: float = 0.2
     """Overlong buffer: the share of the maximum length over which the length penalty grows; 0: no penalty."""
 
+    changes: ClassVar[str] = "ratio"
     paper: ClassVar[str] = "2503.14476"
 
     def __post_init__(self) -> None:

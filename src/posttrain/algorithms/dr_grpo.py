@@ -26,28 +26,21 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posttrain import errors
-from posttrain.algorithms.algorithm import Counts
-from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.algorithm import Counts, unused
+from posttrain.algorithms.grpo import GRPOWithoutKL
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import mean_centred
 
 
 @dataclass(frozen=True)
-class DrGRPO(GRPO):
+class DrGRPO(GRPOWithoutKL):
     """Hyperparameters of Dr. GRPO; an `OnlineAlgorithm`."""
-
-    kl_coefficient: float = 0.0
-    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
 
     paper: ClassVar[str] = "2503.20783"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.std_epsilon != GRPO.std_epsilon:
-            raise errors.UserError(
-                "Dr. GRPO divides by no standard deviation, so std_epsilon does nothing; leave it out"
-            )
+        unused(self, "std_epsilon")
 
     def compare(self, rewards_PG: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
         """Subtract the group's mean."""

@@ -181,3 +181,11 @@ class GRPO(OnlineAlgorithm):
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over the tokens of a row, then over the batch's rows."""
         return reduce.sequence_mean(values_N, length_N, denominator=counts.sequences)
+
+
+@dataclass(frozen=True)
+class GRPOWithoutKL(GRPO):
+    """The base of those that change something else, too; an `OnlineAlgorithm`."""
+
+    kl_coefficient: float = 0.0
+    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens
-from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.grpo import GRPOWithoutKL
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
 
 @dataclass(frozen=True)
-class GSPO(GRPO):
+class GSPO(GRPOWithoutKL):
     """Hyperparameters of GSPO; an `OnlineAlgorithm`."""
 
     clip_low: float = 3e-4
@@ -39,11 +39,9 @@ class GSPO(GRPO):
     clip_high: float = 4e-4
     """A completion's ratio is clipped at 1 + clip_high from above."""
 
-    kl_coefficient: float = 0.0
-    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
-
     token_advantages: ClassVar[bool] = False
     sequence_ratio: ClassVar[bool] = True
+    changes: ClassVar[str] = "ratio"
     paper: ClassVar[str] = "2507.18071"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:

@@ -22,6 +22,9 @@ class Input(Protocol):
     passes: ClassVar[int]
     """Forward passes over the batch that it requires in each step."""
 
+    columns: ClassVar[tuple[str, ...]]
+    """The fields of `rollout.Rollout` that it fills."""
+
 
 @dataclass(frozen=True)
 class GreedyReward:
@@ -29,6 +32,7 @@ class GreedyReward:
 
     title: ClassVar[str] = "greedy completions"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("greedy_R",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class StateValues(States):
 
     title: ClassVar[str] = "continuations"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("values_N", "step_N")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,16 @@ class PromptKinds:
 
     title: ClassVar[str] = "kinds of prompts"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("kinds_R",)
+
+
+@dataclass(frozen=True)
+class NamedScores:
+    """The score of each reward and its weight: `scores_RK`, NaN where a reward does not apply, and `weights_K`."""
+
+    title: ClassVar[str] = "scores by name"
+    passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("scores_RK", "weights_K")
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class CriticValues:
 
     title: ClassVar[str] = "critic"
     passes: ClassVar[int] = 1
+    columns: ClassVar[tuple[str, ...]] = ("values_N",)
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class ReferenceLogprobs:
 
     title: ClassVar[str] = "reference"
     passes: ClassVar[int] = 1
+    columns: ClassVar[tuple[str, ...]] = ("reference_N",)
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,7 @@ class ReferenceDivergence:
 
     title: ClassVar[str] = "whole distributions"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +101,7 @@ class StepRewards:
 
     title: ClassVar[str] = "process rewards"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("step_rewards_N", "step_end_N")
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,7 @@ class PretrainingNLL:
 
     title: ClassVar[str] = "pretraining text"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,7 @@ class TeacherLogprobs:
 
     title: ClassVar[str] = "teacher"
     passes: ClassVar[int] = 1
+    columns: ClassVar[tuple[str, ...]] = ("teacher_N",)
 
 
 @dataclass(frozen=True)
@@ -115,6 +136,7 @@ class SeatBaselines:
 
     title: ClassVar[str] = "moving baselines"
     passes: ClassVar[int] = 0
+    columns: ClassVar[tuple[str, ...]] = ("baselines_R",)
 
 
 KINDS = (
@@ -128,6 +150,7 @@ KINDS = (
     TeacherLogprobs,
     SeatBaselines,
     StepRewards,
+    NamedScores,
 )
 """In the order in which the table of algorithms names them."""
 

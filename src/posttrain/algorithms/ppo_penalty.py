@@ -43,6 +43,7 @@ class PPOPenalty(PPO):
     kl_gain: float = 0.1
     """Proportional gain of the adaptive controller (K_beta)."""
 
+    changes: ClassVar[str] = "regulariser"
     paper: ClassVar[str] = "1909.08593"
 
     def __post_init__(self) -> None:

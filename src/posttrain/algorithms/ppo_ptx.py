@@ -36,6 +36,7 @@ class PPOPtx(PPO):
     pretraining_coefficient: float = 27.8
     """Weight of the loss on pretraining text (gamma)."""
 
+    changes: ClassVar[str] = "regulariser"
     paper: ClassVar[str] = "2203.02155"
 
     def __post_init__(self) -> None:

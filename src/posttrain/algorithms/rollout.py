@@ -1,7 +1,7 @@
 """A batch of rollouts: the input from which an online algorithm computes advantages.
 
 Shape legend: R rows, one for each episode and trained seat; N sampled tokens, flat and without padding, row after row;
-[P, G] P groups of G rows each. Groups may differ in size, and a row may have no tokens.
+[P, G] P groups of G rows each; K rewards. Groups may differ in size, and a row may have no tokens.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from posttrain.objectives import kl, reduce
+from posttrain.objectives.outcomes import covariance
 from posttrain.objectives.steps import outcome_rewards
 from posttrain.objectives.values import last_of_rows
 
@@ -33,6 +34,8 @@ class Rollout(NamedTuple):
     step_rewards_N: Float[Tensor, "N"] | None = None  # the part of its row's reward given at a token
     step_end_N: Bool[Tensor, "N"] | None = None  # the ends of rewarded steps, including those of reward 0
     teacher_N: Float[Tensor, "N"] | None = None  # a teacher's logprobs of the same tokens
+    scores_RK: Float[Tensor, "R K"] | None = None  # of each reward before its weight; NaN where it does not apply
+    weights_K: Float[Tensor, "K"] | None = None  # of the rewards
     baselines_R: Float[Tensor, "R"] | None = None  # the moving average of the return of the row's seat
 
     @property
@@ -134,6 +137,12 @@ class Rollout(NamedTuple):
         if self.step_rewards_N is None or self.step_end_N is None:
             raise ValueError("process rewards need step_rewards_N and step_end_N; one of them is None")
         return self.step_rewards_N, self.step_end_N
+
+    def covariance_N(self, advantages_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """Each token's share of the covariance of advantage and logprob; raises `ValueError` without logprobs."""
+        if self.sampler_N is None:
+            raise ValueError("a covariance needs the logprobs at which the tokens were drawn, sampler_N; got None")
+        return covariance(advantages_N, self.sampler_N)
 
     def kl_N(self) -> Float[Tensor, "N"]:
         """The KL of each token from the reference, k1; raises `ValueError` without the reference's logprobs."""

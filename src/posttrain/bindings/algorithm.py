@@ -4,6 +4,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm,
 from posttrain.algorithms.inputs import (
     CriticValues,
     GreedyReward,
+    NamedScores,
     ReferenceLogprobs,
     StateValues,
     TeacherLogprobs,
@@ -24,7 +25,18 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
     """
     enough(algorithm, config.completions_per_prompt)
     lora_of(config)  # its package is asked for before anything is loaded
-    if staleness_of(cluster) and config.tis_cap == 0:
+    if algorithm.corrects and config.tis_cap:
+        raise UserError(f"{config.algorithm} compares with the sampler itself; leave out `tis_cap`")
+    defaults = (RL.importance, RL.importance_level, RL.importance_floor)
+    weighted = config.tis_cap if config.tis_cap is not None else staleness_of(cluster)
+    if (config.importance, config.importance_level, config.importance_floor) != defaults:
+        if algorithm.corrects or not weighted:
+            raise UserError("`importance`, its level and its floor are of importance weights; pass `tis_cap=2` too")
+        if config.tis_cap is not None and config.importance_floor > config.tis_cap:
+            raise UserError(
+                f"`importance_floor` is at most `tis_cap`, {config.tis_cap:g}; got {config.importance_floor:g}"
+            )
+    if staleness_of(cluster) and config.tis_cap == 0 and not algorithm.corrects:
         raise UserError("`max_staleness` needs importance weights, or learning may collapse; pass `tis_cap=2`")
     if staleness_of(cluster) and config.schedule == PIPELINED:
         raise UserError('`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`')
@@ -46,7 +58,7 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
             else f"{config.algorithm} needs a teacher; pass `teacher`, a model with the policy's tokenizer"
         )
     _check_reference(config, algorithm)
-    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
+    if config.length_penalty and any(declared(algorithm, kind) for kind in (GreedyReward, StateValues, NamedScores)):
         raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out `length_penalty`")
     if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
         raise UserError(

@@ -18,3 +18,18 @@ def negative_log_likelihood(logprobs: Float[Tensor, "..."]) -> Float[Tensor, "..
         tensor([0.5000, 2.0000])
     """
     return -logprobs
+
+
+def probability_weighted(logprobs: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """DFT: the negative log-likelihood, weighted by the token's own probability, which carries no gradient.
+
+        L_t = -sg[p(y_t | x, y_<t)] log p(y_t | x, y_<t)
+
+    Wu et al. 2025 (https://arxiv.org/abs/2508.05629).
+
+    Example:
+        >>> import torch
+        >>> probability_weighted(torch.tensor([0.5]).log())
+        tensor([0.3466])
+    """
+    return logprobs.detach().exp() * -logprobs

@@ -55,12 +55,16 @@ def _home(name: str, family: str) -> tuple[Path, str]:
             raise UserError(f"`algorithm`: there is no file '{path}' (looked in {Path.cwd()})")
         return file, owner
     tree = _parsed(_HERE / "__init__.py")
-    families = {one: dict(_registered(tree, one)) for one in ("ONLINE", "PREFERENCE")}
+    families = {one: dict(_registered(tree, one)) for one in ("ONLINE", "PREFERENCE", "SUPERVISED")}
     here = families[family.upper()]
     if name not in here:
         other = next((one.lower() for one, names in families.items() if name in names), "")
         if other:
-            command, form = {"online": ("rl", "RL"), "preference": ("preference", "Preference")}[other]
+            command, form = {
+                "online": ("rl", "RL"),
+                "preference": ("preference", "Preference"),
+                "supervised": ("sft", "SFT"),
+            }[other]
             raise UserError(
                 f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`, or in '
                 f"Python {form}(algorithm='{name}')"

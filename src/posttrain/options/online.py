@@ -157,6 +157,14 @@ class RL(OnlineOptions):
     tis_cap: Annotated[float | None, Range(0), Job(high=1000)] = None
     """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. Corrects for the mismatch between
     the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with `max_staleness`, else 0."""
+    importance: Annotated[Literal["truncated", "masked"], Job()] = "truncated"
+    """Importance weights beyond `tis_cap` (or below `importance_floor`): truncated, or masked (weight 0; IcePop)."""
+    importance_level: Annotated[Literal["auto", "token", "product", "mean"], Job()] = "auto"
+    """Importance weights of tokens, or of completions: token, product or mean (geometric) of ratios, or auto. auto is
+    product for algorithms with a sequence-level ratio, else token. The product drifts with the length; see
+    'log_importance/long'."""
+    importance_floor: Annotated[float, Range(0), Job(high=1)] = 0.0
+    """Least importance weight; IcePop masks below 0.5 and above 5 (`tis_cap=5`)."""
     kl_budget: Annotated[float, Range(0), Job(high=1e6)] = 0.0
     """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
     off. The best checkpoint is then the best one within the budget."""

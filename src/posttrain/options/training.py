@@ -19,8 +19,8 @@ class SFT(Playing, HeldOut, TrainingOptions):
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment columns limit max_tokens train_on",
         "model": "model lora_rank precision",
-        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
-        "offload_optimizer",
+        "optimisation": "algorithm epochs steps examples_per_step lr warmup_steps decay microbatch_tokens "
+        "gradient_checkpointing offload_optimizer",
         "evaluation": "eval_share eval_dataset eval_every stop_after",
         "run": "seed",
     }
@@ -32,6 +32,8 @@ class SFT(Playing, HeldOut, TrainingOptions):
     _: KW_ONLY
     environment: Environment = ""
     """Environment with demonstrations: FILE.py:CLASS or installed name."""
+    algorithm: Annotated[Literal["sft", "dft"], Job()] = "sft"
+    """Loss: sft or dft. sft: maximum likelihood. dft weighs each token by its probability."""
     epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs; may be a fraction."""
     steps: Annotated[int, Range(0), Job(1, 1_000_000)] = 0

@@ -35,22 +35,10 @@ from posttrain.algorithms.inputs import (
     StateValues,
     declared,
 )
+from posttrain.bindings import heldout
 from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_start
 from posttrain.bindings.backend import online_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
-from posttrain.bindings.heldout import (
-    KL,
-    PREFIX,
-    HeldOut,
-    HeldOutReward,
-    chosen_by,
-    examined,
-    goodness,
-    held_out,
-    none_is_best,
-    past_budget,
-    reason_to_stop,
-)
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
@@ -82,6 +70,7 @@ from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
 
 START = "start"  # the learner's name of the policy before training, to which evaluations measure the KL
+MAY_DIFFER = ("steps", "stop_after", "tis_cap", "importance", "importance_level", "importance_floor")  # at resume
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
 TIS_CAP = 2.0  # where steps are sampled ahead (Yao et al. 2025; Espeholt et al. 2018, arXiv 1802.01561, have 1)
@@ -95,8 +84,10 @@ class RLResult(RunResult):
     """The results of a run."""
 
     stopped_early: bool  # before the last step: `stop_after`, `kl_budget` or a callback; a signal is `interrupted`
-    before: HeldOut | HeldOutReward | None  # if there are held-out tasks
-    after: HeldOut | HeldOutReward | None  # of the last evaluation within the KL budget, if there is one
+    before: heldout.HeldOut | heldout.HeldOutReward | None  # if there are held-out tasks
+    after: (
+        heldout.HeldOut | heldout.HeldOutReward | None
+    )  # of the last evaluation within the KL budget, if there is one
 
 
 def run(
@@ -128,7 +119,10 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, columns = rollouts.take(step)
-            context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
+            weights = setup.environment.reward.weights
+            context = Context(
+                learner=learner, temperature=config.temperature, weights=weights, state=dict(state["inputs"])
+            )
             batch, metrics = batched(
                 rolled.groups, algorithm, sampled=columns, context=context, seed=seed, key=f"{step}"
             )
@@ -150,9 +144,9 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             session.until_stopped(partial(rollouts.trained, step + 1))  # the engine may take the new weights
             session.evaluate(examine)
         complete = session.stopped or session.step == config.steps
-        if complete and (said := none_is_best(config, session.directory.checkpoints)):
+        if complete and (said := heldout.none_is_best(config, session.directory.checkpoints)):
             session.progress.say(said)
-    before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
+    before, after = heldout.held_out(row for row in session.rows if not heldout.past_budget(row, config.kl_budget))
     return RLResult(*session.ended, bool(session.stopped), before, after)
 
 
@@ -207,7 +201,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     if teacher:
         setup = replace(setup, model_folders=setup.model_folders | {named(config.teacher): teacher.where})
     if leaves_start(config):
-        distances[KL] = START
+        distances[heldout.KL] = START
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
     return _Parts(setup, distances, pretraining, saved.where, notes)
 
@@ -229,10 +223,10 @@ def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, po
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     """Evaluate the policy on the held-out tasks, with its KL to the initial policy or a teacher."""
-    groups, found = examined(parts.setup, config, session.progress.tokens)
+    groups, found = heldout.examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
     distances = {
-        PREFIX + name: distance(groups, partial(parts.setup.backend.learner.logprobs, model=model))
+        heldout.PREFIX + name: distance(groups, partial(parts.setup.backend.learner.logprobs, model=model))
         for name, model in parts.distances.items()
     }
     return found | distances
@@ -254,7 +248,8 @@ def _updates(
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     backend = parts.setup.backend
     cap = config.tis_cap if config.tis_cap is not None else TIS_CAP if backend.staleness else 0.0
-    loss = PolicyLoss(algorithm, config.temperature, cap)
+    words = (config.importance, config.importance_level, config.importance_floor)
+    loss = PolicyLoss(algorithm, config.temperature, 0.0 if algorithm.corrects else cap, *words)
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -278,7 +273,7 @@ def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
 
 def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
-        return goodness(row, config.kl_budget, chosen_by(parts.setup))
+        return heldout.goodness(row, config.kl_budget, heldout.chosen_by(parts.setup))
 
     settings = as_written(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
@@ -287,11 +282,13 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         steps=config.steps,
         trained=parts.setup.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
-        evaluations=Evaluations(config.eval_every, held, held, score, partial(reason_to_stop, config, parts.setup)),
+        evaluations=Evaluations(
+            config.eval_every, held, held, score, partial(heldout.reason_to_stop, config, parts.setup)
+        ),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", "tis_cap", *engine_may_differ(config.engine), *parts.setup.may_differ),
+        may_differ=(*MAY_DIFFER, *engine_may_differ(config.engine), *parts.setup.may_differ),
         notes=parts.notes,
         headline=parts.setup.headline,
         spans=parts.setup.backend.spans,

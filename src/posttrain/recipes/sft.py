@@ -1,11 +1,13 @@
 """Supervised fine-tuning on demonstrations.
 
     posttrain sft --dataset demonstrations.jsonl
+    posttrain sft --algorithm dft --dataset demonstrations.jsonl
     posttrain sft --dataset train.jsonl --eval-share 0.05 --model OWNER/NAME --lora-rank 16 --lr 2e-4
 
 The loss of a step is the mean negative log-likelihood of all tokens in the batch that the assistant must produce, stop
-tokens included; prompts, system messages and tool results have no loss. Examples are packed into rows without padding,
-with attention within an example only. Not supported: a loss on prompts, and a loss averaged per example.
+tokens included, with `--algorithm dft` weighted by their probability; prompts, system messages and tool results have no
+loss. Examples are packed into rows without padding, with attention within an example only. Not supported: a loss on
+prompts, and a loss averaged per example.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from posttrain.algorithms import SUPERVISED
 from posttrain.bindings import feedback
 from posttrain.bindings.backend import Backend, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
@@ -61,7 +64,7 @@ def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunO
 
 def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
     parts = _prepare(config, cluster, where)
-    learner = parts.backend.learner
+    learner, loss = parts.backend.learner, NLL(algorithm=SUPERVISED[config.algorithm]())
 
     def examine() -> dict[str, float]:
         return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
@@ -73,7 +76,7 @@ def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
             examples = parts.data.batch(step)
             batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
             with session.update(examples):
-                metrics = learner.forward_backward(batch, NLL())
+                metrics = learner.forward_backward(batch, loss)
                 metrics |= learner.optim_step({POLICY: session.lr}) | {"tokens": batch.counts.tokens}
             session.finish_step(metrics, tokens=batch.counts.tokens)
             session.evaluate(examine)

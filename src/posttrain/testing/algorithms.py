@@ -19,6 +19,7 @@ from posttrain.algorithms.algorithm import (
     Counts,
     OnlineAlgorithm,
     PreferenceAlgorithm,
+    SupervisedAlgorithm,
     TokenLoss,
     Tokens,
     UnpairedAlgorithm,
@@ -26,13 +27,8 @@ from posttrain.algorithms.algorithm import (
 from posttrain.algorithms.inputs import (
     KINDS,
     CriticValues,
-    GreedyReward,
     PromptKinds,
-    ReferenceLogprobs,
-    SeatBaselines,
     StateValues,
-    StepRewards,
-    TeacherLogprobs,
     declared,
 )
 from posttrain.algorithms.rollout import Rollout
@@ -42,17 +38,6 @@ from posttrain.testing.gradients import apart, ill_formed, metric_faults, steep
 from posttrain.testing.preferences import PREFERENCE
 
 LONGEST = 6
-COLUMNS: dict[type[Any], tuple[str, ...]] = {
-    GreedyReward: ("greedy_R",),
-    StateValues: ("values_N", "step_N"),
-    CriticValues: ("values_N",),
-    ReferenceLogprobs: ("reference_N",),
-    TeacherLogprobs: ("teacher_N",),
-    SeatBaselines: ("baselines_R",),
-    StepRewards: ("step_rewards_N", "step_end_N"),
-    PromptKinds: ("kinds_R",),
-}
-"""Fields of a rollout that each input fills."""
 
 
 def check_algorithm(algorithm: Algorithm, *, slopes: bool = True) -> None:
@@ -64,9 +49,9 @@ def check_algorithm(algorithm: Algorithm, *, slopes: bool = True) -> None:
     disturbs the advantages; a batch cut into micro-batches has the same loss and gradient; at the first update a token
     of positive advantage becomes more likely, and the ratio is 1; a token of advantage 0 has no gradient where
     `silent_at_zero` says so; the entropy has a gradient only where `needs_entropy` says so; `critic_loss` trains the
-    critic as `loss` does. Of one of preferences: pairs (or responses) do not affect each other, and a policy that is
-    its reference makes the chosen (good) response more likely and the rejected (bad) one less. Metrics carry no
-    gradient.
+    critic as `loss` does. One of demonstrations makes their tokens more likely. Of one of preferences: pairs (or
+    responses) do not affect each other, and a policy that is its reference makes the chosen (good) response more likely
+    and the rejected (bad) one less. Metrics carry no gradient.
 
     Args:
         algorithm: an object, of posttrain's or of your own.
@@ -85,7 +70,8 @@ Rule = Callable[[Any], list[str]]
 def _violations(algorithm: Algorithm, *, slopes: bool) -> list[str]:
     if faults := _asked(_members, algorithm):
         return faults
-    rules = ONLINE if isinstance(algorithm, OnlineAlgorithm) else PREFERENCE
+    rules = (_imitates,) if isinstance(algorithm, SupervisedAlgorithm) else PREFERENCE
+    rules = ONLINE if isinstance(algorithm, OnlineAlgorithm) else rules
     first, *others = [rule for rule in rules if slopes or rule.__name__ != "gradients_are_slopes"]
     return _asked(first, algorithm) or [fault for rule in others for fault in _asked(rule, algorithm)]
 
@@ -111,9 +97,10 @@ def _members(algorithm: Algorithm) -> list[str]:
     kinds: dict[Any, tuple[type[Any], ...]] = {
         "online": (OnlineAlgorithm,),
         "preference": (PreferenceAlgorithm, UnpairedAlgorithm),
+        "supervised": (SupervisedAlgorithm,),
     }
     if family not in kinds:
-        return [f"its family is {family!r}; expected 'online' or 'preference'"]
+        return [f"its family is {family!r}; expected 'online', 'preference' or 'supervised'"]
     if not isinstance(algorithm, kinds[family]):
         lacks = [f"{', '.join(_lacking(algorithm, kind))} of {kind.__name__}" for kind in kinds[family]]
         return [f"it lacks {', or '.join(lacks)}"]
@@ -145,7 +132,11 @@ class Sample(NamedTuple):
         at_N = torch.cat([(plain.row_N == row).nonzero().flatten() for row in order])
         row_N = torch.cat([torch.full((int((plain.row_N == row).sum()),), i) for i, row in enumerate(order)])
         fields = plain._asdict()
-        moved = {name: fields[name][at_R] for name in fields if name.endswith("_R") and torch.is_tensor(fields[name])}
+        moved = {
+            name: fields[name][at_R]
+            for name in fields
+            if name.endswith(("_R", "_RK")) and torch.is_tensor(fields[name])
+        }
         moved |= {name: fields[name][at_N] for name in fields if name.endswith("_N") and torch.is_tensor(fields[name])}
         moved["kinds_R"] = tuple(plain.kinds_R[row] for row in at_R.tolist()) if plain.kinds_R else ()
         branch_N = torch.unique(self.branch_N[at_N], return_inverse=True)[1]
@@ -175,13 +166,15 @@ def _sample(algorithm: OnlineAlgorithm) -> Sample:
         "reference_N": sampler_N + 0.5 * drawn(tokens) - 0.25,
         "teacher_N": sampler_N + 0.8 * drawn(tokens) - 0.3,
         "baselines_R": drawn(rows),
+        "scores_RK": drawn(2 * rows).view(rows, 2),
+        "weights_K": torch.tensor([1.0, 0.5], dtype=torch.float64),
         "step_rewards_N": torch.where(place_N % 2 == 0, drawn(tokens), 0.0),
         "step_end_N": place_N % 2 == 0,
         "kinds_R": tuple(("sum", "word", "sum")[task] for task, _ in places),
     }
     if declared(algorithm, StateValues):  # one value for all tokens of a step
         columns |= {"step_N": step_N, "values_N": drawn(8 * rows)[8 * row_N + step_N]}
-    needs = {name for need in algorithm.inputs for name in COLUMNS.get(type(need), ())}
+    needs = {name for need in algorithm.inputs for name in need.columns}
     rollout = Rollout(
         drawn(rows) - 0.3,
         torch.tensor([task for task, _ in places]),
@@ -209,8 +202,8 @@ def _tokens(algorithm: OnlineAlgorithm, sample: Sample, found: Advantages) -> To
         entropy_N=sample.entropy_N.clone().requires_grad_(),
         values_N=sample.values_N.clone().requires_grad_() if critic else None,
         old_values_N=rollout.values_N if critic else None,
-        returns_N=found.returns_N,
-        imitation_N=found.imitation_N,
+        sampler_N=rollout.sampler_N,
+        **{name: numbers_N for name, numbers_N in found.columns.items() if name != "advantages_N"},
     )
 
 
@@ -246,11 +239,10 @@ def _numbers_have_their_shapes(algorithm: OnlineAlgorithm) -> list[str]:
     if not isinstance(cast(object, found), Advantages):
         return [f"advantages returned {type(found).__name__}; expected Advantages"]
     shape = sample.rollout.row_N.shape
-    columns = {"advantages": found.advantages_N, "returns": found.returns_N, "imitation": found.imitation_N}
     faults = list[str]()
-    for name, column in columns.items():
-        if column is not None:
-            faults += ill_formed(name, column, shape) + ([f"{name} carry a gradient"] if column.requires_grad else [])
+    for name, column in found.columns.items():
+        name = name.removesuffix("_N")
+        faults += ill_formed(name, column, shape) + ([f"{name} carry a gradient"] if column.requires_grad else [])
     if isinstance(algorithm, ActorCritic) and found.returns_N is None:
         faults.append("it has a critic, and advantages has no returns_N for it")
     if faults:
@@ -276,7 +268,7 @@ def _inputs_are_what_it_declares(algorithm: OnlineAlgorithm) -> list[str]:
     """Where a declared column is missing, it raises: what is silent would train on something else."""
     faults = list[str]()
     for need in algorithm.inputs:
-        columns = () if isinstance(need, PromptKinds) else COLUMNS.get(type(need), ())  # data may have no kinds
+        columns = () if isinstance(need, PromptKinds) else need.columns  # data may have no kinds
         for column in columns:
             sample = _sample(algorithm)
             sample = sample._replace(rollout=sample.rollout._replace(**{column: None}))
@@ -357,6 +349,7 @@ def _the_first_update_follows_the_advantages(algorithm: OnlineAlgorithm) -> list
     tokens = _tokens(algorithm, sample, found)
     tokens = tokens._replace(
         old_N=tokens.logprobs_N.detach(),
+        sampler_N=tokens.logprobs_N.detach(),
         advantages_N=sign_N,
         reference_N=None if tokens.reference_N is None else tokens.logprobs_N.detach(),
         imitation_N=None if found.imitation_N is None else torch.zeros_like(sign_N),
@@ -407,6 +400,15 @@ def _the_critic_alone_learns_the_same(algorithm: OnlineAlgorithm) -> list[str]:
     )
     gap = apart(both_N, alone_N)
     return [f"the critic's gradients in loss and in critic_loss are {gap:.1e} apart"] if gap > 1e-9 else []
+
+
+def _imitates(algorithm: SupervisedAlgorithm) -> list[str]:
+    logprobs_N = torch.linspace(-3.0, -0.1, 8, dtype=torch.float64, requires_grad=True)
+    loss_N = algorithm.loss_of_tokens(logprobs_N)
+    faults = ill_formed("loss", loss_N, logprobs_N.shape)
+    if not faults and not (torch.autograd.grad(loss_N.sum(), logprobs_N)[0] < 0).all():
+        faults.append("a lower loss makes a token of a demonstration less likely")
+    return faults
 
 
 def _it_adapts_and_accepts(algorithm: OnlineAlgorithm) -> list[str]:

@@ -20,6 +20,7 @@ from posttrain.algorithms.inputs import (
     CriticValues,
     GreedyReward,
     Input,
+    NamedScores,
     PromptKinds,
     ReferenceLogprobs,
     SeatBaselines,
@@ -51,6 +52,7 @@ class Context:
         state_values: continues completions from their states; what those are worth, row by row.
         learner: what the reference and the critic say.
         temperature: of the sampling.
+        weights: of the rewards that are optimised, by name.
         state: what inputs keep from step to step, by their names, as JSON. A provider puts a new entry in the place of
             its old one; a checkpoint has what the last finished step left.
     """
@@ -59,6 +61,7 @@ class Context:
     state_values: Callable[[Sequence[Group], States], Sequence[ValuesOfStates]] | None = None
     learner: Learner | None = None
     temperature: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
     state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -157,6 +160,14 @@ def _prompt_kinds(need: PromptKinds, groups: Sequence[Group], context: Context) 
     return {"kinds_R": tuple(str(group.task.metadata.get("kind", "")) for group in groups for _ in group.rows)}
 
 
+def _named_scores(need: NamedScores, groups: Sequence[Group], context: Context) -> Columns:
+    """`scores_RK` and `weights_K`: what each reward that is optimised gave each row, and its weight."""
+    weights = {name: weight for name, weight in _given(context.weights or None, "weights of rewards").items() if weight}
+    scores = [[row.scores[name].total for name in weights] for group in groups for row in group.rows]
+    numbers = {"scores_RK": scores, "weights_K": list(weights.values())}
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+
+
 def _critic_values(need: CriticValues, groups: Sequence[Group], context: Context) -> Columns:
     """`values_N`: what a critic expects before each token."""
     return {"values_N": flat(_given(context.learner, "a critic").values(examples_in(groups)))}
@@ -204,6 +215,7 @@ PROVIDERS: Mapping[type[Any], Provider] = MappingProxyType(
         CriticValues: Provider(_critic_values),
         ReferenceLogprobs: Provider(_reference_logprobs),
         StepRewards: Provider(_step_rewards),
+        NamedScores: Provider(_named_scores),
         TeacherLogprobs: Provider(_teacher_logprobs),
         SeatBaselines: Provider(_seat_baselines),
     }

@@ -4,16 +4,20 @@ Shape letters: N sampled tokens of a micro-batch.
 """
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import OnlineAlgorithm, Tokens
+from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, Tokens
 from posttrain.data.packing import PackedRow
 from posttrain.models.language_model import LanguageModel
-from posttrain.objectives.reduce import sequence_sum
-from posttrain.training.learner import CRITIC, POLICY, Batch, Models, Share
+from posttrain.objectives.off_policy import importance_weights
+from posttrain.training.learner import CRITIC, POLICY, Batch, Column, Models, Share
+
+OF_ADVANTAGES = tuple(name for name in Advantages._fields if name in Tokens._fields and name != "advantages_N")
+"""Columns that an algorithm's advantages have for its loss."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,20 @@ class PolicyLoss:
         algorithm: whose loss it is.
         temperature: of sampling.
         tis_cap: above 0, each token's advantage is weighted by the policy before the first update over the
-            sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which corrects the mismatch between
+            sampler (`objectives.off_policy.importance_weights`), at most by this: it corrects the mismatch between
             engine and policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
-            training"). For algorithms with a sequence-level ratio the weight is sequence-level too. KL and NLL terms
-            of the loss are not weighted.
+            training"). KL and NLL terms of the loss are not weighted.
+        importance: whether a weight that is outside is truncated, or masked.
+        importance_level: token, product or mean; auto is token, and for algorithms with a sequence-level ratio product.
+        importance_floor: the least weight that is not outside.
     """
 
     algorithm: OnlineAlgorithm
     temperature: float = 1.0
     tis_cap: float = 0.0
+    importance: str = "truncated"
+    importance_level: str = "auto"
+    importance_floor: float = 0.0
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
     extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap", "importance")
@@ -67,12 +76,18 @@ class PolicyLoss:
         advantages_N = present("advantages")
         per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
         if self.tis_cap:
-            log_weight_N = of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N
-            weight_N = log_weight_N.exp()
-            per_token["importance"] = weight_N.clamp(max=self.tis_cap)
-            per_token["importance_capped"] = (weight_N > self.tis_cap).to(weight_N.dtype)
-            per_token["sampler_kl"] = -gap_N
-            advantages_N = advantages_N * per_token["importance"]
+            level = "product" if algorithm.sequence_ratio else "token"
+            weight_N, outside_N, log_N = importance_weights(
+                gap_N,
+                branch_N,
+                level=level if self.importance_level == "auto" else self.importance_level,
+                masked=self.importance == "masked",
+                highest=self.tis_cap,
+                lowest=self.importance_floor,
+            )
+            per_token |= {"importance": weight_N, "importance_capped": outside_N, "sampler_kl": -gap_N}
+            per_token |= by_length(log_N.abs(), present("length"), batch.tokens["length"])
+            advantages_N = advantages_N * weight_N
         tokens = Tokens(
             found.logprobs,
             old_N,
@@ -82,8 +97,8 @@ class PolicyLoss:
             entropy_N=found.entropy,
             values_N=None if parts.critic is None else parts.critic.values(row, states),
             old_values_N=column("values"),
-            returns_N=column("returns"),
-            imitation_N=column("imitation"),
+            sampler_N=present("sampler_logprobs"),
+            **{name: column(name.removesuffix("_N")) for name in OF_ADVANTAGES},
         )
         loss_N, told = algorithm.loss(tokens)
         length_N = batch.column("length", row, like=branch_N)
@@ -97,6 +112,10 @@ class PolicyLoss:
             return model.logprobs(row, self.temperature).logprobs
 
 
-def of_branches(values_N: Tensor, branch_N: Tensor) -> Tensor:
-    """The sum over its branch for each token, [N]."""
-    return sequence_sum(values_N, branch_N, int(branch_N.max()) + 1 if len(branch_N) else 0)[branch_N]
+def by_length(log_N: Tensor, length_N: Tensor, lengths: Column) -> dict[str, Tensor]:
+    """The logs of importance weights of the tokens of short and of long rows, to see whether they drift with length.
+
+    Long is above the mean of `lengths`, those of the rows of all tokens of the batch.
+    """
+    long_N = length_N > fmean(length for example in lengths for length in example)
+    return {"log_importance/short": log_N[~long_N], "log_importance/long": log_N[long_N]}

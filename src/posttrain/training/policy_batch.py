@@ -63,10 +63,10 @@ def policy_batch(
 ) -> tuple[Batch, dict[str, float]]:
     """Compute the advantage of every token, and leave out groups without gradient.
 
-    Each branch of a row is a separate example. The batch has the columns `advantages`, `sampler_logprobs` and
-    `length` (sampled tokens of the row, over all its branches), and those of `reference_logprobs`, `values`, `returns`
-    and `imitation` that the algorithm has; its scalar `kl` is the mean KL of the rows from the reference in nats, where
-    there is one.
+    Each branch of a row is a separate example. The batch has the columns `sampler_logprobs` and `length` (sampled
+    tokens of the row, over all its branches), those of `reference_logprobs` and `values` that the algorithm has, and
+    what its advantages have for the loss (`Advantages.columns`); its scalar `kl` is the mean KL of the rows from the
+    reference in nats, where there is one.
 
     Args:
         groups: of any size that the algorithm accepts. May be empty.
@@ -83,13 +83,11 @@ def policy_batch(
     rollout = Rollout(**rows_of(groups), longest=longest, **(sampled or {}), **of_others)
     found = algorithm.advantages(rollout)
     columns = {
-        "advantages": found.advantages_N,
         "sampler_logprobs": rollout.sampler_N,
         "length": rollout.per_token(rollout.lengths_R),
         "reference_logprobs": rollout.reference_N,
         "values": rollout.values_N if declared(algorithm, CriticValues) else None,
-        "returns": found.returns_N,
-        "imitation": found.imitation_N,
+        **{name.removesuffix("_N"): numbers_N for name, numbers_N in found.columns.items()},
     }
     lengths = [len(branch.logprobs) for branch in branches_in(groups)]
     tokens = {

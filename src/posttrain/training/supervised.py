@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.algorithms.algorithm import Counts
+from posttrain.algorithms.algorithm import Counts, SupervisedAlgorithm
 from posttrain.data.packing import Example, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import likelihood, reduce
@@ -13,16 +13,19 @@ from posttrain.training.learner import POLICY, Batch, Models, Share
 
 @dataclass(frozen=True)
 class NLL:
-    """`weight` times the mean over all learned tokens of the batch of -log p, in nats."""
+    """`weight` times the mean of a loss over all learned tokens of the batch, in nats; by default of -log p."""
 
     weight: float = 1.0
+    algorithm: SupervisedAlgorithm | None = None
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
-        loss_N = likelihood.negative_log_likelihood(parts.model.logprobs(row).logprobs)
+        logprobs_N = parts.model.logprobs(row).logprobs
+        loss_of = self.algorithm.loss_of_tokens if self.algorithm else likelihood.negative_log_likelihood
+        loss_N = loss_of(logprobs_N)
         return Share(self.weight * reduce.token_mean(loss_N, batch.counts.tokens), {})
 
 
