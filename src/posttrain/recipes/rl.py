@@ -85,9 +85,7 @@ class RLResult(RunResult):
 
     stopped_early: bool  # before the last step: `stop_after`, `kl_budget` or a callback; a signal is `interrupted`
     before: heldout.HeldOut | heldout.HeldOutReward | None  # if there are held-out tasks
-    after: (
-        heldout.HeldOut | heldout.HeldOutReward | None
-    )  # of the last evaluation within the KL budget, if there is one
+    after: heldout.HeldOut | heldout.HeldOutReward | None  # of the last evaluation within the KL budget, if any
 
 
 def run(
