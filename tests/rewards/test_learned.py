@@ -167,13 +167,14 @@ def test_steps_of_all_turns_and_seats_are_scored_after_what_came_before_them():
         asked.extend([message.content for message in one] for one in conversations)
         return logits(conversations)
 
-    task = Task((Message("user", "q"),))
+    task = Task((Message("user", "e"), Message("assistant", "shown"), Message("user", "q")))
     view = (*task.prompt, Message("assistant", "a"), Message("user", "more"), Message("assistant", "seen as b"))
     other = (Message("user", "p"), Message("assistant", "d"))
     played = Episode(task, view, views={"x": view, "y": other}, texts={"x": ("a", "b"), "y": ("d",)})
     reward = StepReward([recorded], "product")
     ((found,),) = asyncio.run(reward.score([EpisodeGroup(task, (played,))]))
-    assert asked == [["q", "a"], ["q", "a", "more", "b"], ["p", "d"]]
+    before = ["e", "shown", "q"]
+    assert asked == [[*before, "a"], [*before, "a", "more", "b"], ["p", "d"]]
     assert found["x"].total == pytest.approx(0.45) and found["y"].total == pytest.approx(0.1)
     assert [span.turn for span in found["x"].spans] == [0, 1] and found["y"].spans[0] == Span(
         0, 0, 1, pytest.approx(-0.9)

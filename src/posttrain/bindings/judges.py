@@ -225,7 +225,7 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
         sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature),
         seed=options.seed,
     )
-    for classifier in found.classifiers:
+    for classifier in (one for each in (found.rewards, found.gold) if each for one in each.classifiers):
         model = text_classifier(classifier.model, classifier.label)
         classifier.ask[:] = [model]
         judging.classifiers.append(model)
