@@ -10,7 +10,7 @@ MUTATIONS = [
                 "training/test_policy.py training/test_actor_critic.py",
                 [
                     ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
-                    ("branch.sampled[len(prompt) :])", "(True,) * (len(branch.token_ids) - len(prompt)))"),
+                    ("branch.sampled[len(prompt) :],", "(True,) * (len(branch.token_ids) - len(prompt)),"),
                 ],
             ),
             (
