@@ -17,6 +17,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from posttrain.algorithms.inputs import Input
 from posttrain.objectives.likelihood import negative_log_likelihood
 
 
@@ -26,7 +27,11 @@ class MaximumLikelihood:
 
     family: ClassVar[str] = "supervised"
     paper: ClassVar[str] = "2203.02155"
-    inputs: ClassVar[tuple[()]] = ()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """None."""
+        return ()
 
     def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """-log p of each token, in nats."""
