@@ -124,11 +124,11 @@ def table(found: dict[tuple[str, str], list[dict[str, float]]]) -> list[str]:
         out = said(results, "importance_capped" if "importance_capped" in results[0] else "clip_fraction")
         cells = [part, name, steps, said(results, "reward"), said(results, "entropy", ".2f"), out]
         lines.append("| " + " | ".join([*cells, said(results, "reward/brief")]) + " |")
-    head = ("sft", "accuracy, sampled", "accuracy, greedy", "held-out loss, nats per token")
+    head = ("sft", "accuracy, sampled", "accuracy, greedy")
     lines += ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for (part, name), results in found.items():
         if part == "sft":
-            cells = [name, *(said(results, one) for one in ("sampled", "greedy", "loss"))]
+            cells = [name, *(said(results, one) for one in ("sampled", "greedy"))]
             lines.append("| " + " | ".join(cells) + " |")
     return lines
 

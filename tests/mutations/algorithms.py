@@ -83,7 +83,7 @@ MUTATIONS = [
             ],
             "dppo": [
                 ('"lowest": self.clip_low', '"lowest": self.clip_high'),
-                ('"divergence": self.divergence', '"divergence": "tv"'),
+                ("divergence=self.divergence", 'divergence="tv"'),
             ],
             "clip_cov": [
                 ("cov_N < self.cov_low", "cov_N < -self.cov_low"),

@@ -55,12 +55,8 @@ class DPPO(GRPOWithoutKL):
         """Each token's ratio to the sampler, within the trust region; raises `ValueError` without `sampler_N`."""
         if tokens.sampler_N is None:
             raise ValueError("DPPO needs the sampler's logprobs, sampler_N; got None")
+        bounds = {"lowest": self.clip_low, "highest": self.clip_high}
         loss_N, out_N = divergence_masked(
-            tokens.logprobs_N,
-            tokens.sampler_N,
-            tokens.advantages_N,
-            lowest=self.clip_low,
-            highest=self.clip_high,
-            divergence=self.divergence,
+            tokens.logprobs_N, tokens.sampler_N, tokens.advantages_N, divergence=self.divergence, **bounds
         )
         return PolicyLoss(loss_N, (tokens.logprobs_N - tokens.sampler_N).detach().exp(), out_N)

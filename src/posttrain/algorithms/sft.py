@@ -17,13 +17,12 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import SupervisedAlgorithm
 from posttrain.algorithms.inputs import Input
 from posttrain.objectives.likelihood import negative_log_likelihood
 
 
 @dataclass(frozen=True)
-class MaximumLikelihood(SupervisedAlgorithm):
+class MaximumLikelihood:
     """SFT, without hyperparameters; a `SupervisedAlgorithm`."""
 
     family: ClassVar[str] = "supervised"

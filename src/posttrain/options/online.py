@@ -13,6 +13,7 @@ ALIKE = "or all completions of a group are equal"
 JOB_ALGORITHMS = (
     *("grpo", "dr-grpo", "dapo", "gspo", "grpo-bucketed", "reinforce", "reinforce++", "rloo", "remax"),
     *("ppo", "ppo-penalty", "vapo", "vineppo"),
+    *("maxrl", "pass-at-k", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"),
 )
 """Those that need no other model and no further data."""
 
