@@ -406,7 +406,11 @@ class Completion:
 
 
 class Decoding(Protocol):
-    """Continuous batching: requests join when they are added and leave when they are finished."""
+    """Continuous batching: requests join when they are added and leave when they are finished.
+
+    It may also have `sampled()`: the tokens so far of each request that is not done, by its number, none of one that
+    has no slot yet. Without it tokens are streamed when a request is done, and slots are not given fairly.
+    """
 
     def add(self, number: int, request: Request) -> None:
         """Add a request; it is sampled from the next step on.

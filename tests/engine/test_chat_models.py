@@ -6,8 +6,9 @@ import json
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.engine.batched import BatchedEngine
 from posttrain.engine.chat_models import EngineChat, LateChat
+from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, StopReason, Usage
 from tests.data.test_tool_calls import CHATS
@@ -25,7 +26,7 @@ def ids(text: str) -> tuple[int, ...]:
 def model(say: str = "ok", context: int = 500, chat: ChatFormat = CHAT) -> tuple[EngineChat, ScriptedEngine]:
     said = (*chat.tokenizer.encode(f"{say}<|im_end|>", add_special_tokens=False),)
     engine = ScriptedEngine(lambda request: said, chat.stop_ids)
-    return EngineChat(BatchedEngine(engine), chat, context), engine
+    return EngineChat(Client(Scheduler(engine, own_thread=True)), chat, context), engine
 
 
 def ask(chat, *messages: Message, **options):

@@ -16,7 +16,7 @@ from posttrain.bindings.reward_models import Placed, refuse_other_zeros
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
-from posttrain.engine.async_engine import Schedule
+from posttrain.engine.client import Schedule
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen

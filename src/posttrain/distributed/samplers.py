@@ -26,7 +26,7 @@ from posttrain.distributed.routing import Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Offer, Sampler
 from posttrain.engine.engine import DecodingEngine
 from posttrain.engine.policy import Policy
-from posttrain.engine.shared_engine import step_of
+from posttrain.engine.scheduler import step_of
 from posttrain.engine.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
 from posttrain.errors import EngineError
 from posttrain.runs.timeline import Span
@@ -53,7 +53,7 @@ class Source(Protocol):
 class SamplerGroup(DecodingEngine, Group):
     """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
 
-    Where its source goes on while it samples, it is also a `shared_engine.Renewed`.
+    Where its source goes on while it samples, a scheduler can put newer weights in (`in_flight`).
 
     Args:
         size: how many.

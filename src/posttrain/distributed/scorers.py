@@ -27,7 +27,7 @@ from posttrain.distributed import cluster, connection
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.group import LOSSES, Group, Ledger
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
-from posttrain.engine.engine import refuse_unanswerable
+from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
 from posttrain.errors import ProcessLost, RewardError, UserError, described
@@ -328,8 +328,8 @@ class ScorerGroup(Group):
 
 
 @dataclass(frozen=True)
-class ScorerEngine:
-    """A chat model of a group, which samples batches. Conforms to `engine.batched.Generates`."""
+class ScorerEngine(BatchEngine):
+    """A chat model of a group, which samples batches."""
 
     group: ScorerGroup
     model: int

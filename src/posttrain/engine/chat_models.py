@@ -13,7 +13,7 @@ from posttrain.types import ChatModel, Completion, Message, Reply, Request, Samp
 
 
 class Submits(Protocol):
-    """An engine for single requests; `BatchedEngine` adapts a batch engine."""
+    """An engine for single requests; such as `scheduler.Client`."""
 
     async def submit(self, request: Request) -> Completion:
         """The completion of one request."""

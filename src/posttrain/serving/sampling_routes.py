@@ -133,6 +133,7 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
         bool(body.prompt_logprobs),
         body.topk_prompt_logprobs,
         done,
+        sampler.owner,
     )
 
 
