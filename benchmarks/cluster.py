@@ -32,7 +32,8 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.cli import SPINCOUNT
 from posttrain.data import Example, load_tasks
-from posttrain.distributed import cluster, connection
+from posttrain.distributed import connection
+from posttrain.distributed.pool import Share
 from posttrain.distributed.samplers import SamplerGroup
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 from posttrain.engine.policy import Policy, load_policy
@@ -144,7 +145,7 @@ def parts(where: str, lines: Sequence[str], places: Sequence[int]) -> Iterator[d
     prompts = [tuple(chat.prompt_ids(task.prompt)) for task in tasks]
     for size, threads in (PROCESSES[place] for place in places):
         line: dict[str, Any] = {"line": "parts", "processes": size, "threads": threads}
-        share = cluster.Share(threads=threads)
+        share = Share(threads=threads)
         with RankActors(size, share=share) as actors:
             trained = LearnerGroup(actors, partial(learner, where=where))
             line |= updates(trained) if "learners" in lines else {}

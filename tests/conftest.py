@@ -83,7 +83,7 @@ THOROUGH = (
     "distributed/test_recipes.py::test_nothing_is_left",
     "distributed/test_recipes.py::test_no_socket",
     # samplers and scorers of its own: left are one loss of each, new weights, and runs that equal one process
-    "distributed/test_passing_on.py",
+    "distributed/test_broadcast.py::test_none_is_replaced",
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",

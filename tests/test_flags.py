@@ -24,8 +24,6 @@ FLAG = re.compile(r"(?<![\w\0-])--(?:[a-z][a-z0-9]*(?:-[a-z0-9]+)*|(?=\0))")
 
 PARAMETER = re.compile(r"(?<!`)`([A-Za-z_]\w*)(?:=[^`]*)?`(?!`)")
 
-FORMS = "bindings"  # the room of option forms, which are typed as the recipes' own
-
 OF_LIBRARIES = {"models/lora.py": {"is_gradient_checkpointing", "Conv1D"}}
 """What other libraries have in backticks, in messages of theirs that a file knows."""
 
@@ -57,7 +55,7 @@ def flags_below(package: Path = PACKAGE) -> list[str]:
     found: list[str] = []
     for path in sorted(package.rglob("*.py")):
         file = path.relative_to(package).as_posix()
-        if file.split("/")[0].removesuffix(".py") in MAY_IMPORT.keys() - {FORMS}:
+        if file.split("/")[0].removesuffix(".py") in MAY_IMPORT:
             named = [flag for text in texts(path.read_text(encoding="utf-8")) for flag in FLAG.findall(text)]
             found += [f"{file}: {flag}" for flag in named if flag not in OF_OTHERS.get(file, set())]
     return found

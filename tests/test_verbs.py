@@ -1,5 +1,6 @@
 """The verbs on a tiny model: what Python gives is bound, marked in config.toml, and asked for again at resume."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from posttrain import verbs
 from posttrain.cli import main
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments.env import Seat
-from posttrain.runs import read_run
+from posttrain.runs import read_run, session
 from posttrain.training import checkpoint
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.types import Completion, Engine, Outcome, Reply, Request, Sampling, StopReason, Usage
@@ -23,6 +24,7 @@ from tests.recipes.folders import model_folder
 
 ROWS = [{"prompt": f"{i}?", "completion": str(i), "letters": "abcdefghijklm"} for i in range(8)]
 SMALL: dict[str, Any] = {"prompts_per_step": 4, "completions_per_prompt": 2, "max_new_tokens": 4, "lr": 1e-2}
+HELD: dict[str, Any] = {"dataset": ROWS[:4], "eval_dataset": ROWS[4:], "eval_every": 1}
 SMALL |= {"warmup_steps": 0, "precision": "float32", "dataset": ROWS}
 
 
@@ -32,6 +34,10 @@ def early(completion: str, letters: str) -> float:
 
 def late(completion: str, letters: str) -> float:
     return 1 - early(completion, letters)
+
+
+def graded(completion: str, answer: str) -> float:
+    return float(completion == answer)
 
 
 class Length:
@@ -185,7 +191,9 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_objects_are_refused_before_weights_are_read(begun, folder, no_weights, changes, said):
     with pytest.raises(pt.UserError, match=f"{said}.* changed since the run started") as refused:
         pt.resume(begun, steps=3, quiet=True, **(objects(folder) | changes))
-    assert "\n" not in str(refused.value)
+    what = "the rows" if said == "`dataset`" else "the source or state"
+    assert str(refused.value).startswith(f"{what} of {said} changed")
+    assert str(refused.value).endswith(f'type `accept_changes="{said[1:-1]}"`')
 
 
 def test_objects_that_are_missing_are_named(begun, folder, no_weights, capsys):
@@ -216,6 +224,26 @@ def test_files_of_a_run_that_was_moved_are_found(folder, tmp_path, monkeypatch):
     assert len(found.metrics["reward/short"]) == 2
 
 
+def test_what_a_run_says_is_what_python_can_type(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    session._announce_once.cache_clear()
+    options = SMALL | {"model": folder, "reward": early, "warmup_steps": 3}
+    run, other = (pt.run(pt.RL(**options, steps=2)) for _ in range(2))
+    said = capsys.readouterr().err
+    assert "`warmup_steps=3` of 2 steps" in said and "--warmup" not in said
+    assert said.count(" thread") == 1  # the machine, which is the same for both
+    assert f"run {run.run}, report {run.report}\n" in said and f"run {other.run}, " in said
+    assert "accuracy" not in said and "reward 0." in said
+    text = (run.run / "config.toml").read_text()
+    assert text.startswith("# To repeat: the same pt.run(...) in Python, with its objects; to go on: pt.resume(")
+    assert "dataset=..." in text.partition("\n")[0] and "reward=..." in text.partition("\n")[0]
+    given = {"dataset": ROWS, "reward": late, "accept_changes": "reward"}
+    pt.resume(run, steps=3, quiet=True, **given)
+    assert "changed options" not in capsys.readouterr().err
+    pt.resume(run, steps=4, **given)
+    assert "steps was 3, now 4" in (said := capsys.readouterr().err) and not re.search(r"\w{64}", said)
+
+
 def test_an_environment_and_a_judge_are_objects(folder, tmp_path):
     options = {key: value for key, value in SMALL.items() if key != "dataset"} | {"model": folder, "steps": 1}
     watch = Until(1)
@@ -226,7 +254,7 @@ def test_an_environment_and_a_judge_are_objects(folder, tmp_path):
         quiet=True,
         callbacks=[watch],
     )
-    assert run.steps == 1 and run.finished
+    assert run.steps == 1 and run.stopped_early
     assert watch.rewards == run.metrics["reward/mean"].tolist()
     assert run.metrics["reward/kind"].tolist() == [1.0]
     config = read_run(run.run).config
@@ -306,10 +334,29 @@ def test_a_learner_needs_an_engine_that_sees_its_weights(folder, tmp_path):
     [
         (lambda: pt.RL(dataset=3, reward=early), {}, "a data set is a list of rows"),
         (lambda: pt.RL(dataset=ROWS, model=object(), reward=early), {}, "`model` is a name, a folder, a run"),
-        (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.GRPO), {}, "`algorithm` is a name, or an object"),
-        (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.DPO()), {}, "is of the family preference"),
+        (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.GRPO), {}, r"is the class GRPO; .* GRPO\(\)"),
+        (lambda: pt.RL(dataset=ROWS, reward=early, algorithm=Length(1)), {}, "`algorithm` is a name, or an object"),
+        (
+            lambda: pt.RL(dataset=ROWS, reward=early, algorithm=pt.DPO()),
+            {},
+            r"no algorithm of RL; give it to Preference\(",
+        ),
+        (lambda: pt.RL(learning_rate=1e-5), {}, "unknown option of RL: 'learning_rate'; it is called 'lr' here"),
+        (lambda: pt.RL(num_generations=4), {}, "'num_generations'; it is called 'completions_per_prompt' here"),
+        (lambda: pt.RL(prompt_per_step=4), {}, r"'prompt_per_step'; did you mean 'prompts_per_step'\?"),
+        (lambda: pt.RL(algorithm="mine.py:Sharper", clip_high=1), {}, r"give an object, such as algorithm=GRPO\("),
+        (lambda: pt.GRPO(betaa=0), {}, "unknown option of GRPO: 'betaa'; There are: clip_high"),
+        (lambda: pt.GRPO(beta=0), {}, "unknown option of GRPO: 'beta'; it is called 'kl_coefficient' here"),
+        (lambda: Sharper(clip_hihg=0), {}, r"unknown option of Sharper: 'clip_hihg'; did you mean 'clip_high'\?"),
+        (lambda: pt.IPO(batas=0), {}, "unknown option of IPO: 'batas'"),
+        (lambda: pt.KTO(betta=0), {}, "unknown option of KTO: 'betta'"),
         (lambda: pt.RL(dataset=ROWS, reward=lambda text: 1.0), {}, "a lambda has no name"),
         (lambda: pt.RL(dataset=ROWS, reward=Until(1).on_step), {}, "cannot understand the parameters"),
+        (lambda: pt.RL(dataset=ROWS, reward=graded), {}, r"row 1 .*'answer', and the row has: prompt.*8 of 8 rows"),
+        (lambda: pt.RL(reward=early, gold=graded, **HELD), {}, "'graded' needs the column 'answer'"),
+        (lambda: pt.Evaluate(dataset=ROWS, reward=graded), {}, "'graded' needs the column 'answer'"),
+        (lambda: pt.BestOfN(dataset=ROWS, reward=graded, output="x.jsonl"), {}, "'graded' needs the column 'answer'"),
+        (lambda: pt.ScoreCompletions(dataset=ROWS, reward=graded), {}, "'graded' needs the column 'answer'"),
         (lambda: pt.RL(dataset=ROWS, reward=early, environment=object()), {}, "environment"),
         (lambda: pt.RL(dataset=ROWS, reward=early, judge={"kind": object()}), {}, "judge 'kind' is <object"),
         (lambda: pt.RL(dataset=ROWS, reward=early, engine=object()), {}, "`engine` is a name, addresses, an object"),

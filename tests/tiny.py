@@ -11,9 +11,11 @@ VOCABULARY, CONTEXT = 40, 24
 STOP = frozenset({0, 1})
 
 
-def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float32, context: int = CONTEXT) -> LanguageModel:
+def tiny_llama(
+    seed: int = 0, dtype: torch.dtype = torch.float32, context: int = CONTEXT, vocabulary: int = VOCABULARY
+) -> LanguageModel:
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,

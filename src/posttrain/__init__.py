@@ -44,7 +44,16 @@ if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py ho
     from posttrain.algorithms import VinePPO as VinePPO
     from posttrain.data.heldout import split as split
     from posttrain.environments.env import Environment as Environment
+    from posttrain.errors import CallbackError as CallbackError
+    from posttrain.errors import CheckpointError as CheckpointError
+    from posttrain.errors import DataError as DataError
+    from posttrain.errors import EngineError as EngineError
+    from posttrain.errors import EpisodeError as EpisodeError
+    from posttrain.errors import ModelError as ModelError
     from posttrain.errors import PosttrainError as PosttrainError
+    from posttrain.errors import RewardError as RewardError
+    from posttrain.errors import TemplateError as TemplateError
+    from posttrain.errors import TrainingError as TrainingError
     from posttrain.errors import UserError as UserError
     from posttrain.loaded import Loaded as Loaded
     from posttrain.loaded import load as load
@@ -62,6 +71,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py ho
     from posttrain.options.training import Scoring as RewardModel  # noqa: F401
     from posttrain.rewards.custom import reward_function as reward_function
     from posttrain.runs.callback import Callback as Callback
+    from posttrain.runs.inputs import InputsChanged as InputsChanged
     from posttrain.runs.result import RunResult as RunResult
     from posttrain.types import Message as Message
     from posttrain.types import Score as Score
@@ -76,7 +86,10 @@ _NAMES = {
     ),
     "data.heldout": "split",
     "environments.env": "Environment",
-    "errors": "PosttrainError UserError",
+    "errors": (
+        "CallbackError CheckpointError DataError EngineError EpisodeError ModelError PosttrainError RewardError "
+        "TemplateError TrainingError UserError"
+    ),
     "loaded": "Loaded load",
     "options.cluster": "Cluster=AsyncOptions",
     "options.evaluation": "Compare Evaluate EvaluateReward Generate ScoreCompletions",
@@ -84,6 +97,7 @@ _NAMES = {
     "options.training": "Preference=Preferences RewardModel=Scoring SFT",
     "rewards.custom": "reward_function",
     "runs.callback": "Callback",
+    "runs.inputs": "InputsChanged",
     "runs.result": "RunResult",
     "testing": "testing",
     "types": "Message Score Task",

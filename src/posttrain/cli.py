@@ -25,7 +25,8 @@ from posttrain.lookup import fetch
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
 from posttrain.runs.callback import load_callback
-from posttrain.runs.inputs import InputsChanged, beside
+from posttrain.runs.inputs import beside
+from posttrain.runs.progress import TYPED
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
 from posttrain.runs.trackers import Tracking
@@ -80,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
     _set_up_libraries()
+    before = TYPED.set(True)
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -92,11 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
-    except InputsChanged as error:
-        accept = f"--accept-changes {shlex.quote(' '.join(error.names).replace('_', '-'))}"
-        return _complain(
-            f"{as_typed(str(error))}; to continue with the changed one, type {accept}", error.exit_code, words
-        )
     except PosttrainError as error:
         return _complain(_with_notes(error), error.exit_code, words)
     except ModuleNotFoundError as error:
@@ -118,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(_with_notes(error, says), 1, words)
     except Exception as error:
         return _unexpected(error, words)
+    finally:
+        TYPED.reset(before)
 
 
 def _resumes(words: Sequence[str]) -> bool:

@@ -4,11 +4,13 @@ Options are named as parameters in backticks, `lora_rank` or `lora_rank=16`, whi
 a text reaches somebody at a command line, `as_typed` turns them into flags.
 """
 
+import inspect
 import re
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from posttrain.option_names import OPTIONS
@@ -178,6 +180,33 @@ def place_in_user_code(error: BaseException) -> str:
     ours = [number for number, (module, _) in enumerate(frames) if module.partition(".")[0] == "posttrain"]
     called = [place for _, place in frames[ours[-1] + 1 if ours else 0 :]]  # by us, such as an installed environment
     return loaded[-1] if loaded else called[0] if called else ""
+
+
+_OF_TRL = """
+    beta=kl_coefficient epsilon=clip_low epsilon_high=clip_high eval_steps=eval_every learning_rate=lr
+    lr_scheduler_type=decay max_completion_length=max_new_tokens max_length=max_tokens
+    max_prompt_length=max_prompt_tokens max_steps=steps num_generations=completions_per_prompt
+    num_iterations=updates_per_step num_train_epochs=epochs reward_funcs=reward save_steps=save_every
+    save_total_limit=keep_last sync_ref_model=ref_sync_every train_dataset=dataset
+    vllm_importance_sampling_cap=tis_cap
+"""
+"""Names of TRL's configurations, and what ours are called."""
+
+
+def refuse_unknown(kind: type[Any], given: Iterable[str]) -> None:
+    """Raise `UserError` for an option or hyperparameter that a form or algorithm lacks; names the one that is meant."""
+    taken = inspect.signature(kind.__init__).parameters.values()  # of a user's subclass its own
+    known = [one.name for one in taken if one.name != "self"]
+    for name in given:
+        if name not in known and not any(one.kind == one.VAR_KEYWORD for one in taken):
+            pairs = (word.partition("=") for word in _OF_TRL.split())
+            ours = next((here for there, _, here in pairs if there == name), "")
+            if ours in known:
+                raise UserError(f"unknown option of {kind.__name__}: '{name}'; it is called '{ours}' here")
+            see = f"help({kind.__name__}) lists all" if len(known) > 20 else ""
+            if "algorithm" in known:
+                see += "; hyperparameters are the algorithm's: give an object, such as algorithm=GRPO(kl_coefficient=0)"
+            raise unknown(f"option of {kind.__name__}:", name, known, see=see)
 
 
 def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:

@@ -8,8 +8,11 @@ from typing import Any, cast
 
 from posttrain.data.order import seed_for
 from posttrain.data.tasks import dress
+from posttrain.engine.chat_models import scored, scoring_requests
+from posttrain.engine.engine import cut_at_stop
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.engine.streaming import streamed
+from posttrain.environments.env import own_sampling
 from posttrain.errors import UserError
 from posttrain.runs.result import RunResult
 from posttrain.training.resolve_model import saved_model
@@ -53,10 +56,11 @@ class Loaded:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        stop: Sequence[str] = (),
         seed: int = 0,
         stream: Callable[[int, str], object] | None = None,
     ) -> list[list[str]]:
-        """`n` completions of each prompt, which depend only on the seed and the settings.
+        """`n` completions of each prompt, which depend only on the seed and the settings; `stop`: see `Sampling`.
 
         `stream` is called with the number of a completion and new text of it as that comes; those of the first prompt
         have 0 to n - 1.
@@ -71,15 +75,28 @@ class Loaded:
                 "`n` and `max_new_tokens` must be 1 or more, `temperature` and `top_k` 0 or more, and `top_p` above 0 "
                 "and at most 1"
             )
-        sampling = Sampling(max_new_tokens, temperature, top_k, top_p)
+        sampling = own_sampling(Sampling(max_new_tokens, temperature, top_k, top_p), {"stop": stop})
         ids = [tuple(self.policy.chat.prompt_ids(self._messages(said))) for said in prompts]
         if long := next((len(one) for one in ids if len(one) >= self.policy.model.context), 0):
             raise UserError(f"a prompt has {long} tokens, and the model's context {self.policy.model.context}")
         requests = [Request(one, sampling, seed_for(seed, i, j)) for i, one in enumerate(ids) for j in range(n)]
         chat, engine = self.policy.chat, self.policy.engine
         completions = streamed(engine, requests, chat, stream) if stream else engine.generate(requests)
-        found = [chat.decode(done.token_ids) for done in completions]
+        found = [chat.decode(cut_at_stop(done, sampling.stop, chat.decode).token_ids) for done in completions]
         return [found[i * n : (i + 1) * n] for i in range(len(ids))]
+
+    def logprobs(self, said: Said, continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """The logprob of each token of given answers to a question or a conversation; an answer's is their sum.
+
+        They are of the raw logits, without a temperature, and without a stop token behind the answer. If the
+        conversation ends with the assistant, the answers go on in that message.
+
+        Raises:
+            UserError: an answer has no tokens or does not fit, or the engine gives no logprobs.
+        """
+        chat, context = self.policy.chat, self.policy.model.context
+        requests = scoring_requests(chat, context, self._messages(said), continuations)
+        return scored(requests, self.policy.engine.generate(requests))
 
     def _messages(self, said: Said) -> tuple[Message, ...]:
         if isinstance(said, str):

@@ -6,6 +6,7 @@ each `Episode`. Token ids are kept exactly as sampled: posttrain never decodes a
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 class StopReason(StrEnum):
     """Why a completion ended."""
 
-    STOP = "stop"  # the policy emitted a stop token, which is the last of its token ids
+    STOP = "stop"  # the policy emitted a stop token, the last of its token ids, or completed a stop string
     LENGTH = "length"  # `max_new_tokens` were sampled without a stop token
     CONTEXT = "context"  # the model's context was full before either happened
 
@@ -78,16 +79,19 @@ class Turn:
     """One turn of the policy: the tokens it was shown since its last turn, and the tokens it sampled.
 
     If it `restarts`, the chat template has changed the tokens of earlier turns: `context_ids` is the whole new context,
-    and a new branch of the trajectory begins with this turn.
+    and a new branch of the trajectory begins with this turn. One that was sampled from a truncated
+    distribution is not `learned`: its tokens are context without a loss.
     """
 
     context_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # of `token_ids`, in nats, under the sampling temperature
     stop_reason: StopReason
-    text: str  # decoded text without the stop token; for display and rewards, never re-encoded
+    text: str  # decoded text without the stop token, with the stop string; for display and rewards, never re-encoded
     restarts: bool = False
     versions: tuple[tuple[int, str], ...] = ()  # (first token, version of the weights); empty if the engine has one
+    temperature: float = 0.0  # of its sampling, where it has one of its own; 0: that of the run
+    learned: bool = True
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -120,21 +124,21 @@ class Trajectory:
 
     @property
     def sampled(self) -> tuple[bool, ...]:
-        """True where the policy itself sampled the token, its stop token included: T of them.
+        """True where the policy itself sampled the token and learns from it, its stop token included: T of them.
 
         Raises `ValueError` for several branches.
         """
         return tuple(
             mine
             for turn in self._one_branch()
-            for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), True))
+            for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), turn.learned))
             for _ in range(n)
         )
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Logprobs of the sampled tokens, in order, of all branches."""
-        return tuple(value for turn in self.turns for value in turn.logprobs)
+        """Logprobs of the sampled tokens that are learned, in order, of all branches."""
+        return tuple(value for turn in self.turns if turn.learned for value in turn.logprobs)
 
     @property
     def stop_reason(self) -> StopReason:
@@ -213,6 +217,16 @@ class Span:
     start: int  # characters of the turn's raw text (`Episode.turn_texts`), from 0
     end: int  # the first character after it
     value: float
+
+
+def steps_in(text: str) -> list[tuple[int, int]]:
+    r"""Where each step of a reasoning begins and ends, in characters: its lines, without white space around them.
+
+    Example:
+        >>> steps_in("1 + 1 = 2\n\n  2 + 1 = 3\n")
+        [(0, 9), (13, 22)]
+    """
+    return [match.span() for match in re.finditer(r"[^\s]([^\n]*[^\s])?", text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,21 +392,29 @@ class StateValues:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters. Temperature 0 is greedy; its logprobs are those of temperature 1."""
+    """Sampling parameters. Temperature 0 is greedy; its logprobs are those of temperature 1.
+
+    A completion also ends with the token that completes a string of `stop` in its decoded text; both stay.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_k: int = 0  # 0: all
     top_p: float = 1.0
+    stop: tuple[str, ...] = field(default=(), repr=False)  # the digests of cached replies are older than it
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to an engine for one completion. Sampling depends only on `seed`, not on the rest of the batch."""
+    """A request to an engine for one completion. Sampling depends only on `seed`, not on the rest of the batch.
+
+    With `scored_from` nothing is sampled: it asks for the logprobs of its own tokens, from that one on.
+    """
 
     token_ids: tuple[int, ...]
     sampling: Sampling
     seed: int = 0
+    scored_from: int = 0  # 1 or more; 0: it is continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +425,7 @@ class Completion:
     logprobs: tuple[float, ...]  # in nats, under the request's sampling settings
     stop_reason: StopReason
     versions: tuple[tuple[int, str], ...] = ()  # (first token, version of the weights); empty if the engine has one
+    scored: tuple[float, ...] = ()  # logprobs of the request's own tokens, of the raw logits, where it asks for them
 
 
 class Decoding(Protocol):

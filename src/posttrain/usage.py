@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain.docstrings import field_docstrings
+from posttrain.errors import as_typed
 from posttrain.options.option import alternatives, options_of
 from posttrain.parsing import Section, flag, is_positional, kinds_of
 
@@ -127,7 +128,7 @@ class _Entry(NamedTuple):
 def _entries(form: type, names: Iterable[str], said: Mapping[str, Any]) -> list[_Entry]:
     kinds, texts = kinds_of(form), field_docstrings(form)
     values = _defaults(form) | dict(said)
-    return [_Entry(_typed(name, kinds[name]), texts.get(name, ""), _default(values[name])) for name in names]
+    return [_Entry(_typed(name, kinds[name]), as_typed(texts.get(name, "")), _default(values[name])) for name in names]
 
 
 def _defaults(form: type) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError, refuse_unknown
 from posttrain.options.cluster import AsyncOptions
 from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions
 from posttrain.options.hyperparameters import hyperparameters
@@ -107,7 +107,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> R: ...
@@ -117,7 +117,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult: ...
@@ -126,7 +126,7 @@ def resume(
     *,
     quiet: bool = False,
     callbacks: Sequence[object] = (),
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     learner: "Learner | MakesLearner | None" = None,
     **changes: Any,
 ) -> RunResult:
@@ -150,8 +150,7 @@ def resume(
     if "resume" not in command.shared:
         raise UserError(f"{path} is a run of posttrain {name}, which has no steps to go on with")
     kind, _ = command.load()
-    if other := next((option for option in changes if option not in options_of(kind)), ""):
-        raise unknown(f"option of {kind.__name__}:", other, options_of(kind))
+    refuse_unknown(kind, changes)
     missing = [key for key in given_objects(config) if key not in changes]
     if missing:
         raise UserError(
@@ -168,7 +167,7 @@ def resume(
     knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
     processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
     passed = _passed(command, None, quiet, callbacks, learner)
-    passed |= {"resume": path, "accept_changes": [*accept_changes]}
+    passed |= {"resume": path, "accept_changes": accept_changes}
     processed = AsyncOptions(**processes) if processes else None
     return _call(name, command, form, processed, passed, quiet, knobs, before=config)
 
@@ -233,7 +232,12 @@ def _call(
         if "resume" in command.shared:
             passed["given"] = marks
         _, recipe = command.load()
-        return recipe(form, *parts, **passed)
+        found = recipe(form, *parts, **passed)
+        if cause := getattr(found, "interrupted", ""):
+            announce(f"stopped by {cause} after step {found.steps}; to go on: resume({str(found.run)!r})", quiet=quiet)
+        if "resume" in command.shared:
+            announce(f"run {found.run}, report {found.report}", quiet=passed["quiet"])
+        return found
 
 
 def _refuse_others(config: Mapping[str, Any], marks: Mapping[str, str], accepted: Sequence[str]) -> None:
@@ -244,7 +248,8 @@ def _refuse_others(config: Mapping[str, Any], marks: Mapping[str, str], accepted
 
     names = sorted({*given_objects(config), *marks} - {*accepted})
     if changed := [name for name in names if digest(config.get(name)) != digest(marks.get(name))]:
-        raise InputsChanged(changed)
+        said = (f"the {'rows' if 'dataset' in name else 'source or state'} of `{name}`" for name in changed)
+        raise InputsChanged(changed, f"{' and '.join(said)} changed since the run started")
 
 
 def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[Any, Any, str]:
@@ -255,14 +260,18 @@ def _algorithm(command: Command, form: Any, knobs: Mapping[str, Any]) -> tuple[A
     if isinstance(value, str):
         kind = hyperparameters(value, command.family)
         return form, algorithm_of(command.family, value, kind(**knobs)), ""
-    if isinstance(value, type) or not dataclasses.is_dataclass(value) or not hasattr(value, "family"):
+    if isinstance(value, type):
+        raise UserError(f"`algorithm` is the class {value.__name__}; give an object of it: {value.__name__}()")
+    if not dataclasses.is_dataclass(value) or not hasattr(value, "family"):
         raise UserError(
             f"`algorithm` is a name, or an object with its hyperparameters such as GRPO(kl_coefficient=0); got "
             f"{value!r}"
         )
     name = next((name for name, make in ALGORITHMS.items() if make is type(value)), "")
     if (family := str(getattr(value, "family", ""))) != command.family:
-        raise UserError(f"{name_of(value)} is of the family {family}, and this form's are {command.family}")
+        forms = {"online": "RL(...)", "preference": "Preference(...) or OnlinePreference(...)"}
+        fitting = forms.get(family, f"a form of the family '{family}'")
+        raise UserError(f"{name_of(value)} is no algorithm of {type(form).__name__}; give it to {fitting}")
     mark = "" if name else f"{MARK}{name_of(value)} sha256:{digest_of(type(value))}"
     return dataclasses.replace(form, algorithm=name or type(value).__name__), value, mark
 

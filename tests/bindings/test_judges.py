@@ -36,7 +36,7 @@ def ask(chat, text: str) -> str:
         ("kind=", "a judge is NAME=MODEL"),
         ("1st=OWNER/NAME", "a judge is NAME=MODEL"),
         ("a=x a=y", "two judges are called 'a'"),
-        ("a='x", "cannot read --judge"),
+        ("a='x", "cannot read `judge="),
         ("a=http://x/v1", "judge 'a' has a URL without a model; write a=URL#MODEL"),
         ("a=http://x/v1#", "judge 'a' has a URL without a model"),
         (

@@ -16,7 +16,7 @@ from posttrain.data.packing import Example
 from posttrain.engine import transformers
 from posttrain.engine.prefix_cache import PrefixCache
 from posttrain.engine.transformers import TransformersEngine
-from posttrain.episodes import episodes
+from posttrain.episodes import episodes, policy_seat
 from posttrain.episodes.episodes import Lost
 from posttrain.episodes.policy_seat import PolicySeat
 from posttrain.errors import UserError
@@ -33,7 +33,7 @@ from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.training import inputs, policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.types import Score
+from posttrain.types import Score, Turn
 from tests.data.families import of_family
 from tests.matrix.families import save_family
 from tests.recipes.folders import model_folder
@@ -156,8 +156,8 @@ def encoded_again(monkeypatch):
     """The turn's text is encoded in place of the ids that were sampled."""
     right = PolicySeat.turn
 
-    async def turn(self, messages, tools=()):
-        reply = await right(self, messages, tools)
+    async def turn(self, messages, tools=(), **own):
+        reply = await right(self, messages, tools, **own)
         last = self.turns[-1]
         again = tuple(self._chat.tokenizer.encode(last.text, add_special_tokens=False))
         self.turns[-1] = dataclasses.replace(last, token_ids=again, logprobs=(-1.0,) * len(again))
@@ -282,6 +282,32 @@ def context_of_a_branch_trained(monkeypatch):
     monkeypatch.setattr(inputs, "example_of", again)
 
 
+def inserted_text_trained(monkeypatch):
+    """What was inserted into a message is taken for what the policy said."""
+    right = PolicySeat._sample
+
+    async def sample(self, context_ids, sampling, *rest):
+        reply = await right(self, context_ids, sampling, *rest)
+        last = self.turns[-1]
+        if context_ids == tuple(self._chat.inserted_ids(" [a tool: 7]\n")):
+            ids, logprobs = context_ids + last.token_ids, (-1.0,) * len(context_ids) + last.logprobs
+            last = dataclasses.replace(last, context_ids=(), token_ids=ids, logprobs=logprobs)
+        self.turns[-1] = self._branch[-1] = last
+        return reply
+
+    monkeypatch.setattr(PolicySeat, "_sample", sample)
+
+
+def truncated_turns_trained(monkeypatch):
+    """What a truncated distribution gave is trained as if the whole one had."""
+    monkeypatch.setattr(policy_seat, "Turn", lambda *fields, learned, **named: Turn(*fields, **named))
+
+
+def temperature_of_a_turn_left_out(monkeypatch):
+    """Every token is trained at the temperature of the run."""
+    monkeypatch.setattr(policy_seat, "Turn", lambda *fields, temperature, **named: Turn(*fields, **named))
+
+
 def remembered_otherwise(monkeypatch):
     """Keys and values of other tokens than those that a prompt begins with."""
     right = PrefixCache.longest
@@ -312,6 +338,7 @@ FAULTS = [
     ("first update", sampler_logprobs_as_old),
     ("first update", engine_at_another_temperature),
     ("first update", without_temperature),
+    ("first update", temperature_of_a_turn_left_out),
     ("same tokens", encoded_again),
     ("same tokens", learned_tool_results),
     ("failures", failures_scored_0),
@@ -321,6 +348,8 @@ FAULTS = [
     ("trained once", learned_tool_results),
     ("trained once", lost_stop_token),
     ("trained once", context_of_a_branch_trained),
+    ("trained once", inserted_text_trained),
+    ("trained once", truncated_turns_trained),
     ("arrivals", remembered_otherwise),
     ("arrivals", draws_by_slot),
     ("weight update", stale_sampler),

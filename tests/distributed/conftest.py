@@ -2,21 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
 
-from posttrain.distributed.cluster import Actors
 from posttrain.distributed.connection import connect, disconnect
+from posttrain.distributed.pool import Pool
 from posttrain.distributed.trainers import RankActors
-
-
-class Kept(Actors):
-    """Processes that are still there when an engine has ended, for the next one."""
-
-    def stop(self) -> None:
-        """Stop nothing."""
 
 
 class Shared:
@@ -27,7 +21,8 @@ class Shared:
 
     def __init__(self) -> None:
         self._ranks: dict[int, RankActors] = {}
-        self._samplers: dict[int, Kept] = {}
+        self._samplers: dict[int, dict[str, Any]] = {}  # what a pool of so many knows of its processes
+        self._begin, self._stop = Pool._begin, Pool.stop
 
     def ranks(self, size: int) -> RankActors:
         """So many trainers."""
@@ -35,19 +30,34 @@ class Shared:
             self._ranks[size] = RankActors(size, timeout_s=60)
         return self._ranks[size]
 
-    def actors(self, kind, made, arguments, *settings) -> Actors:
-        """In place of `Actors`: samplers are shared."""
-        if kind != "sampler":
-            return Actors(kind, made, arguments, *settings)
-        if len(arguments) not in self._samplers:
-            self._samplers[len(arguments)] = Kept(kind, made, arguments, *settings)
-        return self._samplers[len(arguments)]
+    def begin(self, pool: Pool) -> None:
+        """In place of `Pool._begin`: samplers are shared."""
+        if pool.kind == "sampler" and pool.size in self._samplers:
+            vars(pool).update(self._samplers[pool.size])
+            return
+        self._begin(pool)
+        if pool.kind == "sampler":
+            self._samplers[pool.size] = {
+                name: vars(pool)[name] for name in ("_group", "_bundles", "_handles", "_where")
+            }
+
+    def end(self, pool: Pool) -> None:
+        """In place of `Pool.stop`: samplers are still there when an engine has ended, for the next one."""
+        if pool.kind != "sampler":
+            self._stop(pool)
+
+    @contextlib.contextmanager
+    def shared_samplers(self) -> Iterator[None]:
+        """Engines and runs that begin in the block have these samplers."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pool, "_begin", lambda pool: self.begin(pool))
+            patch.setattr(Pool, "stop", lambda pool: self.end(pool))
+            yield
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Engines and runs that begin in the block have these processes."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("posttrain.distributed.cluster.Actors", self.actors)
+        with self.shared_samplers(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 "posttrain.distributed.trainers.RankActors",
                 lambda size, **settings: contextlib.nullcontext(self.ranks(size)),
@@ -58,8 +68,10 @@ class Shared:
         """Stop all."""
         for ranks in self._ranks.values():
             ranks.stop()
-        for samplers in self._samplers.values():
-            Actors.stop(samplers)
+        for kept in self._samplers.values():
+            pool = object.__new__(Pool)
+            vars(pool).update(kept)
+            pool.stop()
 
 
 @pytest.fixture(scope="session")

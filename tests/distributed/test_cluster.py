@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 from posttrain.errors import ProcessLost, UserError
 
@@ -22,17 +23,18 @@ pytest.importorskip("ray")
 
 import ray
 
-from posttrain.distributed import cluster as module
-from posttrain.distributed import connection
-from posttrain.distributed.cluster import Actors, Lost, Process, Share, Whereabouts
+from posttrain.distributed import cluster, connection
+from posttrain.distributed import pool as module
+from posttrain.distributed.cluster import Lost, Process, Whereabouts
 from posttrain.distributed.connection import LOOPBACK, connect, interface_of
+from posttrain.distributed.pool import Pool, Share
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def without_processes(**known):
     """What is left of actors where nothing is started."""
-    found = object.__new__(Actors)
+    found = object.__new__(Pool)
     vars(found).update({"kind": "trainer", "_logs": None, "_where": {}, "_handles": [SimpleNamespace()], **known})
     return found
 
@@ -106,7 +108,7 @@ class Fails(Process):
     ],
 )
 def test_an_error_that_cannot_be_sent_is_said_and_is_no_loss_of_the_process(method, kind, says):
-    answer = pickle.loads(pickle.dumps(Fails().call(method, ())))  # as Ray sends it
+    answer = pickle.loads(pickle.dumps(Fails(0, 1, torch.get_num_threads()).call(method, ())))  # as Ray sends it
     with pytest.raises(kind) as raised:
         answer.result()
     assert type(raised.value) is kind and str(raised.value) == says
@@ -121,7 +123,7 @@ def test_only_the_process_that_was_started_is_ended_and_no_other_that_got_its_nu
     monkeypatch.setattr(module.ray, "wait", lambda calls, timeout: (calls, []))
     monkeypatch.setattr(module.ray, "get", lambda call: call)
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
-    for started, ends in (("12345", False), (module._started(sleeper.pid), True)):
+    for started, ends in (("12345", False), (cluster._started(sleeper.pid), True)):
         where = Whereabouts("here", sleeper.pid, started)
         without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
         if ends:
@@ -145,9 +147,9 @@ def test_a_process_on_another_node_is_ended_there(monkeypatch):
     monkeypatch.setattr(module.ray, "get", lambda call: call)
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr(module.ray, "remote", remote)
-    where = Whereabouts("ab" * 28, os.getpid(), module._started(os.getpid()))
+    where = Whereabouts("ab" * 28, os.getpid(), cluster._started(os.getpid()))
     without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
-    assert sent == [(module._end, where.node, where.pid, where.started)]
+    assert sent == [(module.end, where.node, where.pid, where.started)]
 
 
 def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch):
@@ -196,7 +198,7 @@ def test_a_cluster_that_cannot_start_is_one_line(monkeypatch):
 )
 def test_what_has_no_room_says_what_to_change(bundle, gpus, says, monkeypatch):
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "GPU": gpus})
-    assert re.search(says, module._too_many("talker", 1, bundle))
+    assert re.search(says, without_processes(kind="talker", size=1, _bundle=bundle)._no_room())
 
 
 def test_a_process_has_one_cluster_at_a_time(cluster):
@@ -217,6 +219,8 @@ def test_the_interface_of_an_address_is_that_which_the_system_names():
 class Talker(Process):
     """Says something, as a library or the interpreter does."""
 
+    kind = "talker"
+
     def say(self, line):
         print(line)
         os.write(2, f"{line} as an error\n".encode())
@@ -230,7 +234,7 @@ class Talker(Process):
 
 @pytest.fixture(scope="module")
 def talkers(cluster):
-    found = Actors("talker", Talker, [(), ()], {"CPU": 1.0}, {})
+    found = Pool(Talker, 2)
     yield found
     found.stop()
 
@@ -247,7 +251,7 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     os.kill(first, signal.SIGKILL)
     error = asked(talkers, 0, "say", "never").error
     assert str(error).endswith(f"; its output is in {tmp_path / 'logs/talker-0.log'}")
-    talkers.replace(0)
+    talkers.restart(0)
     asked(talkers, 0, "say", "after")
     lines = (tmp_path / "logs/talker-0.log").read_text().splitlines()
     words = [line.partition(",")[0].partition(" on ")[0] for line in lines]
@@ -259,10 +263,10 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
 
 def test_processes_and_what_replaces_them_work_in_the_folder_of_the_command(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = Actors("talker", Talker, [()], {"CPU": 0.25}, {})
+    found = Pool(Talker, 1, share=Share(0.25))
     monkeypatch.undo()
     assert asked(found, 0, "folder").result() == str(tmp_path)
-    found.replace(0)
+    found.restart(0)
     assert asked(found, 0, "folder").result() == str(tmp_path)
     here = asked(found, 0, "work_in", f"{tmp_path}/missing")  # of a machine that does not have it
     assert here.error is None and asked(found, 0, "folder").result() == str(tmp_path)
@@ -281,7 +285,7 @@ def test_processes_of_one_node_are_neighbours(cluster, monkeypatch):
     table = {"bundles_to_node_id": {0: "b", 1: "a", 2: "b", 3: "a"}}
     monkeypatch.setattr("ray.util.placement_group_table", lambda group: table)
     monkeypatch.setattr(strategies, "PlacementGroupSchedulingStrategy", noted)
-    Actors("talker", Talker, [()] * 4, {"CPU": 0.1}, {}).stop()
+    Pool(Talker, 4, share=Share(0.1)).stop()
     assert bundles == [0, 2, 1, 3]
 
 
@@ -303,7 +307,7 @@ def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
     monkeypatch.setattr(actors, "_kill", lambda place, handle: None)
     with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for 1 CPU$"):
-        actors.replace(0)
+        actors.restart(0)
 
 
 def test_actors_that_are_stopped_while_one_is_replaced_start_no_more(monkeypatch):
@@ -313,9 +317,9 @@ def test_actors_that_are_stopped_while_one_is_replaced_start_no_more(monkeypatch
     monkeypatch.setattr(actors, "_start", lambda place: pytest.fail("started"))
     monkeypatch.setattr(module.ray.util, "remove_placement_group", lambda group: None)
     with pytest.raises(ProcessLost, match="trainer 0 has been stopped"):
-        actors.replace(0)
+        actors.restart(0)
     with pytest.raises(ProcessLost, match="trainer 0 has been stopped"):
-        actors.replace(0)
+        actors.restart(0)
     assert ended == ["a", "a"]
 
 
@@ -328,7 +332,7 @@ def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):
             actors.stop()
             with pytest.raises(ProcessLost, match="trainer 1 has been stopped"):
                 actors.call(1, "verb")
-            other.append(len(actors))
+            other.append(actors.running)
 
     actors = without_processes(_handles=["a", "b"], _group="group")
     monkeypatch.setattr(actors, "_kill", kill)
@@ -339,18 +343,20 @@ def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):
 
 GPUS = """
 import json, os, ray
-from posttrain.distributed import cluster
+from posttrain.distributed.cluster import Process
+from posttrain.distributed.pool import Pool, Share
 
-class Seer(cluster.Process):
+class Seer(Process):
+    kind = "seer"
+
     def sees(self):
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
 ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
 found = []
 for size, gpus in ((2, None), (2, 0.0), (2, 0.5)):
-    actors = cluster.Actors("seer", Seer, [()] * size, cluster.Share(0.5, gpus).bundle(), {})
-    answers = actors.collect({place: actors.call(place, "sees") for place in range(size)}, 60)
-    found.append([answers[place].result() for place in range(size)])
+    actors = Pool(Seer, size, share=Share(0.5, gpus))
+    found.append([actors.ask(place, "sees") for place in range(size)])
     actors.stop()
 print(json.dumps(found))
 ray.shutdown()
@@ -377,10 +383,10 @@ def test_a_node_has_the_memory_that_is_reserved(cluster, monkeypatch):
     monkeypatch.setattr(module, "PLACED_S", 2.0)
     has = ray.cluster_resources()["memory"] / 1e9
     with pytest.raises(UserError, match=rf"1 CPU, {2 * has:.1f} GB of memory does not fit; .* {has:.1f} GB of mem"):
-        Actors("talker", Talker, [()], Share(memory_gb=2 * has).bundle(), {})
-    actors = Actors("talker", Talker, [()], Share(memory_gb=has / 2).bundle(), {})
+        Pool(Talker, 1, share=Share(memory_gb=2 * has))
+    actors = Pool(Talker, 1, share=Share(memory_gb=has / 2))
     try:
-        assert actors.collect({0: actors.call(0, "whereabouts")}, 60)[0].result().pid
+        assert actors.ask(0, "whereabouts").pid
         assert ray.available_resources()["memory"] / 1e9 <= has / 2 + 0.1
     finally:
         actors.stop()

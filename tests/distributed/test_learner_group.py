@@ -153,7 +153,7 @@ def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
     """It is stopped for longer than they wait, and answers while the call may still take."""
     with RankActors(2, timeout_s=4) as actors:
         learner = LearnerGroup(actors, functools.partial(built, tokens=12))
-        pids = [where.pid for _, where in sorted(actors.actors.whereabouts().items())]
+        pids = [where.pid for _, where in sorted(actors.whereabouts().items())]
         os.kill(pids[1], signal.SIGSTOP)
         began = time.monotonic()
         waking = threading.Timer(6.0, os.kill, (pids[1], signal.SIGCONT))
@@ -185,7 +185,7 @@ def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
 
 
 def test_more_ranks_than_a_cluster_has_room_for_are_an_error(cluster, monkeypatch):
-    monkeypatch.setattr("posttrain.distributed.cluster.PLACED_S", 2.0)
+    monkeypatch.setattr("posttrain.distributed.pool.PLACED_S", 2.0)
     with pytest.raises(UserError, match=r"100 trainers of .* do not fit; the cluster has 16 CPU"):
         RankActors(100)
 

@@ -210,17 +210,17 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
     def disturbed(self, batch, loss):
         """Disturbs the second rank in an update, once."""
         if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 1:
-            lost.append(ranks[0].actors.whereabouts()[1].pid)
+            lost.append(ranks[0].whereabouts()[1].pid)
             os.kill(lost[0], sign)
         return forward_backward(self, batch, loss)
 
     forward_backward = trainers.LearnerGroup.forward_backward
     monkeypatch.setattr(trainers.LearnerGroup, "forward_backward", disturbed)
     monkeypatch.setattr(trainers, "RankActors", Watched)
-    monkeypatch.setattr("posttrain.distributed.cluster.Actors", shared.actors)
     cluster = replace(TWO, cluster_timeout=PATIENCE[sign])
     monkeypatch.setattr(trainers, "SLOWER_S", 2.0)
-    run = grpo(folder)(cluster, output=tmp_path / "lost", quiet=True).run
+    with shared.shared_samplers():
+        run = grpo(folder)(cluster, output=tmp_path / "lost", quiet=True).run
     assert len(ranks) == 2 and curve(run) == curve(whole) and same(run, whole)
     assert not os.path.exists(f"/proc/{lost[0]}")
 
@@ -363,9 +363,9 @@ def test_gpus_of_trainers(trainers, gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1; pass a smaller --sampler-gpus, or 0"),
-        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1; .* --trainer-gpus"),
-        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5; .* --sampler-memory-gb"),
+        ({"sampler_gpus": 1.0}, r"reserve 2 GPUs, and this machine has 1; pass a smaller `sampler_gpus`, or 0"),
+        ({"trainer_gpus": 1.0, "sampler_gpus": 0.5}, "reserve 2 GPUs, and this machine has 1; .* `trainer_gpus`"),
+        ({"sampler_memory_gb": 4.0}, r"reserve 8 GB of memory, and this machine has 7.5; .* `sampler_memory_gb`"),
         ({"sampler_memory_gb": 3.0, "scorers": 2, "scorer_memory_gb": 1.0}, "reserve 8 GB of memory, "),
     ],
 )

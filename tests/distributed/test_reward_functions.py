@@ -205,9 +205,9 @@ def test_the_error_is_that_of_one_process(name, timeout_s, one, two, functions):
     assert ("no 5" if name == "fails" else "did not finish within 2 s on task 'task-2'") in str(ours.value)
     for group in (one, two):
         with pytest.raises(RewardError) as theirs:
-            group.call(functions[name], timeout_s)(groups)
+            group.reward(functions[name], timeout_s)(groups)
         assert str(theirs.value) == str(ours.value)
-        assert group.call(functions["single"], 60.0)(groups) == here(functions["single"], groups)
+        assert group.reward(functions["single"], 60.0)(groups) == here(functions["single"], groups)
 
 
 def test_a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored(functions, tmp_path):
@@ -233,7 +233,7 @@ def test_who_waits_for_a_function_that_hangs_gets_an_error_when_all_is_stopped(c
 
     def ask(group, name):
         try:
-            group.call(functions[name], 1000.0)(groups_of(1, 1, 1, log=str(log)))
+            group.reward(functions[name], 1000.0)(groups_of(1, 1, 1, log=str(log)))
         except ProcessLost as error:
             errors.append(error)
 

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("ray")
 
 from posttrain.distributed import routing, samplers
-from posttrain.distributed.cluster import Answer, Lost, Share
-from posttrain.distributed.sampler import Exchanged, Facts, Offer
+from posttrain.distributed.broadcast import Offer
+from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.pool import Share
+from posttrain.distributed.sampler import Exchanged, Facts
 from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError, ProcessLost
 from posttrain.types import Completion, Request, Sampling, StopReason
+from tests.distributed.fakes import placed
 
 
 class Actors:
@@ -279,23 +282,17 @@ class Source:
             raise ProcessLost("a trainer is gone")
 
     def offered(self):
-        return contextlib.nullcontext(Offer(self.version, "", 0, ""))
+        return contextlib.nullcontext(Offer(self.version, "", 0))
 
 
 HERE = Share(gpus=0.0, threads=1)  # what needs no cluster to be asked
-
-
-def place(monkeypatch, actors):
-    """These actors in place of processes of a cluster."""
-    monkeypatch.setattr(samplers.connection, "connect", lambda **settings: False)
-    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
 
 
 @pytest.mark.parametrize("lost", ["take", "begin", "exchange"])
 @pytest.mark.parametrize("again", [0, 1, 2])
 def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monkeypatch):
     actors = Starting(2)
-    place(monkeypatch, actors)
+    placed(monkeypatch, actors)
     with samplers.SamplerGroup(2, lambda: None, Source(), share=HERE) as engine:
         actors.to_lose.update({lost: 1, "build": again})
         requests = [request(number) for number in range(4)]
@@ -305,7 +302,7 @@ def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monk
 
 def test_each_sampler_loads_its_own_engine_and_so_does_its_replacement(monkeypatch):
     actors, loaded = Starting(2), []
-    place(monkeypatch, actors)
+    placed(monkeypatch, actors)
     call = actors.call
 
     def building(place, method, *args):
@@ -326,7 +323,7 @@ def test_each_sampler_loads_its_own_engine_and_so_does_its_replacement(monkeypat
 
 def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
     actors = Starting(2)
-    place(monkeypatch, actors)
+    placed(monkeypatch, actors)
     call = actors.call
 
     def cut(place, method, *args):
@@ -345,7 +342,7 @@ def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
 
 def test_replacements_that_are_lost_again_and_again_are_an_error(monkeypatch):
     actors = Starting(1)
-    place(monkeypatch, actors)
+    placed(monkeypatch, actors)
     with samplers.SamplerGroup(1, lambda: None, Source(), share=HERE) as engine:
         actors.to_lose.update({"exchange": 1, "build": 99})
         with pytest.raises(EngineError, match="6 samplers were lost one after another; the last: gone in build"):

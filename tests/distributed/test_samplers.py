@@ -12,7 +12,6 @@ import torch
 from posttrain.engine.engine import check_engine
 from posttrain.engine.policy import Policy
 from posttrain.engine.transformers import TransformersEngine
-from posttrain.engine.weight_channel import offered
 from posttrain.errors import EngineError, UserError
 from posttrain.types import Request, Sampling
 from tests.engine.test_transformers import PROMPTS, own_logprobs, subject
@@ -20,7 +19,8 @@ from tests.tiny import STOP, tiny_llama
 
 pytest.importorskip("ray")
 
-from posttrain.distributed.sampler import Offer, load_weights
+from posttrain.distributed.broadcast import Offer, offered
+from posttrain.distributed.sampler import load_weights
 from posttrain.distributed.samplers import SamplerGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,8 +48,11 @@ class Trainer:
     @contextlib.contextmanager
     def offered(self):
         self.offers += 1
-        with offered(self.model.trainable, "127.0.0.1") as (port, key):
-            yield Offer(self.version, "127.0.0.1", port, key)
+        with offered(self.weights(), "127.0.0.1") as port:
+            yield Offer(self.version, "127.0.0.1", port)
+
+    def weights(self):
+        return list(self.model.trainable())
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_one_sampler_answers_with_the_bits_of_an_engine_in_this_process(group, t
     assert all(each.versions == ((0, trainer.version),) for each in there)
     there = [replace(each, versions=()) for each in there]
     assert [c.token_ids for c in there] == [c.token_ids for c in here]
-    if len(group.actors) == 1:
+    if group.size == 1:
         assert there == here
 
 
@@ -100,7 +103,7 @@ def test_new_weights_are_sent_once_and_sampled_from(shared_processes):
 
 
 def pids(engine):
-    return [where.pid for _, where in sorted(engine.actors.whereabouts().items())]
+    return [where.pid for _, where in sorted(engine.whereabouts().items())]
 
 
 class Slow(TransformersEngine):
@@ -180,10 +183,9 @@ def test_what_a_request_gets_wrong_is_raised_as_it_is(group):
 
 def test_a_sampler_refuses_another_version_than_it_has(group):
     group.generate(REQUESTS[:1])
-    group.actors.call(0, "begin", False)
-    call = {0: group.actors.call(0, "exchange", "another", [(1, REQUESTS[0])], [])}
+    group.call(0, "begin", False)
     with pytest.raises(EngineError, match="this sampler has the weights seed 0, not another"):
-        group.actors.collect(call, 30)[0].result()
+        group.ask(0, "exchange", "another", [(1, REQUESTS[0])], [])
 
 
 def test_after_the_end_there_is_nobody_to_ask(cluster, trainer):

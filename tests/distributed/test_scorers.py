@@ -25,6 +25,7 @@ from posttrain.recipes.rl import RL
 from posttrain.rewards import load_reward
 from posttrain.runs import read_run, timeline
 from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
+from tests.distributed.fakes import placed
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 from tests.recipes.folders import model_folder
@@ -33,6 +34,7 @@ pytest.importorskip("ray")
 
 from posttrain.distributed import scorers as module
 from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.pool import Share
 from posttrain.distributed.sampler import Exchanged
 from posttrain.distributed.scorers import ModelFacts, Models, ScorerGroup
 
@@ -70,7 +72,7 @@ def group(cluster, load):
 @pytest.mark.parametrize("count", [0, 1, 2, 11])
 def test_scores_are_those_of_one_process_in_order(group, load, model, count):
     here = load("float32").rewards[model](SAID[:count])
-    there = group.ask(model)(SAID[:count])
+    there = group.scores(model)(SAID[:count])
     assert len(there) == len(here) == count
     for ours, theirs in zip(there, here, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
@@ -111,16 +113,16 @@ def test_what_is_known_of_them(group, models, load):
 
 def test_what_a_model_refuses_is_raised_as_it_is(group):
     with pytest.raises(RewardError, match="tokens for the reward model"):
-        group.ask(0)([[Message("user", "x" * 300), Message("assistant", "y")]])
+        group.scores(0)([[Message("user", "x" * 300), Message("assistant", "y")]])
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_share_of_a_process_that_is_lost_is_scored_again(sign, group):
-    before, replaced = group.ask(1)(SAID), group.replaced
-    os.kill(group.actors.whereabouts()[1].pid, sign)
-    assert group.ask(1)(SAID) == before and group.replaced == replaced + 1
+    before, replaced = group.scores(1)(SAID), group.replaced
+    os.kill(group.whereabouts()[1].pid, sign)
+    assert group.scores(1)(SAID) == before and group.replaced == replaced + 1
     said = group.engine(1).generate(ASKED)
-    os.kill(group.actors.whereabouts()[0].pid, sign)
+    os.kill(group.whereabouts()[0].pid, sign)
     assert group.engine(1).generate(ASKED) == said and group.replaced == replaced + 2
     assert group.metrics()["cluster/scorers_replaced"] == group.replaced
 
@@ -222,9 +224,8 @@ class Fakes:
 def fakes(monkeypatch):
     def made(size, losses, *functions):
         found = Fakes(size, losses)
-        monkeypatch.setattr(module.connection, "connect", lambda **more: False)
-        monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
-        here = module.cluster.Share(gpus=0.0)  # what needs no cluster to be asked
+        placed(monkeypatch, found)
+        here = Share(gpus=0.0)  # what needs no cluster to be asked
         return found, ScorerGroup(size, lambda precision: Models(), functions=functions, share=here)
 
     return made
@@ -261,9 +262,8 @@ class Slow(Fakes):
 @pytest.fixture
 def slow(monkeypatch):
     found = Slow()
-    monkeypatch.setattr(module.connection, "connect", lambda **more: False)
-    monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
-    group = ScorerGroup(1, lambda precision: Models(), share=module.cluster.Share(gpus=0.0), timeout_s=8.0)
+    placed(monkeypatch, found)
+    group = ScorerGroup(1, lambda precision: Models(), share=Share(gpus=0.0), timeout_s=8.0)
     found.called.clear()
     found.most.clear()
     return found, group
@@ -312,7 +312,7 @@ def asking(name, tokens=1):
 def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
     engine = Clocked()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: engine.now))
-    process = module.ScoringProcess(1)
+    process = module.ScoringProcess(0, 1, 1)
     process._models = Models(chats=[SimpleNamespace(engine=engine, model=SimpleNamespace(context=64, name="judge"))])
     process.begin(0, [asking(letter) for letter in "abcde"])
     assert process.sample() == Exchanged({4: "e", 3: "d", 2: "c"}, 6, pytest.approx(0.12))
@@ -329,10 +329,10 @@ def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
 def test_losses_in_a_row_are_an_error(fakes):
     actors, group = fakes(1, 6)
     with pytest.raises(ProcessLost, match="scorers are lost one after another: scorer 0 is gone"):
-        group.ask(0)(["a"])
+        group.scores(0)(["a"])
     assert actors.started == [0] * 6
     actors.losses = 5
-    assert group.ask(0)(["abc"]) == [(3.0,)]
+    assert group.scores(0)(["abc"]) == [(3.0,)]
 
 
 def test_a_process_that_cannot_load_again_scores_nothing(fakes):
@@ -346,16 +346,16 @@ def test_a_process_that_cannot_load_again_scores_nothing(fakes):
     actors.answer = failing
     for _ in range(2):
         with pytest.raises(UserError, match="another file by now"):
-            group.ask(0)(["a"])
+            group.scores(0)(["a"])
     assert tried == ["scores", "build", "build"] and actors.started == [0]
     actors.answer = answer
-    assert group.ask(0)(["abc"]) == [(3.0,)]
+    assert group.scores(0)(["abc"]) == [(3.0,)]
 
 
 def asked_at_once(group, *calls):
     """The answers to calls of several threads, in the order in which they came."""
     found = []
-    threads = [threading.Thread(target=lambda said=said: found.append(group.ask(0)(said))) for said in calls]
+    threads = [threading.Thread(target=lambda said=said: found.append(group.scores(0)(said))) for said in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -386,7 +386,7 @@ def test_shares_are_scored_at_the_same_time(fakes):
     actors, group = fakes(2, 0)
     both, collect = threading.Barrier(2), actors.collect
     actors.collect = lambda calls, timeout_s: (both.wait(10), collect(calls, timeout_s))[1]
-    assert group.ask(0)(["a", "bb"]) == [(1.0,), (2.0,)]
+    assert group.scores(0)(["a", "bb"]) == [(1.0,), (2.0,)]
 
 
 def test_a_process_that_is_lost_while_it_starts_is_an_attempt_like_others(fakes):
@@ -396,7 +396,7 @@ def test_a_process_that_is_lost_while_it_starts_is_an_attempt_like_others(fakes)
     actors.answer = lambda place, method, args: (
         Answer(error=Lost("gone")) if starts(method) else answer(place, method, args)
     )
-    assert group.ask(0)(["ab"]) == [(2.0,)] and not lost
+    assert group.scores(0)(["ab"]) == [(2.0,)] and not lost
 
 
 def test_a_call_waits_for_a_process_that_is_in_use(fakes):
@@ -424,7 +424,7 @@ def test_where_nothing_else_is_scored_shares_go_to_the_same_processes(fakes):
 
     actors.collect = noted
     for _ in range(20):
-        group.ask(0)(["a", "b", "c", "d", "e"])
+        group.scores(0)(["a", "b", "c", "d", "e"])
         assert sent == {0: ["a", "b"], 1: ["c", "d"], 2: ["e"]}
 
 
@@ -434,12 +434,12 @@ def test_tasks_that_cannot_be_sent_are_an_error_that_says_so(fakes, tmp_path):
     _, group = fakes(1, 0, mine)
     task = Task((Message("user", "?"),), metadata={"lock": threading.Lock()})
     with pytest.raises(RewardError, match=r"reward 'mine': episodes cannot be sent .* pickle '_thread.lock' object"):
-        group.call(mine, 1.0)([EpisodeGroup(task, (Episode(task, task.prompt),))])
+        group.reward(mine, 1.0)([EpisodeGroup(task, (Episode(task, task.prompt),))])
 
 
 def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):
     _, group = fakes(2, 0)
-    group.ask(0)(["a", "b", "c"])
+    group.scores(0)(["a", "b", "c"])
     found = group.metrics()
     assert found.keys() == {"cluster/scorers_replaced", "cluster/busy/scorer0", "cluster/busy/scorer1"}
     assert min(found["cluster/busy/scorer0"], found["cluster/busy/scorer1"]) > 0.0
@@ -462,5 +462,5 @@ def test_options_that_make_no_sense_are_refused(changes, says):
 
 def test_scorers_that_have_nothing_to_score_are_refused(folder, tmp_path):  # noqa: F811
     job = partial(rl.run, RL(**options(folder, reward="tags")), algorithms.get("grpo")())
-    with pytest.raises(UserError, match="--scorers has nothing to do: pass --reward-model, --gold-model, --judge"):
+    with pytest.raises(UserError, match="`scorers` has nothing to do: pass `reward_model`, `gold_model`, `judge`"):
         job(AsyncOptions(trainers=1, scorers=1), output=tmp_path / "run", quiet=True)

@@ -16,7 +16,6 @@ import torch
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
-from posttrain.engine.weight_channel import received
 from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
@@ -36,7 +35,8 @@ from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 pytest.importorskip("ray")
 
 from posttrain.distributed import sharding
-from posttrain.distributed.cluster import Share
+from posttrain.distributed.broadcast import received
+from posttrain.distributed.pool import Share
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -134,7 +134,7 @@ def test_a_row_or_none_on_each_rank_is_one_process_to_the_last_bit(actors, dtype
     alone, learner = built(ALONE, tokens=TWO_ROWS, dtype=dtype), group(actors, tokens=TWO_ROWS, dtype=dtype)
     assert updated(learner) == updated(alone)
     with learner.offered() as offer:
-        weights = dict(received(offer.host, offer.port, offer.key))
+        weights = dict(received(offer))
     expected = dict(alone.weights())
     assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
     assert weights["model.norm.weight"].dtype == dtype

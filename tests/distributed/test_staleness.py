@@ -163,14 +163,14 @@ def test_in_flight_updates_need_the_embedded_engine():
 
 
 def test_a_run_without_importance_weights_is_refused(folder):  # noqa: F811
-    with pytest.raises(UserError, match="pass --tis-cap 2"):
+    with pytest.raises(UserError, match="pass `tis_cap=2`"):
         grpo(folder, tis_cap=0.0)(AHEAD)
 
 
 def test_schedules_that_mean_nothing_ahead_are_refused(folder):  # noqa: F811
-    with pytest.raises(UserError, match=r"--max-staleness samples the next step .* leave out --schedule pipelined"):
+    with pytest.raises(UserError, match=r"`max_staleness` samples the next step .* leave out `schedule=.pipelined.`"):
         grpo(folder, schedule="pipelined")(AHEAD)
-    with pytest.raises(UserError, match="--evict-stale samples continuously; leave out --schedule lockstep"):
+    with pytest.raises(UserError, match=r"`evict_stale` samples continuously; leave out `schedule=.lockstep.`"):
         grpo(folder, schedule="lockstep")(replace(AHEAD, in_flight_updates=True, evict_stale=True))
 
 

@@ -10,9 +10,12 @@ from posttrain.engine.chat_models import EngineChat, LateChat
 from posttrain.engine.client import Client
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scripted import ScriptedEngine
+from posttrain.engine.transformers import TransformersEngine
+from posttrain.errors import UserError
 from posttrain.types import Message, Sampling, StopReason, Usage
 from tests.data.test_tool_calls import CHATS
 from tests.episodes.conversations import chat_format
+from tests.tiny import plain_logits, tiny_llama
 
 CHAT = chat_format()
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
@@ -91,3 +94,44 @@ def test_a_late_model_is_made_once():
     assert not made
     assert [ask(late, Message("user", "a")).text for _ in range(2)] == ["ok", "ok"]
     assert late.load() is late.load() and made == [1]
+
+
+def embedded(context: int = 300):
+    """A tiny model with a chat template."""
+    model = tiny_llama(context=context, vocabulary=len(CHAT.tokenizer))
+    return EngineChat(
+        Client(Scheduler(TransformersEngine(model, CHAT.stop_ids), own_thread=True)), CHAT, context
+    ), model
+
+
+def given(model, prompt, said):
+    """The logprob of each token behind a prompt, by plain transformers in float64."""
+    rows = plain_logits(model, [*prompt, *said])[len(prompt) - 1 : -1].log_softmax(dim=1)
+    return [row[token].item() for row, token in zip(rows, said, strict=True)]
+
+
+def test_given_answers_have_the_logprobs_of_the_raw_logits():
+    chat, model = embedded()
+    question = [Message("user", "Is it?")]
+    yes, no = asyncio.run(chat.logprobs(question, ["Yes", "No 20"]))
+    assert yes == pytest.approx(given(model, CHAT.prompt_ids(question), ids("Yes")), abs=1e-4)
+    assert no == pytest.approx(given(model, CHAT.prompt_ids(question), ids("No 20")), abs=1e-4)
+    begun = [*question, Message("assistant", "I say 20<|im_end|>: ")]
+    (after,) = asyncio.run(LateChat(lambda: chat).logprobs(begun, ["Yes"]))
+    prompt = (*CHAT.prompt_ids(question), *CHAT.inserted_ids("I say 20<|im_end|>: "))
+    assert after == pytest.approx(given(model, prompt, ids("Yes")), abs=1e-4) and STOP not in prompt[-20:]
+
+
+def test_answers_that_cannot_be_scored_are_refused():
+    chat, _ = embedded(context=40)
+    for said, why in (("", "has 0; expected 1 or more"), ("x" * 40, "that fit the model's context of 40")):
+        with pytest.raises(UserError, match=why):
+            asyncio.run(chat.logprobs([Message("user", "a")], [said]))
+    with pytest.raises(UserError, match="this engine gives no logprobs of given tokens; use embedded or vllm"):
+        asyncio.run(model()[0].logprobs([Message("user", "a")], ["x"]))
+
+
+def test_a_reply_stops_at_a_string():
+    chat, engine = model("ok. or not")
+    reply = ask(chat, Message("user", "a"), sampling=Sampling(30, stop=(".",)))
+    assert (reply.text, reply.stop_reason) == ("ok.", StopReason.STOP) and engine.asked[0][0].sampling.stop == (".",)

@@ -1,6 +1,7 @@
 import contextlib
 import math
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,7 @@ from posttrain.models.packed_weights import packing_supported
 from posttrain.types import Request, Sampling, StopReason
 from tests.tiny import CONTEXT, STOP, plain_logits, tiny_llama
 
+HOT = Sampling(16, temperature=3.0)  # says 16 tokens, the first six of which differ
 PROMPTS = [(5, 9, 3), (7,), (4, 8, 15, 16, 23)]
 
 
@@ -43,9 +45,42 @@ def own_logprobs(model):
     return score
 
 
+def decode(ids):
+    """Two digits for each token, so that a stop string can begin and end within tokens."""
+    return "".join(f"{token:02d}" for token in ids if token not in STOP)
+
+
 def subject(model, **options):
-    engine = TransformersEngine(model, STOP, **options)
-    return Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS)
+    engine = TransformersEngine(model, STOP, decode=decode, **options)
+    return Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS, decode=decode)
+
+
+def test_nothing_is_sampled_after_a_stop_string():
+    engine, counts = TransformersEngine(tiny_llama(), STOP, decode=decode), []
+    (whole,) = engine.generate([Request(PROMPTS[0], HOT, 1)])
+    stop = decode(whole.token_ids[1:4])[1:-1]  # from within the second token to within the fourth
+    (found,) = engine.generate([Request(PROMPTS[0], replace(HOT, stop=(stop,)), 1)], counts.append)
+    assert len(whole.token_ids) > 4 == len(found.token_ids) == sum(counts) and found.stop_reason is StopReason.STOP
+    assert (found.token_ids, found.logprobs) == (whole.token_ids[:4], whole.logprobs[:4])
+    (other,) = engine.generate([Request(PROMPTS[0], replace(HOT, stop=("never",)), 1)])
+    assert other == whole
+
+
+def test_given_tokens_are_scored_while_others_are_sampled():
+    model = tiny_llama()
+    engine, asked = TransformersEngine(model, STOP), Request(PROMPTS[2], Sampling(6), 1)
+    (alone,) = engine.generate([asked])
+    with engine.open() as decoding:
+        decoding.add(0, asked)
+        done = decoding.step()
+        decoding.add(1, Request((*PROMPTS[0], 8, 4), Sampling(1), scored_from=3))
+        decoding.add(2, Request((*PROMPTS[0], 8, 5), Sampling(1), scored_from=3))
+        decoding.cancel(2)
+        while len(done) < 2:
+            done |= decoding.step()
+    assert done[0] == alone and done[1].token_ids == ()
+    own = own_logprobs(model)(Request(PROMPTS[0], Sampling(2)), (8, 4))
+    assert done[1].scored == pytest.approx(own, abs=1e-4)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 128])

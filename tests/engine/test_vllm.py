@@ -25,7 +25,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model
 from posttrain.recipes import rl
 from posttrain.types import Request, Sampling
-from tests.engine.test_transformers import PROMPTS, own_logprobs
+from tests.engine.test_transformers import PROMPTS, decode, own_logprobs
 from tests.tiny import CONTEXT, STOP
 
 pytest.importorskip("vllm")
@@ -97,8 +97,8 @@ def url(folders) -> Iterator[str]:
 def started(request, folders) -> tuple[LanguageModel, Any]:
     model = load_model(folders.get(request.param, folders["tied"]), dtype=torch.float32)
     if request.param == "server":
-        return model, VLLMServer(model, STOP, url=request.getfixturevalue("url"))
-    return model, VLLMEngine(model, STOP, cache_gb=0.05)
+        return model, VLLMServer(model, STOP, url=request.getfixturevalue("url"), decode=decode)
+    return model, VLLMEngine(model, STOP, cache_gb=0.05, decode=decode)
 
 
 def gap(model, engine) -> float:
@@ -114,7 +114,8 @@ def gap(model, engine) -> float:
 
 def test_conforms(started):
     model, engine = started
-    assert check_engine(Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS)) == []
+    """Stop strings and the logprobs of given tokens among the rest."""
+    assert check_engine(Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS, decode=decode)) == []
 
 
 def test_what_is_sampled_next_comes_from_the_weights_as_they_are_now(started):
@@ -153,6 +154,17 @@ def test_requests_join_leave_and_are_cancelled_while_others_are_sampled(started)
         decoding.step()
     assert 24 + 3 + 2 < sum(tokens) < 24 + 3 + 2 + 24
     assert not engine._llm.llm_engine.has_unfinished_requests()  # what is left is cancelled
+
+
+@pytest.mark.parametrize("started", ["tied"], indirect=True)
+def test_nothing_is_sampled_after_a_stop_string(started):
+    _, engine = started
+    counts: list[int] = []
+    (whole,) = engine.generate([Request(PROMPTS[0], Sampling(16), 3)])
+    stop = decode(whole.token_ids[1:4])[1:-1]
+    (found,) = engine.generate([Request(PROMPTS[0], Sampling(16, stop=(stop,)), 3)], counts.append)
+    assert found.token_ids == whole.token_ids[:4] and sum(counts) < 7  # vLLM may be a step ahead
+    assert not engine._llm.llm_engine.has_unfinished_requests()
 
 
 def test_answers_from_other_weights_are_refused(folders, url):

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -17,8 +18,8 @@ from posttrain.engine.transformers import TransformersEngine
 from posttrain.engine.vllm_server import VLLMServer
 from posttrain.engine.weight_channel import received
 from posttrain.errors import EngineError, UserError
-from posttrain.types import Request, Sampling
-from tests.engine.test_transformers import PROMPTS, own_logprobs
+from posttrain.types import Request, Sampling, StopReason
+from tests.engine.test_transformers import PROMPTS, decode, own_logprobs
 from tests.tiny import CONTEXT, STOP, tiny_llama
 
 
@@ -60,14 +61,19 @@ class Played:
         if wait := self.held.get(settings["seed"]):
             assert wait.wait(60)
         words = {name: settings[name] for name in ("temperature", "top_k", "top_p")}
-        request = Request(tuple(body["token_ids"]), Sampling(settings["max_tokens"], **words), settings["seed"])
+        ids = tuple(body["token_ids"])
+        request = Request(ids, Sampling(settings["max_tokens"], **words), settings["seed"])
+        places = None
         with self.lock:
             (said,) = self.engine.generate([request])
+            if settings["prompt_logprobs"] and len(ids) > 1:
+                (own,) = self.engine.generate([replace(request, scored_from=1)])
+                places = [None, *({str(t): {"logprob": v}} for t, v in zip(ids[1:], own.scored, strict=True))]
             self.under_way -= 1
         content = [{"logprob": logprob} for logprob in said.logprobs]
         versions = [{"version": self.version}]
         choice = {"token_ids": said.token_ids, "logprobs": {"content": content}, "weight_versions": versions}
-        return {"choices": [choice]}
+        return {"choices": [choice], "prompt_logprobs": places}
 
 
 @pytest.fixture
@@ -113,7 +119,23 @@ def made(played):
 
 def test_it_keeps_to_the_kit(made):
     model = tiny_llama()
-    assert check_engine(Subject(made(model), own_logprobs(model), STOP, CONTEXT, PROMPTS)) == []
+    engine = made(model, decode=decode)
+    assert check_engine(Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS, decode=decode)) == []
+
+
+def test_requests_with_a_stop_string_are_sampled_in_slices(played, made, monkeypatch):
+    """A server of tokens alone knows no stop strings; what comes after one is sampled to the end of its slice."""
+    monkeypatch.setattr(vllm_server, "SLICE", 3)
+    engine = made(tiny_llama(seed=7), decode=decode)
+    (whole,) = engine.generate([Request(PROMPTS[0], Sampling(12, temperature=3.0, stop=("never",)), 0)])
+    assert played.asked[0] == 0 and len(set(played.asked)) == len(played.asked) == 4 and len(whole.token_ids) == 12
+    played.asked.clear()
+    stop = decode(whole.token_ids[2:5])[1:-1]
+    (found,) = engine.generate([Request(PROMPTS[0], Sampling(12, temperature=3.0, stop=(stop,)), 0)])
+    assert (found.token_ids, found.logprobs) == (whole.token_ids[:5], whole.logprobs[:5]) and len(played.asked) == 2
+    assert (found.stop_reason, whole.stop_reason) == (StopReason.STOP, StopReason.LENGTH)
+    (full,) = engine.generate([Request((7,) * (CONTEXT - 4), Sampling(12, temperature=3.0, stop=("never",)), 0)])
+    assert len(full.token_ids) == 4 and full.stop_reason is StopReason.CONTEXT
 
 
 def test_weights_are_sent_when_they_have_changed_and_only_then(made, played):

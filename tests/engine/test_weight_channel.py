@@ -1,12 +1,11 @@
 import socket
 import threading
-import time
 
 import pytest
 import torch
 
 from posttrain.engine import weight_channel
-from posttrain.engine.weight_channel import Arriving, ChannelError, offered, received
+from posttrain.engine.weight_channel import ChannelError, offered, received
 from posttrain.errors import EngineError
 
 WEIGHTS = {
@@ -96,74 +95,6 @@ def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
         with offered(breaks, "127.0.0.1") as (port, key):
             with pytest.raises(weight_channel.ChannelError, match="did not arrive whole"):
                 list(received("127.0.0.1", port, key))
-
-
-def test_weights_are_passed_on_while_they_arrive(monkeypatch):
-    monkeypatch.setattr(weight_channel, "ALIVE_S", 1000.0)  # whoever waits is woken
-    arriving, first = Arriving(), threading.Event()
-    found = []
-
-    def receive(port, key):
-        for name, weight in received("127.0.0.1", port, key):
-            found.append((name, weight))
-            first.set()
-
-    with offered(arriving, "127.0.0.1") as (port, key):
-        reader = threading.Thread(target=receive, args=(port, key))
-        reader.start()
-        with arriving.adding() as add:
-            for number, (name, weight) in enumerate(WEIGHTS.items()):
-                add(name, weight)
-                if not number:
-                    assert first.wait(30), "nothing is passed on before all is here"
-                    assert len(found) == 1
-        reader.join(30)
-    assert [name for name, _ in found] == list(WEIGHTS)
-    assert all(torch.equal(weight, WEIGHTS[name]) for name, weight in found)
-    assert [named[0] for named in arriving()] == list(WEIGHTS)  # whoever comes late gets all of them
-
-
-@pytest.mark.parametrize("ended", ["by an error", "by others"])
-def test_nobody_takes_for_whole_what_has_not_arrived_whole(ended):
-    arriving = Arriving()
-    answers = []
-
-    def receive():
-        try:
-            for name, _ in received("127.0.0.1", port, key):
-                answers.append(name)
-        except ChannelError as error:
-            answers.append(error)
-
-    with pytest.raises(EngineError, match="could not be sent"):  # noqa: SIM117
-        with offered(arriving, "127.0.0.1") as (port, key):
-            reader = threading.Thread(target=receive)
-            reader.start()
-            if ended == "by an error":
-                with pytest.raises(OSError, match="the sender is gone"), arriving.adding() as add:
-                    add("a", torch.ones(3))
-                    raise OSError("the sender is gone")
-            else:
-                arriving.end()
-            reader.join(30)
-    assert [str(answer) for answer in answers[:-1]] == ["a"] * (ended == "by an error")
-    assert isinstance(answers[-1], ChannelError) and "did not arrive whole" in str(answers[-1])
-
-
-def test_whoever_passes_on_says_that_it_waits(monkeypatch):
-    """The next one has less patience than the weights take to come."""
-    monkeypatch.setattr(weight_channel, "ALIVE_S", 0.05)
-    arriving = Arriving()
-    found = []
-    with offered(arriving, "127.0.0.1") as (port, key):
-        reader = threading.Thread(target=lambda: found.extend(received("127.0.0.1", port, key, patience=1.5)))
-        reader.start()
-        with arriving.adding() as add:
-            for _ in range(2):
-                time.sleep(3.0)
-                add("a", torch.ones(3))
-        reader.join(30)
-    assert [name for name, _ in found] == ["a", "a"]
 
 
 def test_a_format_that_cannot_be_sent_is_said():

@@ -9,6 +9,7 @@ from posttrain.data.order import seed_for
 from posttrain.engine.engine import BatchEngine
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import Environment, ScoredEnvironment
+from posttrain.episodes.chat_seat import ChatSeat
 from posttrain.episodes.episodes import Lost, play, sample_groups, score
 from posttrain.episodes.policy_seat import PolicySeat
 from posttrain.errors import EpisodeError, RewardError, UserError
@@ -337,6 +338,49 @@ def test_an_outcome_that_is_none_loses_the_episode(outcome, said):
 
     (lost,) = played(Says(), [question()], engine(), max_lost=1.0)
     assert said in str(lost.error)
+
+
+class Asks(Environment):
+    """Stops at a tag, inserts, goes on, and then asks once more."""
+
+    max_turns = 3
+
+    async def play(self, task, seats, seed):
+        seat = seats["policy"]
+        first = await seat.turn(task.prompt, stop=["</q>"])
+        second = await seat.go_on(f"[{len(first.text)}]")
+        third = await seat.turn([Message("user", "Sure?")], temperature=0.9)
+        return Outcome(metrics={"letters": len(first.text + second.text + third.text)})
+
+
+def test_a_message_that_went_on_is_one_message_of_the_episode():
+    said = iter(["<q>a</q>zzz", " done", "yes"])
+    (found,) = played(Asks(), [question()], engine(lambda request: (*letters(next(said)), STOP)), Sampling(20))
+    whole, sure = Message("assistant", "<q>a</q>[8] done"), Message("assistant", "yes")
+    assert found.episode.messages == (*question().prompt, whole, Message("user", "Sure?"), sure)
+    assert found.episode.transcript == (("policy", whole), ("policy", sure)) and found.episode.completion == "yes"
+    assert found.episode.turn_texts() == ("<q>a</q>", " done", "yes")
+    assert found.episode.outcome.metrics == {"letters": 16}
+    assert [turn.temperature for turn in trajectory(found).turns] == [0, 0, 0.9]
+    prompt = len(trajectory(found).turns[0].context_ids)
+    assert found.episode.completion_ids == trajectory(found).token_ids[prompt:]
+
+
+def test_another_player_cannot_go_on_in_a_message():
+    with pytest.raises(UserError, match="ChatSeat cannot go on in a message; give this seat to the policy"):
+        asyncio.run(ChatSeat(Echo(), SAMPLING, 0).go_on("x"))
+
+
+class Echo:
+    async def chat(self, messages, *, sampling, tools=(), seed=0):
+        return Reply(Message("assistant", f"{sampling.stop}"), StopReason.STOP, Usage(1, 1))
+
+
+def test_another_player_is_told_where_to_stop():
+    async def ask(**own):
+        return (await ChatSeat(Echo(), SAMPLING, 0).turn([Message("user", "a")], **own)).text
+
+    assert asyncio.run(ask(stop=["."])) == "('.',)" and asyncio.run(ask()) == "()"
 
 
 def test_a_notebook_can_play_too():

@@ -83,6 +83,14 @@ def test_a_reply_that_was_cut_off_says_so_and_may_be_empty():
     assert (first.finish_reason, first.message.content) == ("length", "") and len(seat.told) == 2
 
 
+def test_stop_strings_of_a_request_are_the_seats():
+    for stop in (".", ["x", "."]):
+        reply = asyncio.run(
+            openai_client(ScriptedSeat(["2. Or 3"])).chat.completions.create(model="any", messages=ASK, stop=stop)
+        )
+        assert reply.choices[0].message.content == "2."
+
+
 OTHER = [{"role": "user", "content": "Who are you?"}]
 
 
@@ -93,6 +101,7 @@ OTHER = [{"role": "user", "content": "Who are you?"}]
         (ASK, {}, "must repeat what the seat was told and said"),
         ([*ASK, {"role": "assistant", "content": "3"}, *OTHER], {}, "must repeat what the seat was told and said"),
         ([*ASK, {"role": "assistant", "content": "2"}], {}, "must repeat what the seat was told and said"),
+        ([*ASK, {"role": "assistant", "content": "2"}, {"role": "assistant", "content": "+"}], {}, "cannot go on in a"),
         ([*ASK, {"role": "assistant", "content": "2"}, *OTHER], {"n": 2}, "one choice at a time"),
         ([*ASK, {"role": "assistant", "content": "2"}, *OTHER], {"stream": True}, "no stream"),
         ([*ASK, {"role": "assistant", "content": "2"}, {"role": "user", "content": 3}], {}, "message 4 content"),

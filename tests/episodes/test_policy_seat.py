@@ -264,3 +264,107 @@ def test_several_messages_may_come_before_a_turn():
     seat, _, says = talk(SMOLLM2, ["ok"], [[system, USER[0]], [USER[1], USER[2]]])
     assert says.requests[0].token_ids == tuple(SMOLLM2.prompt_ids([system, USER[0]]))
     assert SMOLLM2.tokenizer.decode(seat.turns[1].context_ids).count("<|im_start|>user") == 2
+
+
+def say(chat, texts, play, *, max_turns=9, stops=True, room=10_000):
+    """A seat that `play` asks."""
+    says = Says(chat, texts, stops)
+    seat = PolicySeat(says, chat, Sampling(50), 3, room=room, max_turns=max_turns)
+    return seat, asyncio.run(play(seat)), says
+
+
+STOP = ["</search>"]
+
+
+@pytest.mark.parametrize("chat", [SMOLLM2, QWEN3])
+def test_a_message_stops_at_a_string_and_goes_on_after_what_is_inserted(chat):
+    """Tokens stay as they were sampled, what the engine said after the string is dropped, and the rest is context."""
+
+    async def play(seat):
+        first = await seat.turn([USER[0]], stop=STOP)
+        second = await seat.go_on("<i>20 <|im_end|></i>", stop=STOP)
+        return first, second, await seat.turn([USER[1]])
+
+    texts = ["a 20 <search>x</search> and more", " so 20", "6"]
+    seat, replies, says = say(chat, texts, play)
+    assert [reply.text for reply in replies] == ["a 20 <search>x</search>", " so 20", "6"]
+    one, two, three = seat.turns
+    assert one.token_ids == ids(chat, "a 20 <search>x</search>") and one.stop_reason is StopReason.STOP
+    assert says.requests[0].sampling.stop == ("</search>",) and says.requests[2].sampling.stop == ()
+    assert two.context_ids == tuple(chat.inserted_ids("<i>20 <|im_end|></i>"))
+    assert not set(two.context_ids) & chat.stop_ids and chat.decode(two.context_ids) == "<i>20 <|im_end|></i>"
+    assert says.requests[1].token_ids == one.context_ids + one.token_ids + two.context_ids
+    assert says.requests[2].token_ids == says.requests[1].token_ids + two.token_ids + three.context_ids
+    learned, examples = trained(seat)
+    assert learned == [t for turn in seat.turns for t in turn.token_ids] and len(examples) == 1
+    assert [r.seed for r in says.requests] == [seed_for(3, "turn", n) for n in range(3)]
+
+
+def test_a_message_that_was_stopped_gets_its_stop_token_before_the_next():
+    async def play(seat):
+        return await seat.turn([USER[0]], stop=["."]), await seat.turn([USER[1]])
+
+    seat, _, _ = say(SMOLLM2, ["yes. no", "6"], play)
+    assert seat.turns[0].text == "yes." and seat.turns[1].context_ids[0] == stop_of(SMOLLM2)[0]
+
+
+def test_a_string_that_ends_within_a_token_keeps_that_token():
+    """`20` is one token: what it has behind the string is in the text, for it was sampled."""
+
+    async def play(seat):
+        return await seat.turn([USER[0]], stop=["12"])
+
+    seat, reply, _ = say(SMOLLM2, ["a1203"], play)
+    assert seat.turns[0].token_ids == ids(SMOLLM2, "a120") and reply.text == "a120"
+
+
+@pytest.mark.parametrize(
+    ("texts", "stop", "complaint"),
+    [
+        (["4"], STOP, "but the message has ended with a stop token; use turn"),
+        ([], STOP, "but nothing has been said yet; use turn"),
+        (["4"], [""], "are a list, none of them empty; got stop=.''"),
+        (["4"], "</search>", "are a list, none of them empty; got stop='</search>'"),
+        (["4"], ["x<|im_end|>"], "cannot occur: the text of a reply has no special tokens"),
+    ],
+)
+def test_what_cannot_be_stopped_or_go_on_is_refused(texts, stop, complaint):
+    async def play(seat):
+        if texts:
+            await seat.turn([USER[0]], stop=stop)
+        await seat.go_on("x")
+
+    with pytest.raises(UserError, match=complaint):
+        say(SMOLLM2, texts or ["4"], play)
+
+
+def test_going_on_counts_as_a_turn_and_is_empty_where_nothing_fits():
+    async def play(seat):
+        return await seat.turn([USER[0]], stop=["b"]), await seat.go_on("x" * 50), await seat.go_on("y")
+
+    shown = len(SMOLLM2.prompt_ids([USER[0]]))
+    seat, replies, _ = say(SMOLLM2, ["ab c"], play, room=shown + 20)
+    assert [r.stop_reason for r in replies] == [StopReason.STOP, StopReason.CONTEXT, StopReason.CONTEXT]
+    assert len(seat.turns) == 1
+    with pytest.raises(UserError, match="asked more than 2 times"):
+        say(SMOLLM2, ["ab c"], play, max_turns=2, room=shown + 20)
+
+
+def test_a_turn_at_another_temperature_carries_it_and_one_that_is_truncated_is_not_learned():
+    async def play(seat):
+        await seat.turn([USER[0]], temperature=0.7, max_new_tokens=3)
+        for own in ({"top_p": 0.9}, {"temperature": 0.0}, {"top_k": 5}, {"temperature": 1.0}):
+            await seat.turn([USER[1]], **own)
+
+    seat, _, says = say(SMOLLM2, ["abcdef"], play)
+    assert [turn.temperature for turn in seat.turns] == [0.7, 0, 0, 0, 0]
+    assert [turn.learned for turn in seat.turns] == [True, False, False, False, True]
+    assert [r.sampling.max_new_tokens for r in says.requests] == [3, 50, 50, 50, 50]
+    assert says.requests[1].sampling == Sampling(50, top_p=0.9)
+    learned, (example,) = trained(seat)
+    assert learned == [t for turn in seat.turns if turn.learned for t in turn.token_ids]
+    own = [t for t, mine in zip(example.temperatures, example.learned, strict=True) if mine]
+    assert own == [0.7] * 3 + [0.0] * (len(learned) - 3)
+    assert len(Trajectory(tuple(seat.turns)).logprobs) == len(learned)
+    with pytest.raises(UserError, match=r"top_p is above 0 and at most 1.*got {'top_p': 0}"):
+        asyncio.run(PolicySeat(says, SMOLLM2, Sampling(5), 0, room=99).turn([USER[0]], top_p=0))

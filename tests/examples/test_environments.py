@@ -15,7 +15,7 @@ from posttrain.types import Message, ToolCall
 from tests.data.families import of_family
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("guess_number.py:GuessNumber", "calculator.py:Calculator", "nim.py:Nim")
+NAMES = ("guess_number.py:GuessNumber", "calculator.py:Calculator", "nim.py:Nim", "search.py:Search")
 
 
 def environment(name, arguments=""):
@@ -104,3 +104,25 @@ def test_who_takes_the_last_stick_wins_and_who_breaks_the_rules_loses(first, sec
     assert outcome.rewards == rewards and outcome.metrics["broken"] == broken
     if len(seats["first"].told) > 1:
         assert seats["first"].told[1][0].content.startswith("I take ")
+
+
+def test_search_goes_on_after_what_it_found():
+    def task(one):
+        return one.tasks("heldout", 0)[0]
+
+    answer, name = task(environment("search.py:Search")).answer, task(environment("search.py:Search")).id
+    said = [f"I look. <search>Where does {name} live?</search> ...", f"So. <answer> {answer.upper()}\n</answer> or"]
+    outcome, seats = played("search.py:Search", [said], task)
+    assert outcome.solved and outcome.rewards == {"policy": 1.0} and outcome.metrics == {"searches": 1}
+    (inserted,) = seats["policy"].told[1]
+    lines = inserted.content.strip().splitlines()
+    assert lines[0] == "<information>" and lines[1] == f"{name} lives in {answer}." and len(lines) == 5
+    assert [message.content for message in seats["policy"].said] == [said[0][:-4], said[1][:-3]]
+    often, _ = played("search.py:Search", [["<search>zzz</search>"]], task)
+    assert not often.solved and often.metrics == {"searches": 2}
+
+
+def test_search_reads_documents_of_a_file(tmp_path):
+    (tmp_path / "found.txt").write_text("Moss is green.\nRust is red.\nMoss grows on stones.\n")
+    one = environment("search.py:Search", f"documents={tmp_path / 'found.txt'} top=1")
+    assert one.find("what colour is rust") == ["Rust is red."] and one.find("zzz") == []

@@ -16,7 +16,8 @@ TITLE, CODE = re.compile(r"^## (.*)$", re.MULTILINE), re.compile(r"```python\n(.
 def sections():
     """The code of each section that has some, by its title."""
     parts = TITLE.split(PAGE.read_text())
-    return {title: code[1] for title, text in zip(parts[1::2], parts[2::2], strict=True) if (code := CODE.search(text))}
+    found = {title: "\n".join(CODE.findall(text)) for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {title: code for title, code in found.items() if code}
 
 
 def test_the_page_runs(tmp_path_factory, monkeypatch):
@@ -34,8 +35,9 @@ def test_the_page_runs(tmp_path_factory, monkeypatch):
         except Exception as error:
             error.add_note(name)
             raise
-    assert names["stopped"].steps == 1 and names["stopped"].finished
+    assert names["stopped"].steps == 1 and names["stopped"].stopped_early
     assert names["longer"].steps == 2 == len(names["frame"])
+    assert sum(names["yes"]) < 0 > sum(names["no"])
     assert names["found"].gain.n == len(names["heldout"])
     assert list(names["run"].metrics.steps("reward/mean")) == [1, 2]
     assert re.search(

@@ -74,11 +74,11 @@ def page() -> str:
         "With their hyperparameters; [docs/algorithms.md](algorithms.md) has their equations.",
         "",
     ]
-    lines += ["| | hyperparameters |", "|---|---|"]
     for name, kind in others:
         if said := algorithms.get(kind):
-            knobs = signature(kind).removesuffix(" -> None").strip("()").replace("|", "\\|")
-            lines.append(f"| [{name}](algorithms.md#{anchor(said)}) | `{knobs}` |")
+            inherited = [f"[{base.__name__}](#{base.__name__.lower()})" for base in kind.__bases__ if own_options(base)]
+            beside = f", and those of {', '.join(inherited)}" if inherited else ""
+            lines += ["", f"### {name}", "", f"[{said}](algorithms.md#{anchor(said)}){beside}.", "", *table(kind)]
     lines += ["", "## Conformance kits: `pt.testing`"]
     for name in posttrain.testing.__all__:
         value = getattr(posttrain.testing, name)

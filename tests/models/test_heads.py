@@ -12,8 +12,10 @@ from posttrain.errors import ModelError
 from posttrain.models.heads import (
     Calibration,
     RewardModel,
+    StepModel,
     complete,
     load_reward_model,
+    load_step_model,
     members_of,
     with_length_head,
 )
@@ -277,3 +279,41 @@ def test_a_classifier_with_several_scores_and_a_broken_adapter_are_refused(tmp_p
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ModelError, match="cannot load a language model"):
         load_reward_model(str(tmp_path / "nothing"), dtype=torch.float32)
+
+
+def steps_of(*ids: int, ends: tuple[int, ...] = ()) -> Example:
+    """A sequence whose steps end behind these numbers of tokens."""
+    return Example((5, 9), ids, tuple(place in ends for place in range(len(ids))))
+
+
+def test_the_logit_of_a_step_is_what_the_classifier_says_of_the_tokens_up_to_its_end():
+    model = tiny_reward_model()
+    stepwise = StepModel(model.body, (0.25,))
+    examples = [steps_of(4, 8, 3, 7, 1, ends=(2, 4)), steps_of(6, 1, ends=(1,)), steps_of(11, 12, 1, ends=(0, 1, 2))]
+    for most in (12, 40):
+        found: dict[int, list[float]] = {}
+        for row in pack(examples, most):
+            scores = stepwise.scores(row).tolist()
+            found |= dict(zip(row.examples, scores, strict=True))
+        for number, example in enumerate(examples):
+            ends = [place for place, learned in enumerate(example.learned) if learned]
+            said = [[*example.prefix, *example.continuation[:end]] for end in ends]
+            expected = [plain_scores(model, ids)[0] - 0.25 for ids in said]
+            own = [score for score in found[number] if not math.isnan(score)]
+            assert own == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_process_reward_model_is_read_again_and_by_transformers(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    made = load_step_model(str(folder), dtype=torch.float32)
+    assert not made.head.any()  # each step is right with odds of 1
+    made.head.data.normal_()
+    made.save(tmp_path / "steps", padding=0, calibration=Calibration((0.0,), 2.0))
+    again = load_step_model(str(tmp_path / "steps"), dtype=torch.float32)
+    (row,) = pack([steps_of(4, 8, 3, ends=(2,))], 12)
+    assert again.scores(row).item() == pytest.approx(made.scores(row).item() / 2, abs=1e-5)
+    network = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "steps"))
+    assert network.config.id2label == {0: "step_right"}
+    with torch.no_grad():
+        told = network(torch.tensor([[5, 9, 4, 8]])).logits.item()
+    assert told == pytest.approx(again.scores(row).item(), abs=1e-4)

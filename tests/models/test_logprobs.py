@@ -231,8 +231,11 @@ def logits_of(products, readout):
     return scaled if readout.cap is None else readout.cap * (scaled / readout.cap).tanh()
 
 
-@pytest.mark.parametrize("readout", READOUTS, ids=str)
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+OF_EACH = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)  # a temperature for each token
+
+
+@pytest.mark.parametrize("readout", [*READOUTS, Readout()], ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.7, OF_EACH], ids=["1", "0.7", "of each"])
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 @pytest.mark.parametrize("path", ["lean head", "no lean head"])
 def test_a_head_that_caps_or_scales_its_logits(chunk_rows, readout, temperature, entropy_gradient, path):
@@ -246,7 +249,8 @@ def test_a_head_that_caps_or_scales_its_logits(chunk_rows, readout, temperature,
             with fast_paths.without(*(["lean head"] if path == "no lean head" else [])):
                 logprobs, entropy = token_logprobs(hidden, weight, targets, temperature, **options)
         else:
-            spread = (logits_of(hidden @ weight.T, readout) / temperature).log_softmax(-1)
+            heat = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
+            spread = (logits_of(hidden @ weight.T, readout) / heat).log_softmax(-1)
             logprobs, entropy = spread.gather(1, targets[:, None])[:, 0], -(spread.exp() * spread).sum(1)
         loss = (logprobs * by).sum() + ((entropy * of).sum() if entropy_gradient else 0.0)
         found.append((logprobs.detach(), entropy.detach(), *torch.autograd.grad(loss, learned)))

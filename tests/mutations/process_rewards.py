@@ -12,6 +12,8 @@ _FAULTS = {
         ("rewards_R.where(paid_R == 0,", "rewards_R.where(paid_R == 9,"),
         ("return returns(normalised_N, row_N)", "return returns(normalised_N, 0 * row_N)"),
         ("return returns(normalised_N, row_N)", "return normalised_N"),
+        ("where(right_S, -logits_S, logits_S)", "where(right_S, logits_S, -logits_S)"),
+        ('    require_one_shape("step_correctness"', '    dict(name="step_correctness"'),
     ],
     ("algorithms/rollout.py", PROCESS): [
         (
@@ -43,6 +45,11 @@ _FAULTS = {
             "rollout.at_end(rollout.rewards_R)",
         ),
         ("(StepRewards(),) if self.process_rewards else ()", "()"),
+    ],
+    ("training/reward.py", "training/test_reward.py"): [
+        ("cost_S.sum() / batch.counts.tokens", "cost_S.mean()"),
+        ("sum(len(unit.right) for unit in units)", "len(units)"),
+        ("(logits_S > 0) == right_S", "(logits_S < 0) == right_S"),
     ],
     ("training/inputs.py", INPUTS): [
         ("[token in paid for", "[bool(paid.get(token)) for"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.objectives import steps
-from posttrain.objectives.steps import outcome_rewards, process_advantages
+from posttrain.objectives.steps import outcome_rewards, process_advantages, step_correctness
 from tests.references import process as reference
 
 
@@ -56,3 +56,18 @@ def test_a_token_has_the_steps_that_end_at_it_or_later(normalised):
 
 def test_docstring_examples_run():
     assert doctest.testmod(steps).failed == 0
+
+
+@given(st.lists(st.tuples(st.floats(-20, 20), st.booleans()), min_size=1))
+def test_the_loss_of_a_step_is_that_of_its_probability(steps_):
+    logits, right = zip(*steps_, strict=True)
+    found = step_correctness(tensor(logits), torch.tensor(right))
+    assert found.tolist() == pytest.approx([reference.correctness(*one) for one in steps_], rel=1e-6, abs=1e-8)
+
+
+def test_a_wrong_step_pulls_its_logit_down_and_shapes_must_agree():
+    logits = torch.tensor([0.0, 0.0], requires_grad=True)
+    step_correctness(logits, torch.tensor([True, False])).sum().backward()
+    assert logits.grad is not None and logits.grad.tolist() == [-0.5, 0.5]
+    with pytest.raises(ValueError, match="right_S"):
+        step_correctness(torch.zeros(2), torch.tensor([True]))

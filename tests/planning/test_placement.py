@@ -228,7 +228,7 @@ def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     note = placed(models, AsyncOptions(trainers=1, scorers=2, scorer_cpus=0.5)).notes[-1]
     assert f"2 scorers of {size / 1e9:.1f} GB and 0.5 CPUs each" in note
     assert "scorer" not in placed(models, AsyncOptions(trainers=1)).notes[-1]
-    with pytest.raises(UserError, match="--scorers has nothing to do"):
+    with pytest.raises(UserError, match="`scorers` has nothing to do"):
         placed(plan, AsyncOptions(trainers=1, scorers=2))
 
 

@@ -92,7 +92,7 @@ def test_the_batch_of_rl(folder):
     assert found["tokens_per_step"] == 4 * (AROUND + 20 + 8 * 30)
     assert found["microbatches"] == 1 and found["epochs"] == 20
     assert found["fits"] and found["warnings"] == [] and found["seconds"] is None
-    assert found["notes"] == ["--prompts-per-step 4 of 1 tasks: some are in a step twice"]
+    assert found["notes"] == ["`prompts_per_step=4` of 1 tasks: some are in a step twice"]
 
 
 def test_prompts_are_measured_and_passes_counted(folder):
@@ -396,7 +396,7 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"algorithm": "grop"}, "did you mean 'grpo'"),
         (rl, {"precision": "float8"}, "unknown precision"),
         (rl, {"critic": "onw"}, "did you mean 'own'"),
-        (rl, {"critic": "own"}, "grpo has no critic; leave out --critic"),
+        (rl, {"critic": "own"}, "grpo has no critic; leave out `critic`"),
         (rl, {"pretraining_dataset": "x"}, "grpo has no pretraining loss"),
         (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "`pretraining_per_step` must be 1 or more; got 0"),
         (rl, {"max_new_tokens": 0}, "`max_new_tokens` must be 1 or more"),
@@ -406,8 +406,8 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"reward": "exct"}, "did you mean 'exact'"),
         (rl, {"reward_model": "./nowhere"}, "no model './nowhere'"),
         (rl, {"lr": -1.0}, "`lr` must be 0 or more"),
-        (rl, {"microbatch_tokens": 100}, "type --microbatch-tokens 181 or more"),
-        (fine_tuning, {"examples_per_step": 3}, "type --examples-per-step 2 or less"),
+        (rl, {"microbatch_tokens": 100}, "type `microbatch_tokens=181` or more"),
+        (fine_tuning, {"examples_per_step": 3}, "type `examples_per_step=2` or less"),
         (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
         (rl, {"dataset": "gym:chain_sum", "limit": 3, "max_prompt_tokens": 2}, "all 3 prompts are longer"),
     ],

@@ -170,7 +170,7 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
         ({"at_least": math.nan}, "`at_least` must be a finite number"),
         ({"temperature": 0.0}, "`temperature` must be above 0"),
         ({"dataset": ""}, "`dataset` is required"),
-        ({"reward": ""}, "a reward is required"),
+        ({"reward": ""}, "`reward` is required"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, message, tmp_path):

@@ -96,7 +96,7 @@ def test_sampled_accuracy_by_hand(folder, tasks, engines, tmp_path):
 @pytest.mark.parametrize(
     "asked, said",
     [
-        ({}, "a greedy answer (leave out --greedy, and type --samples 8) gives 1"),
+        ({}, "a greedy answer (leave out `greedy`, and type `samples=8`) gives 1"),
         ({"greedy": True}, "a greedy answer"),
         ({"samples": 1}, "`samples` gives 1"),
     ],
@@ -240,7 +240,7 @@ def test_what_a_run_was_trained_with_is_noted(folder, tasks, engines, tmp_path):
     assert found.notes == (f"{trained} (step-000003) was trained with `system` 'Think.', not with None",)
     (typed,) = found.summary()["notes"]
     assert typed == as_typed(found.notes[0]) and f"note: {typed}" in found.lines()
-    assert escape(typed) in found._repr_html_()
+    assert escape(found.notes[0]) in found._repr_html_()
     page = replace(found, notes=("<i>",), config=replace(found.config, dataset="<data>"))._repr_html_()
     assert "&lt;i&gt;" in page and "&lt;data&gt;" in page and "<i>" not in page
     assert "was trained with --system &#x27;Think.&#x27;, not with None" in found.report.read_text()
@@ -289,8 +289,8 @@ def test_a_task_that_one_of_two_models_cannot_hold_is_left_out_for_both(folder, 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dataset": ""}, "--dataset"),
-        ({"reward": ""}, "--reward"),
+        ({"dataset": ""}, "`dataset`"),
+        ({"reward": ""}, "`reward`"),
         ({"samples": 0}, "1 or more"),
         ({"temperature": 0.0}, "`greedy`"),
         ({"max_new_tokens": 0}, "1 or more"),
@@ -314,7 +314,7 @@ def test_a_folder_is_read_by_its_test_split(folder, tmp_path):
     tasks, _ = recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment.of("tags"))
     assert [task.prompt[0].content for task in tasks] == ["test"]
     (data / "test.jsonl").unlink()
-    with pytest.raises(DataError, match="--split"):
+    with pytest.raises(DataError, match="`split`"):
         recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment.of("tags"))
 
 

@@ -203,7 +203,7 @@ def test_a_changed_prompt_is_noticed_and_the_runs_own_copy_is_found(posttrain, r
     assert posttrain(*rl, "--judge-prompt", "p.txt", "--output", "run")[0] == 0
     Path("p.txt").write_text("{answer}? {scale 0 to 10}")
     code, _, err = posttrain("rl", "--resume", "run", "--steps", "3", "--quiet")
-    assert code == 2 and "what --judge-prompt reads changed" in err and "--accept-changes judge-prompt" in err
+    assert code == 2 and "what --judge-prompt reads changed" in err and "--accept-changes judge_prompt" in err
     Path("p.txt").unlink()
     assert posttrain("rl", "--resume", "run", "--steps", "3", "--quiet")[0] == 0
     assert all(question.endswith(" 0 to 10") and not question.endswith("? 0 to 10") for question in questions(server))

@@ -153,10 +153,10 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(kind, dataset, model, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": ""}, "--dataset is required"),
-        ({"max_tokens": 5}, r"all \d+ pairs are longer than 5 tokens, the smaller of --max-tokens 5"),
-        ({"microbatch_tokens": 10}, r"type --microbatch-tokens \d+ or more"),
-        ({"pairs_per_step": 13}, "type --pairs-per-step 12 or less"),
+        ({"dataset": ""}, "`dataset` is required"),
+        ({"max_tokens": 5}, r"all \d+ pairs are longer than 5 tokens, the smaller of `max_tokens=5`"),
+        ({"microbatch_tokens": 10}, r"type `microbatch_tokens=\d+` or more"),
+        ({"pairs_per_step": 13}, "type `pairs_per_step=12` or less"),
         ({"pairs_per_step": 0}, "`pairs_per_step` must be 1 or more"),
         ({"epochs": 0.0, "steps": 0}, "`epochs` must be above 0"),
         ({"steps": -1}, "`steps` must be 0 or more"),
@@ -219,10 +219,10 @@ def test_single_responses_are_learned_from(model, tmp_path):
 
 def test_of_judged_responses_one_alone_must_fit_a_micro_batch(dataset, model, tmp_path):
     config = options(Preferences, dataset, model, steps=1, max_tokens=200)
-    with pytest.raises(UserError, match=r"--microbatch-tokens (\d+)") as refused:
+    with pytest.raises(UserError, match=r"`microbatch_tokens=(\d+)`") as refused:
         train(replace(config, microbatch_tokens=10), output=tmp_path / "a")
-    needed = int(str(refused.value).split("--microbatch-tokens ")[2].split()[0])
-    with pytest.raises(UserError, match="type --microbatch-tokens"):
+    needed = int(str(refused.value).split("`microbatch_tokens=")[1].split("`")[0])
+    with pytest.raises(UserError, match="type `microbatch_tokens="):
         train(replace(config, microbatch_tokens=needed - 1), output=tmp_path / "b")
     alone = replace(config, algorithm="kto", microbatch_tokens=needed - 1)  # the two of a pair need not be together
     assert train(alone, output=tmp_path / "c").steps == 1

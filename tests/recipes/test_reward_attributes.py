@@ -303,9 +303,9 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"weights": "kind=much"}, "cannot read the weight 'kind=much'"),
         ({"weights": "kind=0 clear=0"}, "all attribute weights are 0"),
         ({"weights": "kind=0", "decorrelate": "clear"}, "all attribute weights are 0"),
-        ({"weights": "kind=1 kind=2"}, "'kind' has two --weights"),
-        ({"weights": "kind=2", "decorrelate": "kind"}, "has weight 0; leave it out of --weights"),
-        ({"ratings": ""}, "--ratings is required"),
+        ({"weights": "kind=1 kind=2"}, "'kind' has two `weights`"),
+        ({"weights": "kind=2", "decorrelate": "kind"}, "has weight 0; leave it out of `weights`"),
+        ({"ratings": ""}, "`ratings` is required"),
         ({"weights": "kind=inf"}, "cannot read the weight 'kind=inf'"),
         ({"decorrelate": "clea"}, "did you mean 'clear'"),
         ({"gate_width": -1}, "`gate_width` must be 0 or more"),
@@ -322,7 +322,7 @@ def test_wrong_options_are_refused(changes, message, config, tmp_path):
 
 def test_an_attribute_of_which_nothing_can_be_learned_is_refused(config, tmp_path):
     rows = [row | {"ratings": row["ratings"] | {"same": 0.1}} for row in RATED]
-    with pytest.raises(UserError, match=r"all ratings of 'same' are equal.*--weights same=0"):
+    with pytest.raises(UserError, match=r"all ratings of 'same' are equal.*`weights` same=0"):
         run(replace(config, ratings=write(tmp_path / "same.jsonl", rows)), output=tmp_path / "run", quiet=True)
 
 

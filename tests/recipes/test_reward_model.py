@@ -258,8 +258,8 @@ def test_pairs_that_were_trained_on_or_are_too_long_are_not_judged(config, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ""}, "--model is required"),
-        ({"dataset": ""}, "--dataset is required"),
+        ({"model": ""}, "`model` is required"),
+        ({"dataset": ""}, "`dataset` is required"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused(changes, message, model, config, tmp_path):

@@ -1,5 +1,6 @@
 """Reinforcement learning with every online algorithm, on a model and a task that take no time."""
 
+import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,19 @@ def test_the_pace_of_sampling_counts_what_is_not_learned_from(name, least, most,
     assert least * first["tokens"] <= sampled <= most * first["tokens"]
 
 
+def test_the_likelihood_of_the_reference_is_a_reward_and_groups_that_hardly_vary_are_filtered(folder, tmp_path):
+    tasks = tmp_path / "answers.jsonl"
+    tasks.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": "ab"}) + "\n" for n in range(8)))
+    options = replace(config(folder, reward="rlpr?before=A", steps=1, max_refills=1), dataset=str(tasks))
+    found = rows(train(options, output=tmp_path / "all").run)[0]
+    assert 0 < found["reward/rlpr"] < 1 and found["groups/kept"] == 4 and found["grad_norm"] > 0
+    assert "accuracy" not in found
+    some = rows(train(replace(options, min_reward_std=10.0), output=tmp_path / "none").run)[0]
+    assert (some["groups/kept"], some["groups/thrown_away"], some["grad_norm"]) == (0, 8, 0.0)
+    with pytest.raises(UserError, match="'rlpr' asks the policy, which cannot answer while it samples; use --schedule"):
+        train(replace(options, schedule="pipelined"), output=tmp_path / "refused")
+
+
 def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_path, monkeypatch):
     seen, drawn = [], []
     roll_out = Sampler.roll_out
@@ -279,9 +293,9 @@ def test_a_reference_that_is_renewed_is_the_policy_of_then(lora_rank, folder, tm
 def test_text_is_learned_beside(folder, tmp_path):
     found = rows(train(small(folder, "ppo-ptx", steps=8), KNOBS["ppo-ptx"], output=tmp_path / "run").run)
     assert found[-1]["pretraining_loss"] < found[0]["pretraining_loss"] - 0.1
-    with pytest.raises(UserError, match="ppo-ptx needs a pretraining corpus; pass --pretraining-dataset"):
+    with pytest.raises(UserError, match="ppo-ptx needs a pretraining corpus; pass `pretraining_dataset`"):
         train(config(folder, algorithm="ppo-ptx"), output=tmp_path / "refused")
-    with pytest.raises(UserError, match="grpo has no pretraining loss; leave out --pretraining-dataset"):
+    with pytest.raises(UserError, match="grpo has no pretraining loss; leave out `pretraining_dataset`"):
         train(config(folder, algorithm="grpo", pretraining_dataset="x"), output=tmp_path / "refused")
 
 
@@ -328,13 +342,13 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"length_penalty": float("nan")}, "`length_penalty` must be 0 or more"),
         ({"ref_sync_every": -1}, "`ref_sync_every` must be 0 or more"),
         ({"max_refills": -1}, "`max_refills` must be 0 or more"),
-        ({"critic": "own"}, "grpo has no critic; leave out --critic"),
-        ({"critic_lr": 1e-3}, "grpo has no critic; leave out --critic"),
+        ({"critic": "own"}, "grpo has no critic; leave out `critic`"),
+        ({"critic_lr": 1e-3}, "grpo has no critic; leave out `critic`"),
         ({"algorithm": "dapo", "ref_sync_every": 1}, "dapo has no reference model with these hyperparameters"),
         ({"algorithm": "remax", "length_penalty": 0.1}, "the baseline of remax has no length penalty"),
         ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
-        ({"algorithm": "opd"}, "opd needs a teacher; pass --teacher"),
-        ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out --teacher, or use"),
+        ({"algorithm": "opd"}, "opd needs a teacher; pass `teacher`"),
+        ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out `teacher`, or use"),
         (
             {"algorithm": "vapo", "steps": 50},
             "critic warmup covers all 50 steps, so the policy is never updated; type --steps above 50",

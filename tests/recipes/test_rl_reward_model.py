@@ -187,10 +187,10 @@ def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):
     )
     sinking = replace(config, gold=f"{tmp_path / 'sinking.py'}:gold", steps=12, eval_every=1, stop_after=3)
     found = train(sinking, output=tmp_path / "run", quiet=False)
-    assert (found.steps, found.interrupted, found.finished) == (3, "", True)
+    assert (found.steps, found.interrupted, found.stopped_early) == (3, "", True)
     assert "stopped after step 3: no improvement for 3 evaluations (--stop-after)" in capsys.readouterr().err
     on = train(replace(sinking, stop_after=0, steps=5), resume=found.run)
-    assert (on.steps, on.finished) == (5, False)
+    assert (on.steps, on.stopped_early) == (5, False)
     assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
 
 
@@ -206,7 +206,7 @@ def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path,
     passed = next(step for step, far in enumerate(gone) if step > 1 and far > max(0.01, *gone[:step]))
     budget = (max(gone[:passed]) + gone[passed]) / 2
     found = train(replace(rising, kl_budget=budget), output=tmp_path / "run", quiet=False)
-    assert (found.steps, found.interrupted, found.finished) == (passed, "", True)
+    assert (found.steps, found.interrupted, found.stopped_early) == (passed, "", True)
     said = f"stopped after step {passed}: KL to the initial policy is {gone[passed]:.1f} nats (--kl-budget {budget:g})"
     assert said in capsys.readouterr().err
     assert [row["evaluation/kl"] for row in read_run(found.run).metrics] == pytest.approx(gone[: passed + 1], abs=1e-6)
@@ -219,13 +219,13 @@ def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path,
 def test_a_run_that_no_evaluation_finds_within_its_budget_says_so_and_can_be_gone_on_with(config, tmp_path, capsys):
     small = replace(config, steps=30, eval_every=1, kl_budget=1e-4, lr=3e-2)
     found = train(small, output=tmp_path / "run", quiet=False)
-    assert found.finished and found.steps < 30
+    assert found.stopped_early and found.steps < 30
     assert checkpoint.best(found.run / "checkpoints") is None
     assert checkpoint.latest(found.run / "checkpoints").step == found.steps
     said = capsys.readouterr().err
     assert "no evaluation after a step was within --kl-budget, so there is no best checkpoint" in " ".join(said.split())
     again = train(small, resume=found.run)
-    assert (again.steps, again.finished) == (found.steps, True)
+    assert (again.steps, again.stopped_early) == (found.steps, True)
 
 
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
@@ -291,8 +291,8 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
         ({"ensemble_aggregation": "wurst"}, "did you mean 'worst'"),
         ({"ensemble_aggregation": "uncertain", "uncertainty_penalty": -1.0}, "`uncertainty_penalty` must be 0 or more"),
         ({"uncertainty_penalty": 1.0}, "`uncertainty_penalty` needs `ensemble_aggregation` uncertain"),
-        ({"reward_model": "'a"}, "cannot read --reward-model"),
-        ({"reward_model": "", "reward": ""}, "or with --reward-model"),
+        ({"reward_model": "'a"}, "cannot read `reward_model="),
+        ({"reward_model": "", "reward": ""}, "or `reward_model`"),
     ],
 )
 def test_wrong_options_are_refused(changes, message, config, tmp_path):

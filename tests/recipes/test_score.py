@@ -208,9 +208,9 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"dataset": ""}, "--dataset is required"),
+        ({"dataset": ""}, "`dataset` is required"),
         ({"dataset": "gym:chain_sum"}, "makes tasks without completions"),
-        ({"reward": ""}, "a reward is required: --reward"),
+        ({"reward": ""}, "`reward` is required, such as"),
         ({"reward": "number"}, "did you mean 'numbers'"),
         ({"ensemble_aggregation": "worst"}, "`ensemble_aggregation` needs a `reward_model`"),
         ({"output": "there.jsonl"}, "exists already"),

@@ -189,19 +189,19 @@ def test_prompts_replace_the_tasks_of_the_environment(here):
 def test_tasks_that_are_not_played_are_counted(here):
     (here / "mine.txt").write_text("One?\nTwo?\nThree?\n")
     options = Generate(environment="duel.py:Duel", model="model", prompts="mine.txt", max_new_tokens=4, limit=1)
-    assert generate.run(options, quiet=True).notes == ("2 more tasks were not played; --limit is 1",)
+    assert generate.run(options, quiet=True).notes == ("2 more tasks were not played; `limit` is 1",)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "x"}, "leave out --prompt and --chat"),
-        ({"chat": True}, "leave out --prompt and --chat"),
+        ({"prompt": "x"}, "leave out `prompt` and `chat`"),
+        ({"chat": True}, "leave out `prompt` and `chat`"),
         ({"limit": 0}, "`limit`"),
         ({"seats": "first=human second=human"}, "one person can play"),
         ({"seats": "first=human second=model"}, "the policy must take a trained seat"),
         ({"environment_args": "nope=1"}, "argument of the environment"),
-        ({"system": "Win."}, "--system is for tasks of --prompts; the environment writes the prompts of its own tasks"),
+        ({"system": "Win."}, "`system` is for tasks of `prompts`; the environment writes the prompts of its own tasks"),
     ],
 )
 def test_generate_refuses_what_does_not_fit(here, options, message):

@@ -3,6 +3,7 @@
 A row is {"reward", "steps": {token: what is paid}, "length"}; a group is a list of rows.
 """
 
+from math import exp, log
 from statistics import mean, stdev
 
 
@@ -38,3 +39,9 @@ def gae(row: dict, values: list[float], gamma: float, lam: float) -> list[float]
     ahead = [*values[1:], 0.0]
     deltas = [r + gamma * later - now for r, now, later in zip(paid, values, ahead, strict=True)]
     return [sum((gamma * lam) ** (u - t) * deltas[u] for u in range(t, row["length"])) for t in range(row["length"])]
+
+
+def correctness(logit: float, right: bool) -> float:
+    """Binary cross-entropy of one step, from the probability that it is right."""
+    probability = 1 / (1 + exp(-logit))
+    return -log(probability if right else 1 - probability)

@@ -73,3 +73,15 @@ def test_what_a_judge_raises_names_the_task():
     Weighted(((reward, 1.0),)).give(RewardContext(0, {"kind": Says(lambda asked, seed: "no number")}))
     with pytest.raises(RewardError, match=r"reward 'asks' raised ValueError: .* task 't0'"):
         scores(reward, EPISODES[:1])
+
+
+def test_only_a_model_that_runs_here_gives_logprobs():
+    class Scores(Says):
+        async def logprobs(self, messages, continuations):
+            return [(-0.5, -1.0) for _ in continuations]
+
+    says = Says(lambda asked, seed: "1")
+    context = RewardContext(0, {"here": Scores(lambda asked, seed: "1"), "there": says})
+    assert asyncio.run(context.scorer("here").logprobs([], ["Yes"])) == [(-0.5, -1.0)]
+    with pytest.raises(UserError, match=r'judge \'there\' gives no logprobs of given answers.*`judge="there=MODEL"`'):
+        context.scorer("there")

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,12 +192,37 @@ def test_a_hang_hits_the_time_limit(batch):
 
 
 def test_a_key_that_a_task_lacks_names_task_key_and_the_nearest():
-    with pytest.raises(
-        RewardError, match=r"wants 'levle', which the metadata of task '0' does not have; did you mean 'level'"
-    ):
+    with pytest.raises(RewardError, match=r"task '0': .*needs the column 'levle', .* has: prompt.*mean 'level'\?"):
         values(lambda completion, levle: 1)
-    with pytest.raises(RewardError, match=r"wants 'hint', which the metadata of task '1'"):
+    with pytest.raises(RewardError, match=r"task '1': .*needs the column 'hint'"):
         values(lambda completions, hint: [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("function", "column"),
+    [
+        (lambda completion, answer: 1, "answer"),
+        (lambda completions, answers, **columns: [1], "answer"),
+        (lambda group, completions, gold: [1], "gold"),
+        (lambda completion, prompts: 1, "prompts"),  # one at a time there is 'prompt'
+        (lambda completion, target: 1, "target"),
+        (lambda completion, answer=None, target="": 1, ""),
+        (lambda prompts, completions, completion_ids, log_extra, reward_context: [1], ""),
+        (partial(lambda completion, target: 1, target="4"), ""),
+    ],
+)
+def test_a_column_that_rows_lack_is_known_before_anything_is_sampled(function, column):
+    reward = from_function(function, "mine")
+    tasks = [Task((Message("user", "2+2"),), metadata={"result": "4"}), Task((Message("user", "1"),))]
+    first, second = asyncio.run(reward.unreadable(tasks))
+    said = f"reward 'mine' needs the column '{column}', and the row has: prompt, result" if column else ""
+    assert first.startswith(said) and bool(first) == bool(second) == bool(said)
+    answered = [*tasks, Task((Message("user", "1"),), answer=1)]  # the others give None
+    assert [bool(why) for why in asyncio.run(reward.unreadable(answered))] == [column not in ("", "answer")] * 3
+    if column == "target":
+        assert first.endswith(
+            'type `columns="target=COLUMN"` to rename one, or give the argument a default, target=None'
+        )
 
 
 @pytest.mark.parametrize(

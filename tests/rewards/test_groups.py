@@ -129,7 +129,7 @@ def last_word(completions, completion_ids, answers):
 
 @pytest.mark.parametrize("reward", [from_function(majority), Agreed(), from_function(last_word)])
 def test_a_verifier_that_can_say_nothing_of_a_silent_completion_is_not_asked(reward):
-    assert asyncio.run(unreadable_answers(reward, [episode("a").task])) == [""]
+    assert asyncio.run(unreadable_answers(reward, [episode("a", "a").task])) == [""]
 
 
 def test_a_monitor_is_never_optimised(tmp_path):

@@ -1,5 +1,7 @@
 """Rewards that a model learned, with a lambda for the model."""
 
+import asyncio
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +10,19 @@ from statistics import fmean, pvariance
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, SoftOverlong, Tags, Weighted
+from posttrain.rewards import (
+    CachedScores,
+    Classifier,
+    Disagreement,
+    LearnedReward,
+    Named,
+    SoftOverlong,
+    StepReward,
+    Tags,
+    Weighted,
+)
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import Episode, Message, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Span, Task
 from tests.rewards.episodes import parts as parts_of
 from tests.rewards.episodes import scores as scores_of
 
@@ -98,3 +110,84 @@ def test_a_use_that_is_not_known_is_refused():
         LearnedReward(ask, use="wurst")
     with pytest.raises(UserError, match="0 or more; got -1"):
         LearnedReward(ask, penalty=-1)
+
+
+ODDS = {"a": 0.9, "b": 0.5, "c": 0.8, "d": 0.1}  # that a step is right
+
+
+def logits(conversations):
+    """Of each line of the last message."""
+    return [
+        [
+            math.log(ODDS[line.strip()] / (1 - ODDS[line.strip()]))
+            for line in one[-1].content.split("\n")
+            if line.strip()
+        ]
+        for one in conversations
+    ]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "before", "parts", "total"),
+    [
+        ("min", 1.0, [-0.1, -0.4, 0.0], 0.5),
+        ("product", 1.0, [-0.1, 0.45 - 0.9, 0.36 - 0.45], 0.36),
+        ("last", 0.0, [0.9, -0.4, 0.3], 0.8),
+        ("mean", 0.0, [0.3, 0.5 / 3, 0.8 / 3], 2.2 / 3),
+    ],
+)
+def test_each_step_is_paid_what_it_changes_of_the_aggregate(aggregation, before, parts, total):
+    (found,) = scores_of(StepReward([logits], aggregation), episodes("a\n\n  b\nc"), timeout_s=5)
+    assert found.value == before and found.total == pytest.approx(total)
+    assert [(span.turn, span.start, span.end) for span in found.spans] == [(0, 0, 1), (0, 5, 6), (0, 7, 8)]
+    assert [span.value for span in found.spans] == pytest.approx(parts)
+    assert found.explanation == "steps 0.90 0.50 0.80"
+
+
+def test_a_response_without_steps_is_worth_nothing_and_the_model_is_not_asked():
+    (empty, one) = scores_of(StepReward([lambda asked: logits(asked[:1])]), episodes(" \n", "b"), timeout_s=5)
+    assert (empty.total, empty.spans, one.total) == (0.0, (), pytest.approx(0.5))
+
+
+def test_steps_of_several_models_are_aggregated_step_by_step():
+    def sure(conversations):
+        return [[20.0] * len(one) for one in logits(conversations)]
+
+    totals = [
+        scores_of(StepReward([logits, sure], use=use), episodes("a\nb"), timeout_s=5)[0].total
+        for use in ("mean", "worst")
+    ]
+    assert totals == pytest.approx([0.75, 0.5], abs=1e-6)
+
+
+def test_steps_of_all_turns_and_seats_are_scored_after_what_came_before_them():
+    asked = []
+
+    def recorded(conversations):
+        asked.extend([message.content for message in one] for one in conversations)
+        return logits(conversations)
+
+    task = Task((Message("user", "q"),))
+    view = (*task.prompt, Message("assistant", "a"), Message("user", "more"), Message("assistant", "seen as b"))
+    other = (Message("user", "p"), Message("assistant", "d"))
+    played = Episode(task, view, views={"x": view, "y": other}, texts={"x": ("a", "b"), "y": ("d",)})
+    reward = StepReward([recorded], "product")
+    ((found,),) = asyncio.run(reward.score([EpisodeGroup(task, (played,))]))
+    assert asked == [["q", "a"], ["q", "a", "more", "b"], ["p", "d"]]
+    assert found["x"].total == pytest.approx(0.45) and found["y"].total == pytest.approx(0.1)
+    assert [span.turn for span in found["x"].spans] == [0, 1] and found["y"].spans[0] == Span(
+        0, 0, 1, pytest.approx(-0.9)
+    )
+
+
+def test_a_model_that_finds_other_steps_stops_the_run():
+    with pytest.raises(RewardError, match="gave 1 scores to 2 steps"):
+        scores_of(StepReward([lambda asked: [[0.0] for _ in asked]]), episodes("a\nb"), timeout_s=5)
+
+
+def test_a_classifier_gives_the_probability_of_its_label_or_the_rest():
+    for avoid, expected in ((False, [0.25, 1.0]), (True, [0.75, 0.0])):
+        reward = Classifier("M", "toxic", avoid=avoid)
+        reward.ask[:] = [lambda texts: [{"a": 0.25, "b": 1.0}[text] for text in texts]]
+        assert scores(reward, "a", "b") == expected
+        assert Weighted(((reward, 1.0),)).outcome == ""

@@ -73,7 +73,7 @@ def test_a_callback_needs_to_give_no_reason(tmp_path, capsys):
 
 def test_a_callback_can_end_the_run(tmp_path, capsys):
     session, _ = train(output=tmp_path / "run", callbacks=[Notes(stop_at=3)])
-    assert (session.step, session.finished, session.interrupted) == (3, "enough", "")
+    assert (session.step, session.stopped, session.interrupted) == (3, "enough", "")
     assert last(tmp_path / "run").step == 3
     assert "stopped after step 3: enough" in capsys.readouterr().err
 

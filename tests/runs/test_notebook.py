@@ -26,9 +26,9 @@ def test_a_notebook_is_known_by_its_shell(monkeypatch, shell, is_one):
     assert in_notebook() is is_one
 
 
-def test_a_page_escapes_what_it_shows_and_says_options_as_they_are_typed():
+def test_a_page_escapes_what_it_shows_and_says_options_as_python_has_them():
     rows = [{"step": step, "reward/mean": step / 2, "reward/parts/<b>": 1.0} for step in (1, 2)]
     page = page_of("<run>", "1 < 2", rows, [Finding(Severity.NOTE, "<script>", "type a smaller `lr`")])
     assert "&lt;run&gt;" in page and "1 &lt; 2" in page and "<script>" not in page and "<b>&lt;script" in page
-    assert 'src="data:image/svg+xml;base64,' in page and "a smaller --lr" in page
+    assert 'src="data:image/svg+xml;base64,' in page and "a smaller `lr`" in page
     assert "<ul>" not in page_of("run", "", rows)

@@ -47,13 +47,20 @@ def test_the_first_line_comes_with_the_first_step_and_the_last_with_the_last(clo
     ]
 
 
-def test_what_is_said_names_parameters_as_flags(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    file = io.StringIO()
+@pytest.mark.parametrize(
+    ("typed", "option", "name"),
+    [(True, "--lora-rank 16", "--precision"), (False, "`lora_rank=16`", "`precision`")],
+)
+def test_what_is_said_names_parameters_as_flags_where_a_command_was_typed(
+    clock: Clock, capsys: pytest.CaptureFixture[str], typed: bool, option: str, name: str
+) -> None:
+    file, before = io.StringIO(), module.TYPED.set(typed)
     with Progress("rl", 1, quiet=True, file=file, clock=clock) as progress:
         progress.say("type `lora_rank=16`")
     module.announce("float32 (`precision`)")
-    assert file.getvalue() == "type --lora-rank 16\n"
-    assert capsys.readouterr().err == "float32 (--precision)\n"
+    module.TYPED.reset(before)
+    assert file.getvalue() == f"type {option}\n"
+    assert capsys.readouterr().err == f"float32 ({name})\n"
 
 
 def test_the_time_left_follows_the_recent_pace(clock: Clock) -> None:

@@ -64,7 +64,7 @@ def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, i
         keep_last=2,
         headline={},
     )
-    with open_session("toy", {"steps": steps}, training, quiet=True, **where) as session:
+    with open_session("toy", {"steps": steps}, training, **{"quiet": True} | where) as session:
         seen = session.state.get("seen", 0)
         session.evaluate(examine)
         for step in session.steps():
@@ -312,7 +312,7 @@ def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
 
 
 def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tmp_path, whole, said):
-    longer, _ = train(resume=tmp_path / "whole", steps=8)
+    longer, _ = train(resume=tmp_path / "whole", steps=8, quiet=False)
     assert longer.step == 8 and "changed options: steps was 6, now 8" in said
     said.clear()
     train(resume=tmp_path / "whole", steps=8)
@@ -326,6 +326,8 @@ def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tm
         open_session("toy", {"steps": 8, "other": 1}, training, resume=tmp_path / "whole", quiet=True),
     ):
         pass
+    train(resume=tmp_path / "whole", steps=9, quiet=True)
+    assert not [line for line in said if "changed options" in line]
 
 
 def test_an_evaluation_that_was_made_is_not_made_again(tmp_path):
@@ -355,7 +357,7 @@ def test_the_last_step_is_evaluated_whichever_it_is(tmp_path):
 
 def test_a_run_ends_when_evaluations_are_no_better(tmp_path, capsys):
     session, _ = train(output=tmp_path / "run", stop_after=2, steps=20, scores=lambda step: [1, 5, 4, 5, 9][step // 2])
-    assert (session.step, session.finished, session.interrupted) == (6, "no improvement for 2 evaluations", "")
+    assert (session.step, session.stopped, session.interrupted) == (6, "no improvement for 2 evaluations", "")
     assert "stopped after step 6: no improvement for 2 evaluations" in capsys.readouterr().err
     best = checkpoint.best(tmp_path / "run" / "checkpoints")
     assert best and best.step == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from posttrain.errors import TrainingError
 from posttrain.serving.base import Adapter
 from posttrain.serving.datum import Sampled
-from posttrain.serving.decoder import Decoder, Job, Weights, first_stop, prompt_logprobs
+from posttrain.serving.decoder import Decoder, Job, Weights, prompt_logprobs
 from posttrain.types import Request, Sampling
 from tests.tiny import plain_logits
 
@@ -61,9 +61,9 @@ def few(base, kept):
 
 
 def job(weights, results, *, tokens=(5, 6), new=4, samples=1, stop_ids=STOPS, seed=0, **settings):
-    requests = [Request(tokens, Sampling(new), seed + number) for number in range(samples)]
-    given = {"stop_strings": (), "prompt_logprobs": False, "top": 0} | settings
-    given = [given[name] for name in ("stop_strings", "prompt_logprobs", "top")]
+    sampling = Sampling(new, stop=settings.get("stop_strings", ()))
+    requests = [Request(tokens, sampling, seed + number) for number in range(samples)]
+    given = settings.get("prompt_logprobs", False), settings.get("top", 0)
     return Job(weights, requests, stop_ids, *given, results.append, settings.get("key", ""))
 
 
@@ -307,8 +307,16 @@ def test_a_prompt_of_one_token_has_no_logprob(base):
     assert prompt_logprobs(base.model, [5], 2).own.shape == (1,)
 
 
-@pytest.mark.parametrize(
-    ("stops", "expected"), [([], None), (["zz"], None), (["c"], 3), (["cd", "b"], 2), (["de"], 5), (["abcde"], 5)]
-)
-def test_a_stop_string_ends_with_the_token_that_completes_it(stops, expected):
-    assert first_stop("abcdef", stops, lambda tokens: "".join(tokens)) == expected
+def test_sampling_ends_when_a_stop_string_occurs(base, kept):
+    """Not at the request's longest length, of which the rest would be thrown away."""
+
+    def answered(stops):
+        results, decoder = [], decoder_of(base, kept)
+        decoder.add(job("a", results, new=40, stop_ids=frozenset(), stop_strings=stops))
+        return results, drained(decoder)
+
+    whole, steps = answered(())
+    text = str(base.tokenizer.decode(list(whole[0][0][0].tokens)))
+    found, fewer = answered((text[4:7],))
+    assert found[0][0][0].stopped and found[0][0][0].tokens == whole[0][0][0].tokens[: len(found[0][0][0].tokens)]
+    assert fewer == len(found[0][0][0].tokens) < steps == 40

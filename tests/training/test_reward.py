@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 
-from posttrain.data.packing import Example, Ranked
+from posttrain.data.packing import Example, Ranked, Stepwise
 from posttrain.engine.scorer import scores_of
-from posttrain.models.heads import RewardModel, with_length_head
+from posttrain.models.heads import RewardModel, StepModel, with_length_head
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
+from posttrain.training.reward import RewardLoss, StepLoss, reward_gradient, sequences_of, step_batch
 from tests.models.test_heads import plain_scores, tiny_reward_model
+from tests.references import process
 from tests.references import rewards as reference
 from tests.training.steps import learner_of, reward_step
 
@@ -199,3 +200,29 @@ def test_scoring_keeps_nothing_for_a_backward_pass():
     model.body.states = lambda row: seen.append(torch.is_grad_enabled()) or right(row)
     scores_of(model, sequences_of(UNITS), microbatch_tokens=100)
     assert seen == [False]
+
+
+LABELLED = [
+    Stepwise(Example((5, 9, 3), (4, 8, 6, 7, 1), (False, True, False, True, True)), (True, True, False)),
+    Stepwise(Example((5, 9, 3), (6, 6, 1), (False, False, True)), (False,)),
+    Stepwise(Example((2, 2), (15, 16, 1), (False, True, False)), (True,)),
+]
+
+
+@CUTS
+def test_the_loss_of_steps_by_hand_however_the_batch_is_cut(microbatch_tokens):
+    plain = tiny_reward_model(dtype=torch.float64)
+    model = StepModel(plain.body, plain.zeros)
+    costs, right = [], []
+    for unit in LABELLED:
+        ends = [place for place, learned in enumerate(unit.example.learned) if learned]
+        for end, label in zip(ends, unit.right, strict=True):
+            (logit,) = plain_scores(plain, [*unit.example.prefix, *unit.example.continuation[:end]])
+            costs.append(process.correctness(logit, label))
+            right.append((logit > 0) == label)
+    learner = learner_of(model, microbatch_tokens=microbatch_tokens)
+    found = learner.forward_backward(step_batch(LABELLED), StepLoss())
+    assert found == pytest.approx({"loss": sum(costs) / 5, "accuracy": sum(right) / 5}, rel=1e-5)
+    scores = learner.scores([unit.example for unit in LABELLED])
+    own = [[score for score in of_unit if not math.isnan(score)] for of_unit in scores]
+    assert [len(of_unit) for of_unit in own] == [3, 1, 1]

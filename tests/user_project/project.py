@@ -18,7 +18,7 @@ def notebook() -> str:
     cold = pt.run(pt.SFT(dataset=train[:20]))
     algorithm = pt.GRPO(kl_coefficient=0)
     run = pt.run(pt.RL(model=cold, dataset=train, reward=score, algorithm=algorithm, steps=10, max_new_tokens=8))
-    print(run.metrics["reward/mean"][-1], run.verdict, run.report, run.steps, run.finished)
+    print(run.metrics["reward/mean"][-1], run.verdict, run.report, run.steps, run.stopped_early)
     found = pt.run(pt.Compare(model=run, baseline=cold, dataset=heldout, reward=score, max_new_tokens=8))
     if found.gain is not None:
         low, high = found.gain.ci95

@@ -27,7 +27,7 @@ advantage, another reduction) is a small class that overrides just that, never a
 import math
 from collections.abc import Mapping
 from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -131,6 +131,11 @@ class Algorithm(Protocol):
     """Attributes common to all algorithms."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # hyperparameters are dataclass fields
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse names that are no hyperparameters, with the nearest one."""
+        errors.refuse_unknown(cls, given)
+        return super().__new__(cls)
 
     family: ClassVar[str]
     """`online`: trained on the policy's own samples, by `posttrain rl`; `preference`: on human or AI feedback, by

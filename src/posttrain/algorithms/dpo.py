@@ -35,13 +35,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, needed, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import bradley_terry, implicit_reward
 
 
 @dataclass(frozen=True)
-class DPO:
+class DPO(PreferenceAlgorithm):
     """Hyperparameters of DPO, with the defaults of the paper; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1

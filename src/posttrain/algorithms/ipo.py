@@ -22,13 +22,13 @@ What to know about it:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, needed, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import squared_distance
 
 
 @dataclass(frozen=True)
-class IPO:
+class IPO(PreferenceAlgorithm):
     """Hyperparameters of IPO; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1

@@ -33,13 +33,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import PairLoss, Responses, positive
+from posttrain.algorithms.algorithm import PairLoss, Responses, UnpairedAlgorithm, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import implicit_reward, prospect, wins
 
 
 @dataclass(frozen=True)
-class KTO:
+class KTO(UnpairedAlgorithm):
     """Hyperparameters of KTO; an `UnpairedAlgorithm`."""
 
     beta: float = 0.1

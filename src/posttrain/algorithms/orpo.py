@@ -25,14 +25,14 @@ all tokens of a batch; here and in the paper's equation it is the response's, fo
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, positive
 from posttrain.algorithms.inputs import Input
 from posttrain.objectives.likelihood import negative_log_likelihood
 from posttrain.objectives.pairwise import bradley_terry, log_odds
 
 
 @dataclass(frozen=True)
-class ORPO:
+class ORPO(PreferenceAlgorithm):
     """Hyperparameters of ORPO; a `PreferenceAlgorithm`."""
 
     odds_weight: float = 0.1

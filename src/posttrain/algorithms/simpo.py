@@ -26,13 +26,13 @@ from typing import ClassVar
 
 import torch
 
-from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, positive
 from posttrain.algorithms.inputs import Input
 from posttrain.objectives.pairwise import bradley_terry
 
 
 @dataclass(frozen=True)
-class SimPO:
+class SimPO(PreferenceAlgorithm):
     """Hyperparameters of SimPO; a `PreferenceAlgorithm`."""
 
     beta: float = 2.0

@@ -25,13 +25,13 @@ TRL's `sppo_hard` is the same, with beta = 1/eta. The authors' code takes the me
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, needed, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import squared_distance
 
 
 @dataclass(frozen=True)
-class SPPO:
+class SPPO(PreferenceAlgorithm):
     """Hyperparameters of SPPO; a `PreferenceAlgorithm`."""
 
     eta: float = 1000.0

@@ -1,7 +1,6 @@
 """From annotations to training rows: pairs, ratings, steps, demonstrations.
 
-Rows are in posttrain's layouts (docs/data.md), except steps, which are for other tools. Without a
-consensus there is no row.
+Rows are in posttrain's layouts (docs/data.md). Without a consensus there is no row.
 """
 
 from collections import Counter

@@ -25,40 +25,43 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
     enough(algorithm, config.completions_per_prompt)
     lora_of(config)  # its package is asked for before anything is loaded
     if staleness_of(cluster) and config.tis_cap == 0:
-        raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
+        raise UserError("`max_staleness` needs importance weights, or learning may collapse; pass `tis_cap=2`")
     if staleness_of(cluster) and config.schedule == PIPELINED:
-        raise UserError("--max-staleness samples the next step while one is scored; leave out --schedule pipelined")
+        raise UserError('`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`')
     if evicts(cluster) and config.schedule == "lockstep":
-        raise UserError("--evict-stale samples continuously; leave out --schedule lockstep")
+        raise UserError('`evict_stale` samples continuously; leave out `schedule="lockstep"`')
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(
-                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type --steps above "
-                f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
+                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type `steps` above "
+                f"{critic.warmup_steps}, or a smaller `critic_warmup_steps`"
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
-        raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
+        raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(
-            f"{config.algorithm} has no teacher with these hyperparameters; leave out --teacher, or use --algorithm opd"
+            f"{config.algorithm} has no teacher with these hyperparameters; leave out `teacher`, or type "
+            '`algorithm="opd"`'
             if config.teacher
-            else f"{config.algorithm} needs a teacher; pass --teacher, a model with the policy's tokenizer"
+            else f"{config.algorithm} needs a teacher; pass `teacher`, a model with the policy's tokenizer"
         )
     _check_reference(config, algorithm)
     if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
-        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out --length-penalty")
+        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out `length_penalty`")
     if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
         raise UserError(
-            f"{config.algorithm} needs a pretraining corpus; pass --pretraining-dataset"
+            f"{config.algorithm} needs a pretraining corpus; pass `pretraining_dataset`"
             if algorithm.extra_losses
-            else f"{config.algorithm} has no pretraining loss; leave out --pretraining-dataset, or use ppo-ptx"
+            else f"{config.algorithm} has no pretraining loss; leave out `pretraining_dataset`, or use ppo-ptx"
         )
 
 
 def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
     """The same of online-preference, whose algorithm learns from pairs."""
     if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
+        raise UserError(
+            f'{config.algorithm} is unpaired, and online-preference trains on pairs; type `algorithm="dpo"`'
+        )
     _check_reference(config, algorithm)
     lora_of(config)
 
@@ -66,7 +69,7 @@ def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | Unp
 def _check_reference(config: RL | OnlinePreference, algorithm: OnlineAlgorithm | PreferenceAlgorithm) -> None:
     if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
         raise UserError(
-            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out `ref_sync_every`"
         )
 
 

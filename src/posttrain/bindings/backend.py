@@ -158,9 +158,8 @@ def online_backend(
         return _in_process(options, partial(load, engine=options.engine, cache_gb=options.cache_gb), build)
     with ExitStack() as stack:
         found, alike = _trainers(options, where, load, build, cluster, stack)
-        trainers = importlib.import_module("posttrain.distributed.trainers")
         ahead = cluster if isinstance(cluster, AsyncOptions) and cluster.max_staleness else None
-        source: Any = trainers.Published(found.learner) if ahead else found.learner
+        source: Any = found.learner
         servers, share = servers_in(options.engine), share_of(cluster, "sampler")
         if servers and share.gpus is None:
             share = share._replace(gpus=0.0)  # they have GPUs of their own
@@ -175,13 +174,18 @@ def online_backend(
             )
         )
         compute = {**found.compute, "samplers": cluster.samplers}
-        metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.actors.log_in)
+        metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.log_in)
         found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=engine.spans)
         if ahead:
             scheduler = Scheduler(engine, own_thread=True, in_flight=ahead.in_flight_updates)
-            check: Callable[[], None] = cast(Any, found.learner).check
-            made = partial(Ahead, scheduler=scheduler, publish=source.publish, check=check, evict=ahead.evict_stale)
-            made = partial(made, staleness=ahead.max_staleness)
+            made = partial(
+                Ahead,
+                scheduler=scheduler,
+                publish=source.publish,
+                check=source.check,
+                staleness=ahead.max_staleness,
+                evict=ahead.evict_stale,
+            )
             found = replace(found, sampled=scheduler, staleness=ahead.max_staleness, ahead=made)
         return replace(found, stack=stack.pop_all())
 
@@ -251,8 +255,8 @@ def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
 
 
 def share_of(cluster: TrainerOptions, kind: str) -> Any:
-    """The `distributed.cluster.Share` of each process of a kind."""
-    return importlib.import_module("posttrain.distributed.cluster").Share(**reserved(cluster, kind))
+    """The `distributed.pool.Share` of each process of a kind."""
+    return importlib.import_module("posttrain.distributed.pool").Share(**reserved(cluster, kind))
 
 
 def _trainers(

@@ -56,7 +56,7 @@ def starting(options: TrainerOptions) -> str:
 
 
 def reserved(options: TrainerOptions, kind: str) -> dict[str, Any]:
-    """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.cluster.Share`."""
+    """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.pool.Share`."""
     return {name: getattr(options, f"{kind}_{name}") for name in ("cpus", "gpus", "memory_gb", "threads")}
 
 
@@ -92,8 +92,8 @@ def refuse_idle_scorers(used: bool) -> None:
     """Raise `UserError` where there are scorers, and nothing for them to load."""
     if not used:
         raise UserError(
-            "--scorers has nothing to do: pass --reward-model, --gold-model, --judge NAME=MODEL, --seats NAME=MODEL or "
-            "--reward FILE.py:FUNCTION (without reward_context), or leave out --scorers"
+            "`scorers` has nothing to do: pass `reward_model`, `gold_model`, `judge`, `seats` or "
+            '`reward="FILE.py:FUNCTION"` (without reward_context), or leave out `scorers`'
         )
 
 
@@ -124,5 +124,5 @@ def _check_machine(options: TrainerOptions) -> None:
             given = next(kind for kind in processes(options) if reserved(options, kind)[name])
             raise UserError(
                 f"the processes reserve {asked:g} {what}, and this machine has {here[name]:.3g}; pass a smaller "
-                f"--{given}-{name.replace('_', '-')}, or 0"
+                f"`{given}_{name}`, or 0"
             )

@@ -1,7 +1,7 @@
 """Given training data, from options to tokens: demonstrations, and human feedback.
 
-Kinds of feedback: preference pairs, and judgements and ratings of single responses. A batch size is a number of units:
-an example, a pair, or the judgements of one row of the data, or one rated response.
+Kinds of feedback: preference pairs, judgements and ratings of single responses, and labels of their steps. A batch
+size is a number of units: an example, a pair, the judgements of one row of the data, or one rated or labelled response.
 """
 
 import math
@@ -25,8 +25,9 @@ from posttrain.data import (
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
-from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
+from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, Stepwise, size_of
 from posttrain.data.preferences import judged_row, ranked_of, shortened, together
+from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
 from posttrain.training.schedule import unreached
@@ -101,6 +102,17 @@ RATINGS: Feedback[Rated, Graded] = Feedback(
 )
 
 
+STEPS: Feedback[Reasoning, Stepwise] = Feedback(
+    "reasonings",
+    load_steps,
+    lambda reasoning: reasoning.prompt,
+    lambda chat, reasoning: [stepwise_of(chat, reasoning)],
+    lambda stepwise: [stepwise.example],
+    lambda sequences: size_of(sequences[0]),
+    shortened=first_steps,
+)
+
+
 def _demonstrated(chat: ChatFormat, conversation: Conversation, train_on: str) -> list[Example]:
     """Several where the template cannot show all turns as they are produced in one."""
     last = train_on == "last"
@@ -159,7 +171,7 @@ class Units(Generic[U]):
 def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> Sides[T]:
     """The feedback that the options name; without a data set what there is of its `own`."""
     if not options.dataset and not own:
-        raise UserError("--dataset is required: a file, folder, glob or hub id")
+        raise UserError("`dataset` is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []
@@ -211,19 +223,21 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
     if not learned or (sides.heldout and not heldout):
         which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
         raise UserError(
-            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of --max-tokens "
-            f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
+            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="
+            f"{options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
         )
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
         raise UserError(
-            f"the longest of the {kind.noun} has {most} tokens, but --microbatch-tokens is "
-            f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
-            "--max-tokens"
+            f"the longest of the {kind.noun} has {most} tokens, but `microbatch_tokens` is "
+            f"{options.microbatch_tokens}; type `microbatch_tokens={most}` or more, or leave longer ones out with "
+            "`max_tokens`"
         )
     if len(learned) < per_step:
-        flag = "--" + kind.per_step.replace("_", "-")
-        raise UserError(f"{flag} {per_step} is more than there are {kind.noun}; type {flag} {len(learned)} or less")
+        raise UserError(
+            f"`{kind.per_step}={per_step}` is more than there are {kind.noun}; type "
+            f"`{kind.per_step}={len(learned)}` or less"
+        )
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
     too_long = [
         f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"

@@ -154,7 +154,7 @@ def _read(row: Mapping[str, Any], solved: bool) -> HeldOut | HeldOutReward:
     )
 
 
-def finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
+def reason_to_stop(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
     """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
     if rows and past_budget(rows[-1], config.kl_budget):
         return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (`kl_budget={config.kl_budget:g}`)"

@@ -1,4 +1,4 @@
-"""Chat models of a run: judges (--judge) and players of other seats (--seats)."""
+"""Chat models of a run: judges (`judge`) and players of other seats (`seats`)."""
 
 import inspect
 import re
@@ -21,6 +21,7 @@ from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
 from posttrain.errors import ModelError, UserError, unknown
 from posttrain.models.load import locate
+from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate, ScoreCompletions
 from posttrain.options.online import SampledOptions
 from posttrain.types import ChatModel, Sampling
@@ -48,10 +49,11 @@ class JudgeModels:
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
     policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
     seats: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    classifiers: list[TextClassifier] = field(default_factory=list[TextClassifier])  # of rewards
 
     def load(self) -> None:
         """Load the local models."""
-        for model in self.local.values():
+        for model in (*self.local.values(), *self.classifiers):
             model.load()
 
     def refuse_policy(self, command: str) -> None:
@@ -167,7 +169,7 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
         try:
             pairs = [word.partition("=")[::2] for word in shlex.split(given)]
         except ValueError as error:
-            raise UserError(f"cannot read --{option} {given!r}: {error}; put a path with spaces in quotes") from error
+            raise UserError(f"cannot read `{option}={given!r}`: {error}; put a path with spaces in quotes") from error
     else:
         pairs = list(given.items())
     found: dict[str, str | ChatModel] = {}
@@ -203,15 +205,19 @@ def players_of(
             raise unknown(f"seat of {type(environment).__name__}:", name, environment.seats)
     if {*trained_seats(environment)} <= taken:
         raise UserError(
-            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and --seats gives all of "
+            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and `seats` gives all of "
             "them to others; leave one out"
         )
     return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, gold: object = "") -> ParsedRewards:
-    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`."""
-    return judged(
+    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`.
+
+    Raises:
+        UserError: as there; a classifier has no such label.
+    """
+    found = judged(
         reward,
         gold,
         judges=judging.models,
@@ -220,10 +226,15 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
         sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature),
         seed=options.seed,
     )
+    for classifier in found.classifiers:
+        model = text_classifier(classifier.model, classifier.label)
+        classifier.ask[:] = [model]
+        judging.classifiers.append(model)
+    return found
 
 
-def _local(folder: str, precision: str) -> Callable[[], ChatModel]:
-    def load() -> ChatModel:
+def _local(folder: str, precision: str) -> Callable[[], EngineChat]:
+    def load() -> EngineChat:
         policy = load_policy(folder, precision=precision)
         return EngineChat(Client(Scheduler(policy.engine, own_thread=True)), policy.chat, policy.model.context)
 

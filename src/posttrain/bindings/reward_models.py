@@ -39,8 +39,8 @@ class RewardModel(NamedTuple):
         if longest > self.facts.most:
             raise UserError(
                 f"a prompt and its answer may have {longest} tokens for the reward model {self.facts.name}, which "
-                f"takes {self.facts.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more "
-                "--microbatch-tokens"
+                f"takes {self.facts.most}; type a smaller `max_new_tokens` or `max_prompt_tokens`, or more "
+                "`microbatch_tokens`"
             )
 
 
@@ -58,16 +58,31 @@ def names_in(models: str) -> list[str]:
     try:
         return shlex.split(models)
     except ValueError as error:
-        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
+        raise UserError(f"cannot read `reward_model={models!r}`: {error}; put a path with spaces in quotes") from error
+
+
+def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
+    """The aggregation of steps, if these are process reward models; empty if they score responses.
+
+    Raises:
+        UserError: some score steps and others responses.
+    """
+    if len({model.steps for model in models}) > 1:
+        names = next(m.name for m in models if m.steps), next(m.name for m in models if not m.steps)
+        raise UserError(
+            f"`reward_model` names {names[0]}, which scores steps, and {names[1]}, which scores responses; give models "
+            "of one kind"
+        )
+    return aggregation if models and models[0].steps else ""
 
 
 def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
     """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
-    unknown = [model.name for model in models if not model.comparable]
+    unknown = [model.name for model in models if not (model.comparable or model.steps)]
     if use != "mean" and unknown:
         raise UserError(
-            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
-            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+            f'`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not '
+            "known; train it with pairs held out (`eval_share`), which calibrates it, or use mean"
         )
 
 
@@ -107,7 +122,7 @@ class Placed:
             functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
             refuse_idle_scorers(bool(where or chats or functions))
             group = self._processes(size, where, chats, functions)
-            found, parsed = _models(group, where), parsed.moved(group.call)
+            found, parsed = _models(group, where), parsed.moved(group.reward)
             for number, model in enumerate(judging.local.values()):
                 model.made_by(partial(_chat, group, number, chats[number]))
         judging.load()
@@ -157,7 +172,7 @@ def _models(group: Any, where: Sequence[str]) -> list[RewardModel]:
         for path, facts in zip(where, group.facts.rewards, strict=True)
     ]
     return [
-        RewardModel(group.ask(number), facts, chat)
+        RewardModel(group.scores(number), facts, chat)
         for number, (facts, chat) in enumerate(zip(group.facts.rewards, chats, strict=True))
     ]
 

@@ -12,7 +12,7 @@ from posttrain.bindings.backend import Backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.episode_length import EpisodeLength, episode_length
 from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
-from posttrain.bindings.reward_models import Placed, refuse_other_zeros
+from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
@@ -22,7 +22,7 @@ from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.environments.user_methods import tasks_of
 from posttrain.episodes.episodes import OnTokens, Players, opened
@@ -78,6 +78,12 @@ class Setup:
         """Options that may be others when a run is resumed."""
         return (*MAY_DIFFER, *cluster_options.MAY_DIFFER)
 
+    @property
+    def headline(self) -> Mapping[str, str]:
+        """What progress shows of metrics: the accuracy only where a verifier says what is solved."""
+        verified = self.environment.reward.verified
+        return {"reward": "reward/mean"} | ({"accuracy": "accuracy"} if verified else {})
+
     def opened(self) -> AbstractContextManager[None]:
         """The environment is open while the block runs."""
         return opened(self.environment.environment)
@@ -114,7 +120,7 @@ def set_up(
     load: Callable[[], Backend],
     *,
     together: int = 1,
-    groups: Sequence[tuple[int, str]] = (),
+    group_sizes: Sequence[tuple[int, str]] = (),
     cluster: ClusterOptions = ONE_PROCESS,
 ) -> Setup:
     """Load the model and all other parts that the options name.
@@ -124,14 +130,14 @@ def set_up(
         model: the folder of the policy.
         load: loads it, when all else has been checked.
         together: number of completions of a prompt that must fit in one micro-batch.
-        groups: further numbers of episodes of a task that rewards must be able to score, each with its name in errors.
+        group_sizes: further ones that rewards must be able to score, each with its name in errors.
         cluster: where reward models and functions are loaded.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
     with ExitStack() as stack:
-        return _set_up(options, model, load, Placed(options, cluster, stack), together, groups)
+        return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes)
 
 
 def _set_up(
@@ -140,17 +146,24 @@ def _set_up(
     load: Callable[[], Backend],
     placed: Placed,
     together: int,
-    groups: Sequence[tuple[int, str]],
+    group_sizes: Sequence[tuple[int, str]],
 ) -> Setup:
     check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
-        raise UserError("a judge that is the policy cannot answer while it samples; leave out --schedule pipelined")
+        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
+    for each in (parsed.rewards, parsed.gold):
+        if options.schedule == PIPELINED and each and each.asks_policy:
+            raise UserError(
+                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; use "
+                "--schedule auto, lockstep or continuous"
+            )
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     parsed, models, gold_model, folders = placed.load(parsed, judging)
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
@@ -159,11 +172,13 @@ def _set_up(
         members=sum(model.facts.members for model in models),
         use=options.ensemble_aggregation,
         penalty=options.uncertainty_penalty,
+        steps=steps_of(options.step_aggregation, [model.facts for model in models]),
         gold=parsed.gold,
         gold_model=gold_model.ask if gold_model else None,
+        gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
         environment=played,
     )
-    _need_groups(options, environment, heldout_environment, groups)
+    _need_groups(options, environment, heldout_environment, group_sizes)
     room = _room(options, environment.environment, read_shape(model).context, together)
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
@@ -182,7 +197,8 @@ def _set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(backend.chat, backend.context)
-    notes, folders = (*met, *parsed.notes, *prompts.notes), folders | judging.folders
+    folders |= judging.folders | {one.name: one.name for one in judging.classifiers}
+    notes = (*met, *parsed.notes, *prompts.notes)
     sampled = (prompts.tasks, heldout, environment, backend, players)
     return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 
@@ -238,19 +254,19 @@ def fitting_prompts(
     lengths = [length for length in every if length <= most]
     if not fitting:
         raise UserError(
-            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
-            f"{options.max_prompt_tokens} and what the model's context of {context} leaves room for"
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of "
+            f"`max_prompt_tokens={options.max_prompt_tokens}` and what the model's context of {context} leaves room for"
         )
     whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
-            f"--microbatch-tokens is "
-            f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
+            f"`microbatch_tokens` is "
+            f"{options.microbatch_tokens}; type `microbatch_tokens={whole}` or more, or a smaller `max_new_tokens`"
         )
     notes = [*chat.notes]
     if options.prompts_per_step > len(fitting):
-        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
+        notes.append(f"`prompts_per_step={options.prompts_per_step}` of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
     return Prompts(fitting, lengths, tuple(notes))
@@ -266,7 +282,8 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
-    tasks, _, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     if parsed.rewards:
         need_group(ScoredEnvironment(parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
     check_engine(options.engine)
@@ -293,8 +310,7 @@ def rewards_of(config: OnlineOptions) -> Rewards:
     if is_gym(config.dataset):
         return "gym=1.0"
     raise UserError(
-        'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
-        "--reward-model or --judge"
+        '`reward` is required, such as "numbers" for GSM8K, "math" or FILE.py:function; or `reward_model` or `judge`'
     )
 
 
@@ -318,12 +334,12 @@ def read_tasks(
         if each:
             refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
-        raise UserError("--eval-dataset needs --eval-every; pass it too")
+        raise UserError("`eval_dataset` needs `eval_every`; pass it too")
     if not config.eval_every:
         return tasks, [], tasks.notes
     gym = is_gym(config.dataset)
     if not (config.eval_dataset or gym):
-        raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
+        raise UserError("`eval_every` needs held-out tasks: pass `eval_dataset`")
     heldout = load_tasks(
         config.eval_dataset or config.dataset,
         split="heldout" if gym and not config.eval_dataset else None,
@@ -348,13 +364,13 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
     Raises:
         UserError: it has none, or an option is for tasks of a data set.
     """
-    refuse_dressing(config, "--dataset")
+    refuse_dressing(config, "`dataset`")
     found = tasks_of(environment, "train", config.seed)[: config.limit]
     heldout = tasks_of(environment, "heldout", config.seed)[: config.eval_limit] if config.eval_every else []
     if not found or (config.eval_every and not heldout):
         raise UserError(
             f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
-            f"{'--eval-dataset' if found else '--dataset'}"
+            f"{'`eval_dataset`' if found else '`dataset`'}"
         )
     return found, heldout
 
@@ -369,8 +385,7 @@ def refuse_dressing(options: object, source: str) -> None:
     for name, unset in (("system", None), ("prompt_template", "{prompt}"), ("columns", "")):
         if getattr(options, name, unset) != unset:
             raise UserError(
-                f"--{name.replace('_', '-')} is for tasks of {source}; the environment writes the prompts of its own "
-                "tasks. Leave it out"
+                f"`{name}` is for tasks of {source}; the environment writes the prompts of its own tasks. Leave it out"
             )
 
 
@@ -388,7 +403,7 @@ def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: object) 
         more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
         raise DataError(
             f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
-            "another --reward"
+            "another `reward`"
         )
 
 

@@ -202,6 +202,14 @@ class ChatFormat:
         """Plain text for pretraining: no turns, nothing added."""
         return self._renderer.encode(text)
 
+    def inserted_ids(self, text: str) -> list[int]:
+        """Text within an assistant's turn that it did not write itself; special tokens in it are ordinary text."""
+        return self._continue("0", self.in_words(Message("assistant", text)).content)
+
+    def may_say(self, text: str) -> bool:
+        """Whether the text can occur in what `decode` makes of sampled tokens; special tokens cannot."""
+        return text in self.decode(self._renderer.encode(text))
+
     def in_words(self, message: Message) -> Message:
         """An assistant's turn for who reads it: its special tokens are ordinary text, all but tags such as `<think>`.
 

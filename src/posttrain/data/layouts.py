@@ -100,34 +100,54 @@ def _tldr(row: Record) -> list[Preference]:
     )
 
 
-def _prm800k(row: Record) -> list[Preference]:
-    """A derivation with rated steps: a right step against each of its wrong alternatives."""
+class RatedStep(NamedTuple):
+    """A step of a derivation: its alternatives with their ratings (1, 0, -1 or None), and the one that was taken."""
+
+    rated: list[tuple[str, int | None]]
+    taken: str  # empty where it ends here
+    chosen: int | None  # which of the alternatives that is; None for one that a person wrote
+
+
+def prm800k_problem(row: Record) -> tuple[Message, ...]:
+    """The prompt of a row of PRM800K."""
     question = as_mapping(row, row.get("question"), "question")
-    prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
-    annotator, time = (str(row.get(name) or "") for name in ("labeler", "timestamp"))
-    found: list[Preference] = []
-    before = ""
+    return (Message("user", as_text(row, question.get("problem"), "question problem")),)
+
+
+def prm800k_steps(row: Record) -> Iterator[RatedStep]:
+    """The steps of a row of PRM800K, up to one after which a wrong or missing one was taken."""
     steps = as_list(row, as_mapping(row, row.get("label"), "label").get("steps"), "label steps")
     for step in (as_mapping(row, one, "label steps") for one in steps):
         seen = [as_mapping(row, one, "completions") for one in step.get("completions") or ()]
         rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
         if wrong := [rating for _, rating in rated if rating not in (-1, 0, 1, None)]:
             raise row.fail(f"the rating of a step must be -1, 0, 1 or null; got {wrong[0]!r}")
-        right, wrong = ([text for text, rating in rated if text.strip() and rating == wanted] for wanted in (1, -1))
-        found += [
-            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
-            for good in right
-            for bad in wrong
-        ]
         chosen, human = step.get("chosen_completion"), step.get("human_completion")
         taken = human.get("text") if isinstance(human, Mapping) else human
         if isinstance(chosen, int):
             if not 0 <= chosen < len(rated):
                 raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
             taken = rated[chosen][0] if rated[chosen][1] != -1 else None
-        if not isinstance(taken, str) or not taken.strip():
-            break  # later steps follow a wrong or missing step
-        before += f"{taken}\n"
+        taken = taken if isinstance(taken, str) and taken.strip() else ""
+        yield RatedStep(rated, taken, chosen if isinstance(chosen, int) and taken else None)
+        if not taken:
+            return
+
+
+def _prm800k(row: Record) -> list[Preference]:
+    """A derivation with rated steps: a right step against each of its wrong alternatives."""
+    prompt = prm800k_problem(row)
+    annotator, time = (str(row.get(name) or "") for name in ("labeler", "timestamp"))
+    found: list[Preference] = []
+    before = ""
+    for step in prm800k_steps(row):
+        right, wrong = ([text for text, rating in step.rated if text.strip() and rating == one] for one in (1, -1))
+        found += [
+            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
+            for good in right
+            for bad in wrong
+        ]
+        before += f"{step.taken}\n"
     return _differing(found)
 
 
@@ -135,7 +155,7 @@ def _has(*names: str) -> Callable[[Record], bool]:
     return lambda row: all(name in row for name in names)
 
 
-def _derivation(row: Record) -> bool:
+def is_prm800k(row: Record) -> bool:
     """Others have a `question` and a `label`, too, but as text."""
     return all(isinstance(row.fields.get(name), Mapping) for name in ("question", "label"))
 
@@ -144,7 +164,7 @@ LAYOUTS = (
     Layout("responses with scores", _has("prompt", "responses", "scores"), _scored),
     Layout("UltraFeedback", _has("instruction", "completions"), _ultrafeedback),
     Layout("TL;DR comparisons", _has("info", "summaries", "choice"), _tldr),
-    Layout("PRM800K", _derivation, _prm800k),
+    Layout("PRM800K", is_prm800k, _prm800k),
 )
 
 

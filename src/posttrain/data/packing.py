@@ -19,6 +19,7 @@ class Example:
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
     learned: tuple[bool, ...]  # one per token of `continuation`
+    temperatures: tuple[float, ...] = ()  # of each of them, where some have their own; 0: that of the run
 
     def __post_init__(self) -> None:
         if len(self.learned) != len(self.continuation):
@@ -66,6 +67,13 @@ class Graded(NamedTuple):
     ratings: Mapping[str, float]  # by the attribute's name
 
 
+class Stepwise(NamedTuple):
+    """A sequence of steps, in which the token behind each labelled one is learned; and whether those are right."""
+
+    example: Example
+    right: tuple[bool, ...]
+
+
 @dataclass(slots=True)
 class PackedRow:
     """One micro-batch. `families` says what may see what; `models/attention.py` reads it."""
@@ -75,6 +83,7 @@ class PackedRow:
     families: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     sources: list[int] = field(default_factory=list[int])  # M: where in the row the prediction of the target is made
     targets: list[int] = field(default_factory=list[int])  # M: the token that is learned
+    temperatures: list[float] = field(default_factory=list[float])  # M: its own temperature; 0: that of the run
     rows: list[int] = field(default_factory=list[int])  # M: which example it belongs to, counted over the whole batch
     examples: list[int] = field(default_factory=list[int])  # the examples in this micro-batch
     ends: list[int] = field(default_factory=list[int])  # where in the row the last token of each of them is
@@ -92,6 +101,7 @@ class PackedRow:
                 if learned:
                     self.sources.append(start + i - 1 if i else end_of_prefix)
                     self.targets.append(token)
+                    self.temperatures.append(example.temperatures[i] if example.temperatures else 0.0)
                     self.rows.append(number)
             self.examples.append(number)
             self.ends.append(len(self.token_ids) - 1)
@@ -210,7 +220,10 @@ def _families(units: Sequence[Unit], owners: Sequence[int]) -> list[tuple[tuple[
             members = [member for part in parts for member in part]
             size = _opening([example for _, example in members])
             prefix = members[0][1].continuation[:size]
-            members = [(number, Example(prefix, e.continuation[size:], e.learned[size:])) for number, e in members]
+            members = [
+                (number, Example(prefix, e.continuation[size:], e.learned[size:], e.temperatures[size:]))
+                for number, e in members
+            ]
             members.sort(key=lambda item: -len(item[1].continuation))
             parts = [[member] for member in members]
         found.append((prefix, parts))

@@ -151,7 +151,10 @@ def _preference(row: Record) -> Preference:
         elif prompt:
             prompt = row.begun(prompt)
     if not prompt or prompt[-1].role == "assistant":
-        raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with `columns`")
+        raise row.fail(
+            f"there is no prompt before the two responses; this row has: {', '.join(row.source or row.fields)}; add a "
+            "column 'prompt', or map the one that is it, such as `columns=\"prompt=question\"`"
+        )
     last = (chosen[-1], rejected[-1])
     for name, message in zip(("chosen", "rejected"), last, strict=True):
         if message.reasoning:

@@ -137,7 +137,7 @@ def asked(row: Record, name: str) -> Any:
     return said if is_empty(more) else f"{said}\n\n{more}"
 
 
-def _steps(row: Record) -> list[Fields]:
+def _steps(row: Record) -> Fields:
     """TRL's stepwise labels: `completions` are steps, `labels` say of each whether it is right."""
     steps = [as_text(row, step, "completions") for step in as_list(row, row.get("completions"), "completions")]
     labels = as_list(row, row.get("labels"), "labels")
@@ -145,14 +145,16 @@ def _steps(row: Record) -> list[Fields]:
         raise row.fail("field 'labels' has 0 beside -1: neither right nor wrong; remove such steps")
     if len(steps) != len(labels):
         raise row.fail(f"{len(steps)} 'completions' need as many 'labels'; got {len(labels)}")
-    return _until_wrong(row.get("prompt"), steps, labels)
+    return {"prompt": row.get("prompt"), "steps": steps, "labels": labels}
 
 
-def _until_wrong(prompt: Any, steps: Sequence[str], labels: Sequence[Any]) -> list[Fields]:
+def _until_wrong(reasoning: Fields) -> list[Fields]:
     """A labelled step after those before it, up to the first wrong one: later ones follow from it."""
     found: list[Fields] = []
-    for place, (step, label) in enumerate(zip(steps, labels, strict=True)):
-        found.append({"prompt": prompt, "steps": list(steps[:place]), "completion": step, "label": label})
+    steps: Sequence[str] = reasoning["steps"]
+    for place, (step, label) in enumerate(zip(steps, reasoning["labels"], strict=True)):
+        before = {"prompt": reasoning["prompt"], "steps": list(steps[:place])}
+        found.append({**before, "completion": step, "label": label})
         if typed(label) in (False, 0, -1):
             break
     return found
@@ -165,7 +167,7 @@ def _is_math_shepherd(row: Record) -> bool:
 _STEP_TAG = "\u043a\u0438"  # Math-Shepherd's, in Cyrillic
 
 
-def _math_shepherd(row: Record) -> list[Fields]:
+def _math_shepherd(row: Record) -> Fields:
     """`input` with a tag behind each step, and `label`, the same text with + or - for each tag."""
     *texts, _ = row.text("input").split(_STEP_TAG)
     rest, labels = row.text("label"), list[bool]()
@@ -180,7 +182,18 @@ def _math_shepherd(row: Record) -> list[Fields]:
             f"field 'input' must have a question, and steps from 'Step 1:' on; got {row.text('input')[:40]!r}"
         )
     question, first = texts[0][: begins.start()].strip(), texts[0][begins.start() :]
-    return _until_wrong(question, [step.strip() for step in (first, *texts[1:])], labels)
+    return {"prompt": question, "steps": [step.strip() for step in (first, *texts[1:])], "labels": labels}
+
+
+_STEPWISE: tuple[tuple[Callable[[Record], bool], Callable[[Record], Fields]], ...] = (
+    (_has("prompt", "completions", "labels"), _steps),
+    (_is_math_shepherd, _math_shepherd),
+)
+
+
+def labelled_steps(row: Record) -> Record:
+    """A row of stepwise labels (TRL, Math-Shepherd) with `prompt`, `steps` and `labels`; others as they are."""
+    return next((row.replaced(read(row)) for fits, read in _STEPWISE if fits(row)), row)
 
 
 # --- two responses and a verdict
@@ -300,8 +313,10 @@ PUBLIC_LAYOUTS = (
     PublicLayout("Dolly", _is_dolly, _dolly),
     PublicLayout("a prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)", _are_texts, _texts),
     PublicLayout("labelled conversations (LLaMA-Factory)", _is_labelled, _kto),
-    PublicLayout("stepwise labels (TRL)", _has("prompt", "completions", "labels"), _steps),
-    PublicLayout("Math-Shepherd", _is_math_shepherd, _math_shepherd),
+    PublicLayout(
+        "stepwise labels (TRL)", _has("prompt", "completions", "labels"), lambda row: _until_wrong(_steps(row))
+    ),
+    PublicLayout("Math-Shepherd", _is_math_shepherd, lambda row: _until_wrong(_math_shepherd(row))),
     PublicLayout("HelpSteer3", _has("response1", "response2", "overall_preference"), _helpsteer3),
     PublicLayout("PKU-SafeRLHF", _has("response_0", "response_1", "better_response_id"), _safe_rlhf),
     PublicLayout("SHP", _has("history", "human_ref_A", "human_ref_B", "labels"), _shp),

@@ -34,7 +34,8 @@ def load_tasks(
     """The tasks of a data set, or of `gym:NAME?option=value`.
 
     A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
-    `answer`, `gold`, `id` and `tools`; its other columns become metadata. The columns of GSM8K (`question`, and an
+    `answer`, `gold`, `id` and `tools`; its other columns become metadata, `rewards` among them, which names those that
+    apply to it. The columns of GSM8K (`question`, and an
     `answer` that ends with `#### 72`) are recognised: the text after `####` is the answer, all of it the gold. So
     are verl's, whose answer is the field `ground_truth` of `reward_model`.
 
@@ -101,7 +102,7 @@ def task_in(row: Record) -> Task:
     prompt = row.begun(row.messages("prompt"))
     if prompt[-1].role not in ("user", "tool"):
         raise row.fail(f"field 'prompt' must end with a user message; it ends with the role '{prompt[-1].role}'")
-    row.read.update((*_OWN_FIELDS, "kind"))  # by which some algorithms group prompts
+    row.read.update((*_OWN_FIELDS, "kind", "rewards"))  # some algorithms group prompts by kind
     return Task(
         prompt,
         answer=_answer(row),

@@ -138,6 +138,12 @@ def own_address() -> str:
     return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
 
 
+def use_own_interface() -> None:
+    """Have gloo and NCCL use the network that the cluster does; by itself gloo takes that of the host's name."""
+    if name := interface_of(own_address()):
+        os.environ |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+
+
 def interface_of(address: str) -> str:
     """The network interface of this machine with that IPv4 address; "" where the system does not say."""
     if address == LOOPBACK:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from posttrain.distributed.cluster import LONGER, Answer, Lost
-from posttrain.distributed.group import LOSSES
+from posttrain.distributed.pool import LOSSES
 from posttrain.distributed.sampler import Exchanged
 from posttrain.engine.engine import refuse_unanswerable
 from posttrain.errors import EngineError
@@ -213,6 +213,8 @@ class RoutedDecoding:
 
 def _fault(request: Request, completion: Completion) -> str:
     """What is wrong with an answer; "" where nothing is."""
+    if request.scored_from:
+        return ""
     tokens, most = len(completion.token_ids), request.sampling.max_new_tokens
     if not 0 < tokens <= most:
         return f"answered with {tokens} tokens, of {most} at most"

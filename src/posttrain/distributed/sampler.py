@@ -9,29 +9,16 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from posttrain.distributed import connection
+from posttrain.distributed.broadcast import Offer, received
 from posttrain.distributed.cluster import Process
 from posttrain.engine.policy import Policy
 from posttrain.engine.transformers import TransformersDecoding
-from posttrain.engine.weight_channel import PATIENCE, Arriving, offered, received
 from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
 from posttrain.types import Completion, Request
 
-Loaded = Callable[[str, Tensor], None]
-"""Is told of a weight that is in place."""
 SLICE_S = 0.1  # that a sampler works before it says what is done
-
-
-class Offer(NamedTuple):
-    """Where weights are offered (`engine/weight_channel.py`), and their version."""
-
-    version: str
-    host: str
-    port: int
-    key: str
-    patience: float = PATIENCE  # seconds without a byte after which they count as lost
 
 
 class Facts(NamedTuple):
@@ -59,11 +46,12 @@ class Exchanged(NamedTuple):
 class Sampler(Process):
     """See the module."""
 
-    def __init__(self, threads: int) -> None:
-        torch.set_num_threads(threads)
+    kind = "sampler"
+
+    def __init__(self, place: int, size: int, threads: int) -> None:
+        super().__init__(place, size, threads)
         self._version, self._tokens = "", 0
-        self._opened, self._passing = contextlib.ExitStack(), contextlib.ExitStack()
-        self._arriving: Arriving | None = None  # what is taken next, if it is passed on
+        self._opened = contextlib.ExitStack()
         self._unfinished: dict[int, list[tuple[int, str]]] = {}  # and from which version each token is
 
     def build(self, make: Callable[[], Policy]) -> Facts:
@@ -71,51 +59,28 @@ class Sampler(Process):
         self._policy = make()
         return facts_of(self._policy.model)
 
-    def pass_on(self) -> tuple[str, int, str]:
-        """Offer to others what is taken next, while it arrives, until `keep`; host, port and key for them."""
-        self.keep()
-        self._arriving = Arriving()
-        host = connection.own_address()
-        port, key = self._passing.enter_context(offered(self._arriving, host))
-        return host, port, key
-
-    def keep(self) -> None:
-        """Pass nothing on any more."""
-        if self._arriving:
-            self._arriving.end()
-        self._arriving = None
-        with contextlib.suppress(EngineError):  # that nothing arrived has been said by `take`
-            self._passing.close()
-
     def take(self, offer: Offer) -> int:
         """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""
-        with self._passed_on() as add:
-            self._opened.close()
-            return self._take(offer, add)
+        self._opened.close()
+        return self._take(offer)
 
-    def _passed_on(self) -> contextlib.AbstractContextManager[Loaded | None]:
-        """What is told of each weight that is in place, while the block runs."""
-        return self._arriving.adding() if self._arriving else contextlib.nullcontext()
-
-    def _take(self, offer: Offer, loaded: Loaded | None) -> int:
+    def _take(self, offer: Offer) -> int:
         self._version = ""
-        weights = received(offer.host, offer.port, offer.key, offer.patience)
-        size = load_weights(self._policy.model, weights, loaded)
+        size = load_weights(self._policy.model, received(offer))
         self._version = offer.version
         return size
 
     def renew(self, offer: Offer) -> int:
         """As `take`, with a decoding open: sequences go on with the new weights and the keys and values of the old."""
-        with self._passed_on() as add:
-            decoding = cast(TransformersDecoding, self._decoding)  # others go on with no other weights
-            for number, tokens in decoding.sampled().items():
-                versions = self._unfinished[number]
-                if versions[-1][0] == len(tokens):
-                    versions.pop()  # no token is of that version
-                versions.append((len(tokens), offer.version))
-            size = self._take(offer, add)
-            decoding.renew()
-            return size
+        decoding = cast(TransformersDecoding, self._decoding)  # others go on with no other weights
+        for number, tokens in decoding.sampled().items():
+            versions = self._unfinished[number]
+            if versions[-1][0] == len(tokens):
+                versions.pop()  # no token is of that version
+            versions.append((len(tokens), offer.version))
+        size = self._take(offer)
+        decoding.renew()
+        return size
 
     def begin(self, turns: bool) -> None:
         """Open a decoding, and close the one before."""
@@ -154,13 +119,12 @@ class Sampler(Process):
 
 
 @torch.no_grad()
-def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]], loaded: Loaded | None = None) -> int:
+def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) -> int:
     """Put trained weights in place, one at a time; their size in bytes.
 
     Args:
         model: has the place.
         weights: all that are trained.
-        loaded: is told of each weight of the model once it is in place.
 
     Raises:
         EngineError: they are not the trained weights of this model, by name, shape and format, or some are missing.
@@ -172,8 +136,6 @@ def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]], lo
             here = "no such weight" if mine is None else f"{list(mine.shape)} in {mine.dtype}"
             raise EngineError(f"the trainer sent '{name}', {list(weight.shape)} in {weight.dtype}; here is {here}")
         mine.copy_(weight)
-        if loaded:
-            loaded(name, mine)
         size += weight.numel() * weight.element_size()
     if missing:
         raise EngineError(f"the trainer sent all but {len(missing)} weights, such as '{next(iter(missing))}'")

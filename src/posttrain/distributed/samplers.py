@@ -4,69 +4,49 @@
         engine.generate(requests)
 
 Before anything is sampled, samplers take the trained weights from the trainer if its version is another than theirs;
-they sample from no other version. The trainer sends to two samplers, and each of these to two more while its own
-weights arrive, and so on. A request goes to the sampler that has its prefix in the cache, that of an episode's
-earlier turn; the others are split evenly, those of one prompt together. Which one answers changes nothing but rounding,
-since a request's draws depend on its seed. A sampler that dies or hangs is replaced, and its requests are sampled
-again: in `lockstep` in the batches that they were in before, so that not even rounding changes.
+they sample from no other version. The trainer broadcasts them to all that need them. A request goes to the sampler that
+has its prefix in the cache, that of an episode's earlier turn; the others are split evenly, those of one prompt
+together. Which one answers changes nothing but rounding, since a request's draws depend on its seed. A sampler that
+dies or hangs is replaced, and its requests are sampled again: in `lockstep` in the batches that they were in before, so
+that not even rounding changes.
 """
 
 import contextlib
-import math
+import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Self
 
-from posttrain.distributed import cluster, connection
-from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.group import LOSSES, Group, Ledger
+from posttrain.distributed.cluster import Lost
+from posttrain.distributed.pool import LOSSES, Pool
 from posttrain.distributed.routing import Place, RoutedDecoding
-from posttrain.distributed.sampler import Facts, Offer, Sampler
+from posttrain.distributed.sampler import Facts, Sampler
 from posttrain.engine.engine import DecodingEngine
 from posttrain.engine.policy import Policy
 from posttrain.engine.scheduler import step_of
-from posttrain.engine.weight_channel import ALIVE_S, FANOUT, PATIENCE, ChannelError
+from posttrain.engine.weight_channel import PATIENCE, ChannelError
 from posttrain.errors import EngineError
-from posttrain.runs.timeline import Span
 from posttrain.types import Decoding
 
-
-class Source(Protocol):
-    """What has the weights: a `LearnerGroup`."""
-
-    @property
-    def version(self) -> str:
-        """The version of its weights."""
-        ...
-
-    def offered(self) -> AbstractContextManager[Offer]:
-        """Offer them while the block runs."""
-        ...
-
-    def check(self) -> None:
-        """Raise `ProcessLost` if it has lost a process."""
-        ...
+if TYPE_CHECKING:
+    from posttrain.distributed.trainers import LearnerGroup
 
 
-class SamplerGroup(DecodingEngine, Group):
-    """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
+class SamplerGroup(DecodingEngine, Pool):
+    """An engine of several processes. Conforms to `types.Engine`.
 
     Where its source goes on while it samples, a scheduler can put newer weights in (`in_flight`).
 
     Args:
         size: how many.
         load: loads the policy in each; it is pickled.
-        engines: of each sampler, an argument of `load`; none: it has no such argument.
         source: has the trained weights.
-        share: what each gets of a machine.
-        timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
-        environment: variables of their processes.
+        engines: of each sampler, an argument of `load`; none: it has no such argument.
+        settings: as those of `Pool`.
 
     Attributes:
         facts: what is known of the policy.
-        replaced: number of samplers that were lost and replaced.
 
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, or the policy cannot be loaded.
@@ -76,32 +56,33 @@ class SamplerGroup(DecodingEngine, Group):
         self,
         size: int,
         load: Callable[..., Policy],
-        source: Source,
+        source: "LearnerGroup",
         *,
         engines: Sequence[str] = (),
-        share: cluster.Share = cluster.ONE_CPU,
-        timeout_s: float = 600.0,
-        environment: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> None:
-        connection.connect(cpus=size * share.cpus)
+        super().__init__(Sampler, size, **settings)
         self._loads = [partial(load, engine=engine) for engine in engines] or [load] * size
-        self._source, self.timeout_s = source, timeout_s
-        each = [(cluster.threads_of(share.threads, size),)] * size
-        self.actors = cluster.Actors("sampler", Sampler, each, share.bundle(), environment or {})
+        self._source = source
         self._places = [Place(number) for number in range(size)]
-        self.replaced, self._sent_bytes, self._sent_s, self._retries = 0, 0, 0.0, 0
+        self._sent_bytes, self._sent_s, self._retries = 0, 0.0, 0
         self._decoding: RoutedDecoding | None = None
-        self._ledger = Ledger("sampler", size)
-        try:
-            self.facts: Facts = self._build(self._places)[0]
-        except BaseException:
-            self.stop()
-            raise
+        with self.ready():
+            self.facts: Facts = self.build(range(size))[0]
+
+    def given(self, place: int) -> tuple[Callable[..., Policy]]:
+        """See `Pool`."""
+        return (self._loads[place],)
 
     def stop(self) -> None:
         """Stop all processes."""
         super().stop()
         self._places = []
+
+    @property
+    def actors(self) -> Self:
+        """What `RoutedDecoding` calls."""
+        return self
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
@@ -113,7 +94,7 @@ class SamplerGroup(DecodingEngine, Group):
         finally:
             self._decoding = None
             for place in self._places:
-                self.actors.call(place.number, "end")
+                self.call(place.number, "end")
 
     @property
     def newest(self) -> str:
@@ -160,14 +141,26 @@ class SamplerGroup(DecodingEngine, Group):
     def _sent(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
         """Have samplers take the source's weights by this method; those that did not, and why."""
         began = time.monotonic()
-        with self._source.offered() as offer:
-            answers = self._passed_on(places, how, offer)
-            # the sampler that was to pass them on may be the one that failed
-            again = [place for place in places[FANOUT:] if isinstance(answers[place.number].error, ChannelError)]
-            answers |= self._answers(again, how, [offer] * len(again))
-        self._retries = len(again)
+        failed = self._broadcast(places, how)
+        cut = [place for place, why in failed if isinstance(why, ChannelError)]
+        if cut:
+            self._source.check()  # before samplers are replaced that are not to blame
+        self._retries = len(cut) if len(cut) < len(failed) else 0
+        if self._retries:  # one that is lost ends the transfer of all
+            failed = [(place, why) for place, why in failed if place not in cut] + self._broadcast(cut, how)
         self._sent_s = time.monotonic() - began
-        self._ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
+        self.ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
+        return failed
+
+    def _broadcast(self, places: Sequence[Place], how: str) -> list[tuple[Place, BaseException]]:
+        with self._source.offered() as offer:
+            patience = min(PATIENCE, self.timeout_s / 3)  # those that wait for one that hangs are not lost with it
+            transfer = offer._replace(transfer=secrets.token_hex(8), size=1 + len(places), patience=patience)
+            calls = {
+                place.number: self.call(place.number, how, transfer._replace(rank=rank))
+                for rank, place in enumerate(places, 1)
+            }
+            answers = self.collect(calls)
         failed: list[tuple[Place, BaseException]] = []
         for place in places:
             answer = answers[place.number]
@@ -175,54 +168,25 @@ class SamplerGroup(DecodingEngine, Group):
                 failed.append((place, answer.error))
             else:
                 self._sent_bytes, place.version = answer.result(), offer.version
-        if any(isinstance(why, ChannelError) for _, why in failed):
-            self._source.check()  # before samplers are replaced that are not to blame
         return failed
-
-    def _passed_on(self, places: Sequence[Place], how: str, offer: Offer) -> dict[int, Answer]:
-        """What samplers answer that take the weights: the first from the source, the others from earlier ones."""
-        passing = places[: max(0, math.ceil(len(places) / FANOUT) - 1)]
-        # those that wait for a sampler that hangs are not lost with it
-        patience = min(PATIENCE, max(2 * ALIVE_S, self.timeout_s / 4))
-        relays = self._answers(passing, "pass_on")
-        offers = [offer] * FANOUT
-        for answer in relays.values():
-            host, port, key = (offer.host, offer.port, offer.key) if answer.error else answer.value
-            offers += [Offer(offer.version, host, port, key, patience)] * FANOUT
-        lost = {number: answer for number, answer in relays.items() if answer.error}
-        asked = [(place, own) for place, own in zip(places, offers, strict=False) if place.number not in lost]
-        answers = self._answers([place for place, _ in asked], how, [own for _, own in asked])
-        for place in passing:
-            self.actors.call(place.number, "keep")
-        return {**answers, **lost}
-
-    def _answers(self, places: Sequence[Place], method: str, offers: Sequence[Offer] = ()) -> dict[int, Answer]:
-        """What samplers answer that are called at the same time, each with its offer if there are any."""
-        args = [(offer,) for offer in offers] or [()] * len(places)
-        calls = {p.number: self.actors.call(p.number, method, *own) for p, own in zip(places, args, strict=True)}
-        return self.actors.collect(calls, self.timeout_s) if calls else {}
 
     def metrics(self) -> dict[str, float]:
         """Of the last transfer of weights since the last call, 0 without one, and of sampling since then.
 
-        Of the transfer: seconds until all samplers had them, bytes to each, and how many the trainer sent them since
-        another sampler had failed to. Losses so far. Of sampling: the share of time in which each sampled, and tokens
+        Of the transfer: seconds until all samplers had them, bytes to each, and how many got them again since another
+        one was lost meanwhile. Losses so far. Of sampling: the share of time in which each sampled, and tokens
         per second then, of all and of each.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
         sent["cluster/sync_retries"] = float(self._retries)
         self._sent_bytes, self._sent_s, self._retries = 0, 0.0, 0
-        shares, speeds = self._ledger.rates()
+        shares, speeds = self.ledger.rates()
         replaced = {"cluster/samplers_replaced": float(self.replaced)}
         return {**sent, **replaced, **shares, **speeds}
 
     def note(self, place: Place, seconds: float, tokens: int) -> None:
         """Note that a sampler has sampled these tokens in the last seconds."""
-        self._ledger.note("sampling", [place.number], seconds, tokens)
-
-    def spans(self) -> list[Span]:
-        """What samplers did since the last call."""
-        return self._ledger.spans()
+        self.ledger.note("sampling", [place.number], seconds, tokens)
 
     def revive(self, place: Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
@@ -230,11 +194,5 @@ class SamplerGroup(DecodingEngine, Group):
         self.update([place])
 
     def _replace(self, place: Place) -> None:
-        self.actors.replace(place.number)
-        self.replaced += 1
         place.version = ""
-        self._build([place])
-
-    def _build(self, places: Sequence[Place]) -> list[Facts]:
-        calls = {place.number: self.actors.call(place.number, "build", self._loads[place.number]) for place in places}
-        return [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
+        self.replace(place.number)

@@ -1,9 +1,9 @@
 """Reward models, local chat models and reward functions in processes of a Ray cluster.
 
     with ScorerGroup(2, load, functions=[function]) as group:
-        group.ask(0)(conversations)              # by the first of the reward models that `load` returns
+        group.scores(0)(conversations)           # by the first of the reward models that `load` returns
         group.engine(0).generate(requests)       # by the first of its chat models
-        group.call(function, timeout_s)(groups)
+        group.reward(function, timeout_s)(groups)
 
 Each process has all of them, and scores its share of every batch. One that dies or hangs is replaced, and its share is
 scored again. A process scores one share at a time, so that the time that a share waits for one is not its own.
@@ -14,25 +14,21 @@ import importlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import torch
-
 from posttrain.background import finish
-from posttrain.distributed import cluster, connection
-from posttrain.distributed.cluster import Lost
-from posttrain.distributed.group import LOSSES, Group, Ledger
+from posttrain.distributed.cluster import Lost, Process
+from posttrain.distributed.pool import LOSSES, START_S, Pool
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
 from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
 from posttrain.errors import ProcessLost, RewardError, UserError, described
 from posttrain.rewards import TIME_LIMITS, Ask, CustomReward, Source, apart, load_again, score_all
-from posttrain.runs.timeline import Span
 from posttrain.types import Completion, EpisodeGroup, Message, Request, ScoreFn, SeatScores
 
 
@@ -56,11 +52,13 @@ Load = Callable[[str], Models]
 T = TypeVar("T")
 
 
-class ScoringProcess(cluster.Process):
+class ScoringProcess(Process):
     """Has reward models, chat models and reward functions, in the process of an actor."""
 
-    def __init__(self, threads: int) -> None:
-        torch.set_num_threads(threads)
+    kind = "scorer"
+
+    def __init__(self, place: int, size: int, threads: int) -> None:
+        super().__init__(place, size, threads)
         self._opened, self._left, self._tokens = contextlib.ExitStack(), 0, 0
 
     def build(self, load: Load, precision: str, functions: Sequence[Source]) -> ModelFacts:
@@ -125,21 +123,21 @@ class ScoringProcess(cluster.Process):
         return [(of_group, found) for of_group in scores], time.monotonic() - began
 
 
-class ScorerGroup(Group):
-    """Processes that have models and reward functions; a context manager, at whose end they are gone.
+class ScorerGroup(Pool):
+    """Processes that have models and reward functions.
+
+    A process may take `timeout_s` to score its share before it counts as lost. A chat model may sample for longer, as
+    long as the process says what it has done.
 
     Args:
         size: how many.
         load: loads the models in each; it is pickled.
         functions: of files, which each loads from the same paths, and objects, which are sent pickled.
         precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
-        share: what each gets of a machine.
-        timeout_s: how long a process may take to score its share before it counts as lost. A chat model may sample
-            for longer, as long as the process says what it has done.
+        settings: as those of `Pool`.
 
     Attributes:
         facts: of the models.
-        replaced: number of processes that were lost and replaced.
 
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, a model or a function cannot be loaded, or an
@@ -153,28 +151,23 @@ class ScorerGroup(Group):
         *,
         functions: Sequence[CustomReward] = (),
         precision: str = "auto",
-        share: cluster.Share = cluster.ONE_CPU,
-        timeout_s: float = 600.0,
+        **settings: Any,
     ) -> None:
         self._functions = list(functions)
         self._sources = [function.sent() for function in functions]
-        connection.connect(cpus=size * share.cpus)
-        self._load, self._timeout_s, self.replaced = load, timeout_s, 0
-        each = [(cluster.threads_of(share.threads, size),)] * size
-        self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})
-        self._idle, self._stopped = set(range(size)), False
+        super().__init__(ScoringProcess, size, **settings)
+        self._load, self._idle = load, set(range(size))
         self._unbuilt: set[int] = set()  # processes that have started and failed to load
         self._changed = threading.Condition()  # of these two; threads may score at the same time
-        self._ledger = Ledger("scorer", size)
-        try:
-            first = self.actors.collect({0: self.actors.call(0, "precision", precision)}, cluster.START_S)
-            self._precision, _ = first[0].result()
-            self.facts = self._build(range(size))
-        except BaseException:
-            self.stop()
-            raise
+        with self.ready():
+            self._precision, _ = self.ask(0, "precision", precision, timeout_s=START_S)
+            self.facts: ModelFacts = self.build(range(size))[0]
 
-    def ask(self, model: int) -> ScoreFn:
+    def given(self, place: int) -> tuple[Load, str, Sequence[Source]]:
+        """See `Pool`."""
+        return self._load, self._precision, self._sources
+
+    def scores(self, model: int) -> ScoreFn:
         """The scores of one of the models. Raises as `Scorer`, and `ProcessLost` if processes are lost in a row."""
 
         def scores(conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
@@ -195,7 +188,7 @@ class ScorerGroup(Group):
         """
         return self._by_shares(requests, lambda share: partial(self._sampled, model, share, on_tokens), "")
 
-    def call(self, function: CustomReward, timeout_s: float) -> Ask:
+    def reward(self, function: CustomReward, timeout_s: float) -> Ask:
         """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
 
         Groups are split, unless the function compares the completions of a group.
@@ -230,33 +223,29 @@ class ScorerGroup(Group):
 
         The error is that of the first share that has one: with one process or several the same, if it is of one item.
         """
-        shares = _shares(items, len(self.actors))
-        calls = [partial(self._answer, place, asked(share), doing) for place, share in shares.items()]
+        shares = _shares(items, self.running)
+        calls = [partial(self._answered, place, asked(share), doing) for place, share in shares.items()]
         return [each for answer in _at_once(calls) for each in answer.result()]
 
-    def _answer(self, preferred: int, asked: Callable[[int], list[Any]], doing: str) -> list[Any]:
+    def _answered(self, preferred: int, asked: Callable[[int], list[Any]], doing: str) -> list[Any]:
         """What a process answers: the preferred one, or if that is busy whichever is idle first."""
         why: Lost | None = None
         for _ in range(1 + LOSSES):
             with self._idle_place(preferred) as place:
                 try:
                     if place in self._unbuilt:
-                        self._build([place])
+                        self.build([place])
                     return asked(place)
                 except Lost as lost:
                     why = lost
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
-                    self._replace(place)
+                    self.replace(place)
         raise ProcessLost(f"scorers are lost one after another: {why}{doing}") from why
-
-    def _called(self, place: int, method: str, *args: Any) -> Any:
-        """What a method of a process returns; raises what it raises, and `Lost`."""
-        return self.actors.collect({place: self.actors.call(place, method, *args)}, self._timeout_s)[place].result()
 
     def _asked(self, asked: tuple[Any, ...], place: int) -> list[Any]:
         """What a process answers, of which the seconds are noted that it took."""
-        found, seconds = self._called(place, *asked)
-        self._ledger.note("scoring", [place], seconds)
+        found, seconds = self.ask(place, *asked)
+        self.ledger.note("scoring", [place], seconds)
         return found
 
     def _sampled(
@@ -267,22 +256,23 @@ class ScorerGroup(Group):
         told(0)  # who waits may have left while the share waited for a process
         done: dict[int, Completion] = {}
         try:
-            self._called(place, "begin", model, requests)
+            self.ask(place, "begin", model, requests)
             while len(done) < len(requests):
-                found: Exchanged = self._called(place, "sample")
-                self._ledger.note("scoring", [place], found.seconds)
+                found: Exchanged = self.ask(place, "sample")
+                self.ledger.note("scoring", [place], found.seconds)
                 done |= found.done
                 told(found.tokens)
         finally:
-            self.actors.call(place, "end")
+            self.call(place, "end")
         return [done[number] for number in range(len(requests))]
 
     @contextlib.contextmanager
     def _idle_place(self, preferred: int) -> Generator[int]:
         """A process that nothing else uses while the block runs."""
         with self._changed:
-            self._changed.wait_for(lambda: self._idle or self._stopped)
-            self._refuse_stopped()
+            self._changed.wait_for(lambda: self._idle or not self.running)
+            if not self.running:
+                raise ProcessLost("the scorers have been stopped")
             place = preferred if preferred in self._idle else min(self._idle)
             self._idle.remove(place)
         try:
@@ -292,39 +282,22 @@ class ScorerGroup(Group):
                 self._idle.add(place)
                 self._changed.notify()
 
-    def _replace(self, place: int) -> None:
-        self._refuse_stopped()
-        self.actors.replace(place)
-        with self._changed:
-            self.replaced += 1
-        self._build([place])
-
-    def _refuse_stopped(self) -> None:
-        if self._stopped:
-            raise ProcessLost("the scorers have been stopped")
-
-    def _build(self, places: Sequence[int]) -> ModelFacts:
-        given = self._load, self._precision, self._sources
+    def build(self, places: Iterable[int]) -> list[Any]:
+        """See `Pool`."""
         self._unbuilt |= set(places)
-        calls = {place: self.actors.call(place, "build", *given) for place in places}
-        found = [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
+        found = super().build(places)
         self._unbuilt -= set(places)
-        return found[0]
+        return found
 
     def stop(self) -> None:
         """Stop all processes; who waits for one gets an error."""
         with self._changed:
-            self._stopped = True
+            super().stop()
             self._changed.notify_all()
-        super().stop()
 
     def metrics(self) -> Mapping[str, float]:
         """The share of time in which each has scored since the last call. Losses so far."""
-        return {"cluster/scorers_replaced": float(self.replaced), **self._ledger.rates()[0]}
-
-    def spans(self) -> list[Span]:
-        """What they did since the last call."""
-        return self._ledger.spans()
+        return {"cluster/scorers_replaced": float(self.replaced), **self.ledger.rates()[0]}
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,21 @@ The ranks meet at a store that rank 0 opens, so that no port is chosen before it
 import contextlib
 import gc
 import itertools
-import os
 import secrets
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from posttrain.data.packing import Example
-from posttrain.distributed import cluster, connection
-from posttrain.distributed.group import Group
+from posttrain.distributed import connection
+from posttrain.distributed.broadcast import Offer, offered, open_store
+from posttrain.distributed.cluster import Lost, Process
+from posttrain.distributed.pool import START_S, Pool
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
-from posttrain.distributed.sampler import Facts, Offer, facts_of
+from posttrain.distributed.sampler import Facts, facts_of
 from posttrain.distributed.sharding import ShardedRanks, check_torch
-from posttrain.engine.weight_channel import offered
 from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
@@ -39,33 +36,27 @@ SLOWER_S = 30.0  # that a call may take beyond the time after which ranks give e
 Make = Callable[[Ranks], Learner]
 
 
-class Rank(cluster.Process):
+class Rank(Process):
     """One rank, in the process of an actor."""
 
-    def __init__(self, rank: int, size: int, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self._rank, self._size = rank, size
+    kind = "trainer"
+
+    def __init__(self, place: int, size: int, threads: int) -> None:
+        super().__init__(place, size, threads)
         self._learners: dict[int, Any] = {}
-        self._offers, self._published = contextlib.ExitStack(), contextlib.ExitStack()
+        self._offered = contextlib.ExitStack()
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
-        host = connection.own_address()
-        with socket.create_server((host, 0)) as listening:
-            port = listening.getsockname()[1]  # the store itself would listen on all addresses
-            self._store = TCPStore(
-                host, port, self._size, True, wait_for_workers=False, master_listen_fd=listening.detach()
-            )
-        return host, port
+        self._store = open_store(host := connection.own_address(), self.size)
+        return host, self._store.port
 
     def join(self, host: str, port: int, timeout_s: float) -> None:
         """Join the ranks, over NCCL if they compute on GPUs."""
-        if name := connection.interface_of(connection.own_address()):
-            # gloo would take that of the host's name, maybe the loopback's
-            os.environ |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+        connection.use_own_interface()
         backend = "nccl" if default_device() == "cuda" else "gloo"
-        store = self._store if not self._rank else TCPStore(host, port, self._size, False)
-        self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
+        store = TCPStore(host, port, self.size, False) if self.place else self._store
+        self._group = ProcessGroup(store, self.place, self.size, backend=backend, timeout_s=timeout_s)
 
     def build(self, number: int, make: Make, shards: int, offload: bool = False) -> None:
         """Build a learner; `shards` and `offload` as in `LearnerGroup`."""
@@ -73,7 +64,7 @@ class Rank(cluster.Process):
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
         # a single rank skips collectives: gloo copies in its own threads, and their OpenMP team oversubscribes the
         # processors, so that libgomp spins too briefly and an update takes 25% longer
-        replicas = self._group if self._size > 1 else ALONE
+        replicas = self._group if self.size > 1 else ALONE
         self._learners[number] = make(ShardedRanks(self._group, shards, offload=offload) if sharded else replicas)
 
     def device(self) -> str:
@@ -100,67 +91,44 @@ class Rank(cluster.Process):
         """Call a verb of a learner."""
         return getattr(self._learners[number], verb)(*args, **more)
 
-    def offer(self, number: int) -> tuple[str, int, str] | None:
-        """Rank 0 serves the trained weights until `withdraw`; returns the host, the port and the key that clients need.
+    def offer(self, number: int, copied: bool) -> tuple[str, int] | None:
+        """Rank 0 broadcasts the trained weights to who asks for them, until `withdraw`; the host and the port.
 
-        All ranks call this: sharded ones gather the weights now, so that none has to take part later.
+        Or a copy of them, so that the learner can go on. All ranks call this: sharded ones gather the weights now, so
+        that none has to take part later.
         """
-        weights = self._learners[number].weights()
-        if self._rank:
+        self._offered.close()  # before the next copy is made: there is memory for one
+        weights = [(n, w.clone() if copied else w) for n, w in self._learners[number].weights() if not self.place]
+        if self.place:
             return None
         host = connection.own_address()
-        port, key = self._offers.enter_context(offered(lambda: weights, host))
-        return host, port, key
+        return host, self._offered.enter_context(offered(weights, host))
 
     def withdraw(self) -> None:
         """Offer nothing any more."""
-        self._offers.close()
-
-    def publish(self, number: int) -> tuple[str, int, str] | None:
-        """As `offer`, for a copy of the weights, which is served until the next one while the learner goes on."""
-        self._published.close()  # before the next copy is made: there is memory for one
-        copies = [(name, weight.clone()) for name, weight in self._learners[number].weights() if not self._rank]
-        if self._rank:
-            return None
-        host = connection.own_address()
-        port, key = self._published.enter_context(offered(lambda: copies, host))
-        return host, port, key
+        self._offered.close()
 
 
-class RankActors(Group):
-    """Ray actors that are the ranks of learners; a context manager, at whose end they are gone.
+class RankActors(Pool):
+    """Ray actors that are the ranks of learners.
 
     Args:
         size: how many.
-        share: what each gets of a machine.
         timeout_s: how long a rank waits for the others before it raises.
-        environment: variables of their processes.
+        settings: as those of `Pool`.
 
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, or only some of them have a GPU to use.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        share: cluster.Share = cluster.ONE_CPU,
-        timeout_s: float = 1800.0,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        connection.connect(cpus=size * share.cpus)
-        self.size, self._timeout_s, self._dead = size, timeout_s, ""
-        self._waited = [0.0] * size
-        each = [(rank, size, cluster.threads_of(share.threads, size)) for rank in range(size)]
-        self.actors = cluster.Actors("trainer", Rank, each, share.bundle(), environment or {})
-        try:
-            if len(set(devices := self.all("device", timeout_s=cluster.START_S))) > 1:
+    def __init__(self, size: int, *, timeout_s: float = 1800.0, **settings: Any) -> None:
+        super().__init__(Rank, size, timeout_s=timeout_s + SLOWER_S, **settings)
+        self._dead, self._waited = "", [0.0] * size
+        with self.ready():
+            if len(set(devices := self.all("device", timeout_s=START_S))) > 1:
                 raise UserError(f"trainers compute on different devices, and cannot add up gradients: {devices}")
-            host, port = self.first("open_store", timeout_s=cluster.START_S)
-            self.all("join", host, port, timeout_s, timeout_s=cluster.START_S)
-        except BaseException:
-            self.stop()
-            raise
+            host, port = self.first("open_store", timeout_s=START_S)
+            self.all("join", host, port, timeout_s, timeout_s=START_S)
 
     def all(self, method: str, *args: Any, timeout_s: float = 0.0) -> list[Any]:
         """Call a method of all ranks; what each returns. They may take `timeout_s`; 0: as long as ranks wait.
@@ -178,10 +146,9 @@ class RankActors(Group):
     def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any], timeout_s: float) -> list[Any]:
         if self._dead:
             raise ProcessLost(self._dead)
-        calls = {rank: self.actors.call(rank, method, *args) for rank in ranks}
-        answers = self.actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
+        answers = self.collect({rank: self.call(rank, method, *args) for rank in ranks}, timeout_s).values()
         errors = [answer.error for answer in answers if answer.error is not None]
-        gone = [error for error in errors if isinstance(error, cluster.Lost)]
+        gone = [error for error in errors if isinstance(error, Lost)]
         deaf = [error for error in errors if isinstance(error, ProcessLost)]
         if lost := (*gone, *deaf):  # the one that is gone, before those that wait for it
             self._dead = str(lost[0])
@@ -203,8 +170,8 @@ class RankActors(Group):
 
     def drop(self, number: int) -> None:
         """Free a learner in all ranks that are still there; nobody waits for it."""
-        for rank in range(len(self.actors)):
-            self.actors.call(rank, "drop", number)
+        for rank in range(self.running):
+            self.call(rank, "drop", number)
 
     def stop(self) -> None:
         """Stop all processes."""
@@ -229,8 +196,10 @@ class LearnerGroup:
         if shards > 1 or offload:
             check_torch()  # before weights are loaded
         self._actors, self._number, self._updates = actors, next(self._numbers), 0
-        actors.all("build", self._number, make, shards, offload, timeout_s=cluster.START_S)
+        actors.all("build", self._number, make, shards, offload, timeout_s=START_S)
         self._name = secrets.token_hex(4)
+        self._published: Offer | None = None
+        self._taken = threading.Lock()
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 
     def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
@@ -285,21 +254,31 @@ class LearnerGroup:
 
     @property
     def version(self) -> str:
-        """The version of the policy's weights; no two learners and no two updates have the same."""
-        return f"{self._name}.{self._updates}"
+        """The version of the policy's weights, or of what is published; no two learners and no two updates share it."""
+        return self._published.version if self._published else f"{self._name}.{self._updates}"
 
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:
-        """Offer the policy's trained weights of this version; no verb may be called before the block ends."""
-        try:
-            host, port, key = self._actors.all("offer", self._number)[0]
-            yield Offer(self.version, host, port, key)
-        finally:
-            self._actors.first("withdraw")
+        """Offer the policy's trained weights of this version; no verb may be called before the block ends.
 
-    def publish(self) -> tuple[str, int, str]:
-        """Serve a copy of the policy's trained weights, until the next; the host, the port and the key for clients."""
-        return self._actors.all("publish", self._number)[0]
+        Where weights are published it is these, whatever verbs are called.
+        """
+        with self._taken:
+            if self._published is not None:
+                yield self._published
+                return
+            try:
+                yield self._offer(self.version, copied=False)
+            finally:
+                self._actors.first("withdraw")
+
+    def publish(self, step: int) -> None:
+        """Offer a copy of the weights with which a step begins, until the next; waits for who takes the ones before."""
+        with self._taken:
+            self._published = self._offer(f"{self._name}.{step}", copied=True)
+
+    def _offer(self, version: str, *, copied: bool) -> Offer:
+        return Offer(version, *self._actors.all("offer", self._number, copied)[0])
 
     def check(self) -> None:
         """Raise `ProcessLost` if a rank has lost its process."""
@@ -307,34 +286,3 @@ class LearnerGroup:
 
     def _call(self, verb: str, *args: Any, **more: Any) -> Any:
         return self._actors.all("verb", self._number, verb, args, more)[0]
-
-
-class Published:
-    """The weights with which a learner's newest step begins, to be taken while it trains on. A `samplers.Source`."""
-
-    def __init__(self, learner: LearnerGroup) -> None:
-        self._learner, self._name = learner, secrets.token_hex(4)
-        self._taken = threading.Lock()
-        self._offer: Offer | None = None
-
-    def publish(self, step: int) -> None:
-        """Publish the weights with which a step begins; waits for whoever takes the ones before."""
-        with self._taken:
-            self._offer = Offer(f"{self._name}.{step}", *self._learner.publish())
-
-    @property
-    def version(self) -> str:
-        """The version of the weights that were published last."""
-        assert self._offer is not None, "nothing is published"
-        return self._offer.version
-
-    def check(self) -> None:
-        """See `LearnerGroup`."""
-        self._learner.check()
-
-    @contextlib.contextmanager
-    def offered(self) -> Iterator[Offer]:
-        """These weights, which stay published while the block runs."""
-        with self._taken:
-            assert self._offer is not None, "nothing is published"
-            yield self._offer

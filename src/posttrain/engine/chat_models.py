@@ -6,10 +6,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from posttrain.background import all_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.messages import with_tools
+from posttrain.engine.engine import cut_at_stop
 from posttrain.errors import UserError
-from posttrain.types import ChatModel, Completion, Message, Reply, Request, Sampling, StopReason, Usage
+from posttrain.types import Completion, Message, Reply, Request, Sampling, StopReason, Usage
 
 
 class Submits(Protocol):
@@ -54,25 +56,62 @@ class EngineChat:
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(len(prompt), 0))
         fitting = replace(sampling, max_new_tokens=min(room, sampling.max_new_tokens))
         done = await self.engine.submit(Request(tuple(prompt), fitting, seed))
+        done = cut_at_stop(done, sampling.stop, self.chat_format.decode)
         text = self.chat_format.decode(done.token_ids)
         turns = sum(message.role == "assistant" for message in messages)
         reply = self.chat_format.parse(text, f"call{turns + 1:02d}", tools) if tools else Message("assistant", text)
         return Reply(reply, done.stop_reason, Usage(len(prompt), len(done.token_ids)))
 
+    async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """As in `rewards.context.ContinuationScorer`."""
+        requests = scoring_requests(self.chat_format, self.context, messages, continuations)
+        return scored(requests, await all_of(map(self.engine.submit, requests)))
+
+
+def scoring_requests(
+    chat_format: ChatFormat, context: int, messages: Sequence[Message], continuations: Sequence[str]
+) -> list[Request]:
+    """What an engine is asked for the logprobs of continuations; see `rewards.context.ContinuationScorer`.
+
+    Raises:
+        UserError: a continuation has no tokens, or does not fit the context.
+    """
+    begun = messages[-1:] if messages and messages[-1].role == "assistant" else ()
+    prompt = chat_format.prompt_ids(messages[: len(messages) - len(begun)])
+    prompt += [token for message in begun for token in chat_format.inserted_ids(message.content)]
+    requests: list[Request] = []
+    for text in continuations:
+        ids = (*prompt, *chat_format.inserted_ids(text))
+        if not len(prompt) < len(ids) < context:
+            raise UserError(
+                f"the continuation {text[:60]!r} of a conversation of {len(prompt)} tokens has {len(ids) - len(prompt)}"
+                f"; expected 1 or more that fit the model's context of {context}"
+            )
+        requests.append(Request(ids, Sampling(1), scored_from=len(prompt)))
+    return requests
+
+
+def scored(requests: Sequence[Request], done: Sequence[Completion]) -> list[tuple[float, ...]]:
+    """The engine's answers to `scoring_requests`; raises `UserError` where it gives no logprobs."""
+    tokens = [len(request.token_ids) - request.scored_from for request in requests]
+    if tokens != [len(each.scored) for each in done]:
+        raise UserError("this engine gives no logprobs of given tokens; use embedded or vllm")
+    return [each.scored for each in done]
+
 
 class LateChat:
     """A chat model that is loaded by `load`, or lazily at the first request."""
 
-    def __init__(self, make: Callable[[], ChatModel], at_once: int = 256) -> None:
+    def __init__(self, make: Callable[[], EngineChat], at_once: int = 256) -> None:
         self._make, self.at_once = make, at_once
-        self._made: ChatModel | None = None
+        self._made: EngineChat | None = None
 
-    def load(self) -> ChatModel:
+    def load(self) -> EngineChat:
         """The model."""
         self._made = self._made or self._make()
         return self._made
 
-    def made_by(self, make: Callable[[], ChatModel]) -> None:
+    def made_by(self, make: Callable[[], EngineChat]) -> None:
         """Load it by this function instead; nothing may have been asked yet."""
         assert self._made is None, "it is loaded"
         self._make = make
@@ -82,6 +121,10 @@ class LateChat:
     ) -> Reply:
         """As in `ChatModel`."""
         return await self.load().chat(messages, sampling=sampling, tools=tools, seed=seed)
+
+    async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """As in `EngineChat`."""
+        return await self.load().logprobs(messages, continuations)
 
 
 class PolicyChat:
@@ -122,6 +165,13 @@ class PolicyChat:
         Raises:
             UserError: no episodes of the policy are being scored, or others are sampled.
         """
+        return await self._model().chat(messages, sampling=sampling, tools=tools, seed=seed)
+
+    async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """As in `EngineChat`; raises as `chat`."""
+        return await self._model().logprobs(messages, continuations)
+
+    def _model(self) -> EngineChat:
         engine = self._engine.get()
         if engine not in self._open:  # asked from a thread of the reward's own, which has no context or an old one
             engine = self._open[0] if len(self._open) == 1 else None
@@ -129,5 +179,4 @@ class PolicyChat:
             raise UserError(
                 "the policy can only be asked by a reward, while its own episodes are scored and no others are sampled"
             )
-        model = EngineChat(engine, self._chat_format, self._context)
-        return await model.chat(messages, sampling=sampling, tools=tools, seed=seed)
+        return EngineChat(engine, self._chat_format, self._context)

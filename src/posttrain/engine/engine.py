@@ -5,8 +5,9 @@ passes can be used for training.
 """
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from posttrain.errors import UserError
 from posttrain.types import Completion, Decoding, Engine, Request, Sampling, StopReason
@@ -22,6 +23,48 @@ def refuse_unanswerable(number: int, request: Request, context: int, name: str) 
             f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
             "shorten the prompt or filter with `max_prompt_tokens`"
         )
+
+
+Decode = Callable[[Sequence[int]], str]
+"""Sampled tokens to their text, in which stop strings are looked for (`ChatFormat.decode`)."""
+
+
+def first_stop(token_ids: Sequence[int], stops: Sequence[str], decode: Decode) -> int | None:
+    """The number of tokens up to the one that completes the first stop string; None if there is none.
+
+    Example:
+        >>> first_stop([60, 47, 97, 62, 98], ["</a>"], lambda ids: bytes(ids).decode())
+        4
+    """
+
+    def said(count: int) -> bool:
+        text = decode(token_ids[:count])
+        return any(stop in text for stop in stops)
+
+    if not stops or not said(len(token_ids)):
+        return None
+    return bisect_left(range(len(token_ids)), True, lo=1, key=said)  # more tokens say what fewer do
+
+
+def completes(token_ids: Sequence[int], stops: Sequence[str], decode: Decode) -> bool:
+    """Whether a stop string is in the text; it is looked for in that of the last tokens, as each is sampled."""
+    if not stops:
+        return False
+    recent = decode(token_ids[-max(len(stop.encode()) + _SILENT for stop in stops) :])  # a token has a byte or more
+    return any(stop in recent for stop in stops) and first_stop(token_ids, stops, decode) is not None
+
+
+def cut_at_stop(done: Completion, stops: Sequence[str], decode: Decode) -> Completion:
+    """A completion up to its first stop string, for engines that sample on."""
+    end = first_stop(done.token_ids, stops, decode)
+    if end is None:
+        return done
+    versions = tuple((first, version) for first, version in done.versions if first < end)
+    ids, logprobs = done.token_ids[:end], done.logprobs[:end]
+    return replace(done, token_ids=ids, logprobs=logprobs, stop_reason=StopReason.STOP, versions=versions)
+
+
+_SILENT = 4  # tokens without text that may be among those of a stop string
 
 
 def finish_all(decoding: Decoding, requests: Sequence[Request]) -> list[Completion]:
@@ -104,6 +147,7 @@ class Subject:
     prompts: Sequence[tuple[int, ...]]  # at least two, of different lengths
     tolerance: float = 1e-4  # of logprobs, in nats; an engine in bfloat16 needs more
     exact_tokens: bool = True  # whether a request's tokens must not change with the batch; rounding may in bfloat16
+    decode: Decode | None = None  # by which it looks for stop strings; None: it leaves them out
 
 
 def check_engine(subject: Subject) -> list[str]:
@@ -113,7 +157,18 @@ def check_engine(subject: Subject) -> list[str]:
         return failures
     return [
         line
-        for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress, _arrivals, _turns)
+        for check in (
+            _logprobs,
+            _seeds,
+            _greedy,
+            _full_context,
+            _refusals,
+            _progress,
+            _arrivals,
+            _turns,
+            _stops,
+            _scored,
+        )
         for line in check(subject)
     ]
 
@@ -286,3 +341,38 @@ def _turns(subject: Subject) -> list[str]:
                 if len(longer) < subject.context:
                     requests.append(Request(longer, Sampling(4), request.seed + 100))
     return failures
+
+
+def _stops(subject: Subject) -> list[str]:
+    """A stop string, which begins and ends within tokens, ends a completion with the token that completes it."""
+    if subject.decode is None or not subject.exact_tokens:
+        return []
+    failures: list[str] = []
+    for request in _requests(subject, Sampling(8)):
+        whole = subject.engine.generate([request])[0]
+        text = subject.decode(whole.token_ids)
+        stop = text[len(text) // 3 : 2 * len(text) // 3]
+        if not stop:
+            continue
+        stopped = replace(request, sampling=replace(request.sampling, stop=("\0never", stop)))
+        (found,) = subject.engine.generate([stopped])
+        expected = cut_at_stop(whole, (stop,), subject.decode)
+        if (found.token_ids, found.stop_reason) != (expected.token_ids, StopReason.STOP):
+            failures.append(f"it went on after the stop string {stop!r}, or ended before it: {found.stop_reason}")
+    return failures
+
+
+def _scored(subject: Subject) -> list[str]:
+    """The logprobs of given tokens are the model's own at temperature 1; nothing is sampled for them."""
+    own: list[float] = []
+    requests: list[Request] = []
+    for prompt, other in zip(subject.prompts, subject.prompts[1:], strict=False):
+        given = Request(prompt, Sampling(len(other), temperature=1.0))
+        own += subject.own_logprobs(given, other)
+        requests.append(Request((*prompt, *other), Sampling(1, temperature=0.5), scored_from=len(prompt)))
+    done = subject.engine.generate(requests)
+    found = [value for completion in done for value in completion.scored]
+    if len(found) != len(own) or any(completion.token_ids for completion in done):
+        return [f"{len(own)} given tokens have {len(found)} logprobs, or others were sampled"]
+    gap = max(abs(one - other) for one, other in zip(found, own, strict=True))
+    return [f"logprobs of given tokens differ from the model's own by {gap:.2e}"] if gap > subject.tolerance else []

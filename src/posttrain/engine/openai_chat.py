@@ -100,7 +100,8 @@ class OpenAIChat:
     async def _reply(
         self, messages: tuple[Message, ...], sampling: Sampling, tools: tuple[str, ...], seed: int
     ) -> Reply:
-        key = digest_of(self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed)
+        stop = [sampling.stop] if sampling.stop else []  # in the digest where there is one, as in older caches
+        key = digest_of(self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed, *stop)
         if found := self._cache.get(key):
             return found
         if key not in self._asked:
@@ -240,6 +241,8 @@ def _body(
         body["top_p"] = sampling.top_p
     if sampling.top_k:
         body["extra_body"] = {"top_k": sampling.top_k}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
     if tools:
         body["tools"] = [json.loads(tool) for tool in tools]
     return body

@@ -87,8 +87,8 @@ def load_policy(
     if not isinstance(engine, str):
         return Policy(model, chat, made_engine(engine, model, chat))
     if engine in ENGINES:
-        return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb))
-    return Policy(model, chat, VLLMServer(model, chat.stop_ids, url=engine))
+        return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb, decode=chat.decode))
+    return Policy(model, chat, VLLMServer(model, chat.stop_ids, url=engine, decode=chat.decode))
 
 
 def made_engine(engine: Engine | MakesEngine, model: LanguageModel, chat: ChatFormat) -> Engine:

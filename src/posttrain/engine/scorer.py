@@ -1,5 +1,6 @@
-"""Reward-model inference: conversations in, one score per ensemble member out."""
+"""Reward-model inference: conversations in, one score per ensemble member out; or one per step."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -8,15 +9,17 @@ from typing import NamedTuple, cast
 import torch
 
 from posttrain.data.chat import ChatFormat
+from posttrain.data.loaded import Unusable
 from posttrain.data.messages import written
-from posttrain.data.packing import Example, pack
+from posttrain.data.packing import Example, pack, size_of
+from posttrain.data.steps import Reasoning, stepwise_of
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError, TemplateError
 from posttrain.models.attributes import load_scores
-from posttrain.models.heads import Scores
+from posttrain.models.heads import Scores, StepModel
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.types import Message
+from posttrain.types import Message, steps_in
 
 _PLAIN = (Message("user", "1"), Message("assistant", "2"))
 
@@ -29,6 +32,7 @@ class ScorerFacts(NamedTuple):
     comparable: bool  # whether the zeros of its scores are known
     most: int  # maximum tokens of a conversation
     stop_ids: frozenset[int]
+    steps: bool = False  # whether its scores are of steps, as of a process reward model
 
 
 @dataclass(frozen=True)
@@ -44,23 +48,28 @@ class Scorer:
         """The scores of conversations that end with a response, each read where the model's template ends.
 
         That is the response's stop token, and for models that were not trained here what the template writes behind it.
+        A process reward model gives the logit of each step of the response (`steps_in`) that it is right.
 
         Raises:
             RewardError: one does not fit the model.
         """
         examples: list[Example] = []
         for messages in conversations:
-            prompt = self.chat.prompt_ids(messages[:-1])
-            said = self._reply(prompt, messages)
-            if len(prompt) + len(said) + len(self.tail) > self.most:
+            example = self._of_steps(messages) if self.steps else self._of_reply(messages)
+            if size_of(example) + len(self.tail) > self.most:
                 raise RewardError(
-                    f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
+                    f"a conversation has {size_of(example)} tokens for the reward model "
                     f"'{self.model.body.name}', which takes {self.most}, the smaller of its context "
                     f"{self.model.body.context} and `microbatch_tokens={self.microbatch_tokens}`; leave it out, or "
                     "shorten it"
                 )
-            examples.append(Example(tuple(prompt), tuple(said), (False,) * len(said)))
+            examples.append(example)
         return self.of(examples)
+
+    @property
+    def steps(self) -> bool:
+        """Whether its scores are of steps."""
+        return isinstance(self.model, StepModel)
 
     @property
     def most(self) -> int:
@@ -71,7 +80,21 @@ class Scorer:
     def facts(self) -> ScorerFacts:
         """What is known of it."""
         body = self.model.body
-        return ScorerFacts(body.name, self.model.members, self.model.comparable, self.most, frozenset(body.stop_ids))
+        known = body.name, self.model.members, self.model.comparable, self.most, frozenset(body.stop_ids)
+        return ScorerFacts(*known, self.steps)
+
+    def _of_steps(self, messages: Sequence[Message]) -> Example:
+        text = messages[-1].content
+        steps = tuple(text[start:end] for start, end in steps_in(text))
+        try:
+            return stepwise_of(self.chat, Reasoning((*messages[:-1],), steps, (True,) * len(steps))).example
+        except Unusable as reason:
+            raise RewardError(f"the process reward model '{self.model.body.name}': {reason}") from reason
+
+    def _of_reply(self, messages: Sequence[Message]) -> Example:
+        prompt = self.chat.prompt_ids(messages[:-1])
+        said = self._reply(prompt, messages)
+        return Example(tuple(prompt), tuple(said), (False,) * len(said))
 
     def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
         """The tokens of the last message with its stop token, as in training.
@@ -110,7 +133,7 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
     model = load_scores(name, dtype=dtype_of(precision, device), device=device)
     tokenizer = load_tokenizer(locate(name))
     chat = ChatFormat(tokenizer, model.body.stop_ids)
-    return Scorer(model, chat, microbatch_tokens, _tail(tokenizer, chat))
+    return Scorer(model, chat, microbatch_tokens, () if isinstance(model, StepModel) else _tail(tokenizer, chat))
 
 
 def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
@@ -123,8 +146,9 @@ def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
 
 @torch.inference_mode()
 def scores_of(model: Scores, examples: Sequence[Example], *, microbatch_tokens: int) -> list[tuple[float, ...]]:
-    """The score of each sequence by each head, in order."""
+    """The score of each sequence by each head, or of each of its steps, in order."""
     found: dict[int, tuple[float, ...]] = {}
     for row in pack(examples, microbatch_tokens):
         found |= {i: tuple(scores) for i, scores in zip(row.examples, model.scores(row).tolist(), strict=True)}
-    return [found[i] for i in range(len(examples))]
+    padded = isinstance(model, StepModel)
+    return [tuple(s for s in found[i] if not (padded and math.isnan(s))) for i in range(len(examples))]

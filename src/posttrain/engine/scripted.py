@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from posttrain.engine.engine import BatchEngine
+from posttrain.engine.engine import BatchEngine, Decode, cut_at_stop
 from posttrain.types import Completion, Request, StopReason
 
 
@@ -11,13 +11,14 @@ from posttrain.types import Completion, Request, StopReason
 class ScriptedEngine(BatchEngine):
     """Answers each request with token ids of `script`, with a constant logprob, and records the requests.
 
-    A script longer than `max_new_tokens` is cut there, as a model would be.
+    A script longer than `max_new_tokens` is cut there, and with `decode` at a stop string, as a model would be.
     """
 
     script: Callable[[Request], Sequence[int]]
     stop_ids: frozenset[int]
     logprob: float = -1.0
     asked: list[list[Request]] = field(default_factory=list[list[Request]])
+    decode: Decode | None = None
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         """One scripted completion per request."""
@@ -30,4 +31,5 @@ class ScriptedEngine(BatchEngine):
     def _complete(self, request: Request) -> Completion:
         tokens = tuple(self.script(request))[: request.sampling.max_new_tokens]
         reason = StopReason.STOP if tokens[-1] in self.stop_ids else StopReason.LENGTH
-        return Completion(tokens, (self.logprob,) * len(tokens), reason)
+        done = Completion(tokens, (self.logprob,) * len(tokens), reason)
+        return cut_at_stop(done, request.sampling.stop, self.decode) if self.decode else done

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from posttrain import fast_paths
-from posttrain.engine.engine import DecodingEngine, refuse_unanswerable
+from posttrain.data.packing import Example, pack, size_of
+from posttrain.engine.engine import Decode, DecodingEngine, completes, refuse_unanswerable
 from posttrain.engine.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token, rounded
 from posttrain.engine.prefix_cache import PrefixCache
 from posttrain.engine.sampling import draw, uniforms
@@ -69,7 +70,7 @@ class _Running:
 
 
 class TransformersEngine(DecodingEngine):
-    """Samples from a `LanguageModel`.
+    """Samples from a `LanguageModel`; with `decode`, until a stop string occurs.
 
     Attributes:
         short_steps: whether a step prefills few prompts, and a token of all that run follows before the next.
@@ -78,10 +79,16 @@ class TransformersEngine(DecodingEngine):
     short_steps = False
 
     def __init__(
-        self, model: LanguageModel, stop_ids: frozenset[int], *, max_sequences: int = 128, cache_gb: float = 1.5
+        self,
+        model: LanguageModel,
+        stop_ids: frozenset[int],
+        *,
+        max_sequences: int = 128,
+        cache_gb: float = 1.5,
+        decode: Decode | None = None,
     ) -> None:
         self._model = model
-        self._stop_ids = stop_ids
+        self._stop_ids, self._decode = stop_ids, decode
         self._max_sequences = max_sequences
         self._cache_bytes = int(cache_gb * 2**30)
 
@@ -93,7 +100,14 @@ class TransformersEngine(DecodingEngine):
         with contextlib.ExitStack() as stack:
             prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
             decoding = TransformersDecoding(
-                self._model, self._stop_ids, self._max_sequences, self._cache_bytes, on_tokens, stack, prefixes
+                self._model,
+                self._stop_ids,
+                self._max_sequences,
+                self._cache_bytes,
+                on_tokens,
+                stack,
+                prefixes,
+                self._decode,
             )
             decoding.short_steps = self.short_steps
             try:
@@ -117,11 +131,13 @@ class TransformersDecoding:
         on_tokens: Callable[[int], None] | None,
         stack: contextlib.ExitStack,
         prefixes: PrefixCache | None,
+        decode: Decode | None,
     ) -> None:
-        self._model, self._stop_ids, self._on_tokens = model, stop_ids, on_tokens
+        self._model, self._stop_ids, self._on_tokens, self._text_of = model, stop_ids, on_tokens, decode
         self._max_sequences, self._cache_bytes = max_sequences, cache_bytes
         self._token_bytes = bytes_per_token(model.network.config, model.dtype)
         self._prefixes, self._packed = prefixes, stack.enter_context(contextlib.ExitStack())
+        self._scoring: list[_Running] = []
         self._waiting: deque[_Running] = deque()
         self._wanted: Counter[Prompt] = Counter()
         self._prompts: dict[Prompt, _Prompt] = {}
@@ -141,12 +157,16 @@ class TransformersDecoding:
         """See `types.Decoding`; with stop tokens other than the engine's, and under an adapter of `model.mixed`."""
         refuse_unanswerable(number, request, self._model.context, self._model.name)
         sequence = _Running(number, request, self._stop_ids if stop_ids is None else stop_ids, adapter)
+        if request.scored_from:
+            self._scoring.append(sequence)
+            return
         self._waiting.append(sequence)
         self._wanted[sequence.prompt] += 1
 
     @torch.inference_mode()
     def cancel(self, number: int) -> None:
         """See `types.Decoding`."""
+        self._scoring = [each for each in self._scoring if each.number != number]
         for sequence in [each for each in self._waiting if each.number == number]:
             self._waiting.remove(sequence)
             self._let_go(sequence.prompt)
@@ -156,6 +176,8 @@ class TransformersDecoding:
     @torch.inference_mode()
     def step(self) -> dict[int, Completion]:
         """See `types.Decoding`."""
+        if self._scoring:
+            return self._scored()
         if not self._waiting and not self._running:
             return {}
         if not self._running:
@@ -174,6 +196,26 @@ class TransformersDecoding:
             self._on_tokens(sampled)
         done, self._done = self._done, {}
         return done
+
+    def _scored(self) -> dict[int, Completion]:
+        """The logprobs of given tokens: requests of one adapter in packed rows, shared beginnings once."""
+        found: dict[int, Completion] = {}
+        scoring, self._scoring = self._scoring, []
+        for adapter in {each.adapter for each in scoring}:
+            mine = [each for each in scoring if each.adapter is adapter]
+            texts = [(each.request.token_ids, each.request.scored_from) for each in mine]
+            examples = [Example(ids[:start], ids[start:], (True,) * (len(ids) - start)) for ids, start in texts]
+            logprobs: dict[int, list[float]] = {number: [] for number in range(len(mine))}
+            for row in pack(examples, max(PREFILL_TOKENS, *map(size_of, examples))):
+                with self._model.placed([adapter], [len(row.token_ids)]):
+                    values = self._model.logprobs(row).logprobs.tolist()
+                for number, value in zip(row.rows, values, strict=True):
+                    logprobs[number].append(value)
+            found |= {
+                each.number: Completion((), (), StopReason.LENGTH, scored=tuple(logprobs[number]))
+                for number, each in enumerate(mine)
+            }
+        return found
 
     def sampled(self) -> dict[int, list[int]]:
         """See `types.Decoding`."""
@@ -350,6 +392,8 @@ class TransformersDecoding:
 
     def _stop_reason(self, sequence: _Running) -> StopReason | None:
         if sequence.token_ids[-1] in sequence.stop_ids:
+            return StopReason.STOP
+        if self._text_of and completes(sequence.token_ids, sequence.request.sampling.stop, self._text_of):
             return StopReason.STOP
         if len(sequence.token_ids) >= sequence.request.sampling.max_new_tokens:
             return StopReason.LENGTH

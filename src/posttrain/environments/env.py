@@ -6,24 +6,72 @@ can run concurrently.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Protocol, TypedDict, Unpack, runtime_checkable
 
 from posttrain.errors import UserError
-from posttrain.types import Message, Outcome, Reply, Task
+from posttrain.types import Message, Outcome, Reply, Sampling, Task
+
+
+class TurnSampling(TypedDict, total=False):
+    """What a turn may have of its own, in place of the run's settings. `stop`: strings that end it; see `Sampling`.
+
+    A turn of the policy at another temperature is trained at that temperature, which its tokens carry. One that is
+    greedy (temperature 0) or truncated (`top_k`, `top_p`) is not trained: its tokens are context.
+    """
+
+    stop: Sequence[str]
+    temperature: float
+    top_k: int
+    top_p: float
+    max_new_tokens: int
+
+
+def own_sampling(sampling: Sampling, own: TurnSampling) -> Sampling:
+    """The settings of a turn.
+
+    Raises:
+        UserError: one is out of its range.
+    """
+    stop = own.get("stop", ())
+    if isinstance(stop, str) or not all(stop):
+        raise UserError(f"a turn's stop strings are a list, none of them empty; got stop={stop!r}")
+    found = replace(sampling, **{**own, "stop": tuple(stop)})
+    if found.temperature < 0 or found.top_k < 0 or not 0 < found.top_p <= 1 or found.max_new_tokens < 1:
+        raise UserError(
+            f"a turn's temperature and top_k are 0 or more, top_p is above 0 and at most 1, max_new_tokens 1 or more; "
+            f"got {own}"
+        )
+    return found
 
 
 @runtime_checkable
 class Seat(Protocol):
     """One participant of one episode."""
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         """The seat's next reply, given the messages that are new to it since its last turn.
 
         Its own replies are not repeated. `tools` are the JSON schemas of the functions that it may call, as
         text; they are given with the first turn. If the seat's context is full, its reply is empty, with
         stop reason `context`.
+
+        Raises:
+            UserError: a setting of the turn is out of its range, or a stop string cannot occur in what it says.
         """
         ...
+
+    async def go_on(self, text: str, **own: Unpack[TurnSampling]) -> Reply:
+        """Insert `text` into the message that a stop string (or the length) has just ended, and let the seat go on.
+
+        What is inserted is context; the reply has what was said after it. It counts as a turn.
+
+        Raises:
+            UserError: the message is finished, nothing was said yet, or the seat cannot go on in a message.
+        """
+        raise UserError(
+            f"{type(self).__name__} cannot go on in a message; give this seat to the policy, or insert text with turn"
+        )
 
 
 class Environment:

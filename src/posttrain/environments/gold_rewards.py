@@ -6,7 +6,16 @@ from typing import NamedTuple
 from posttrain.environments.env import Environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
-from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Reward, Weighted, parse_rewards
+from posttrain.rewards import (
+    CachedScores,
+    Disagreement,
+    LearnedReward,
+    Named,
+    Reward,
+    StepReward,
+    Weighted,
+    parse_rewards,
+)
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.types import ScoreFn
 
@@ -33,8 +42,10 @@ def overseen(
     members: int = 2,
     use: str = "mean",
     penalty: float = 0.5,
+    steps: str = "",
     gold: Weighted | None = None,
     gold_model: ScoreFn | None = None,
+    gold_steps: str = "",
     environment: Environment | None = None,
 ) -> Overseen:
     """Combine rewards: rules, verifiers and reward models, and gold rewards.
@@ -45,8 +56,10 @@ def overseen(
         members: their number of scores; disagreement is logged if there are several.
         use: ensemble aggregation, a name in `COMBINATIONS`.
         penalty: weight of the ensemble variance.
+        steps: of process reward models the aggregation of steps, a name in `STEP_AGGREGATIONS`; empty for others.
         gold: gold rewards, whose weighted sum counts.
         gold_model: a gold reward model, of weight 1.
+        gold_steps: of it as `steps`.
         environment: of both; one question and one answer unless given. Where its outcome is a reward, whether it was
             solved is logged too.
 
@@ -57,14 +70,17 @@ def overseen(
     kinds = {type(reward) for reward, _ in parts}
     if Earned in kinds and Solved not in kinds:
         parts = (*parts, (Solved(), 0.0))
-    if models:
+    if models and steps:
+        parts = (*parts, (StepReward(models, steps, use=use, penalty=penalty), 1.0))
+    elif models:
         ask = CachedScores(_together(models))
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
         if members > 1:
             parts = (*parts, (Disagreement(ask), 0.0))
     read = list(gold.parts) if gold else []
     if gold_model is not None:
-        read.append((LearnedReward(gold_model, name="model"), 1.0))
+        model = StepReward([gold_model], gold_steps, "model") if gold_steps else LearnedReward(gold_model, "model")
+        read.append((model, 1.0))
     named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]
     both = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
     played, weights = environment or SingleTurn(), {reward.name: weight for reward, weight in named}

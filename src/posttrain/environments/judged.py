@@ -14,6 +14,7 @@ from posttrain.rewards import (
     TIME_LIMITS,
     VERDICTS,
     Ask,
+    Classifier,
     CustomReward,
     Judge,
     JudgePrompt,
@@ -32,6 +33,11 @@ class ParsedRewards(NamedTuple):
     rewards: Weighted | None
     gold: Weighted | None
     notes: tuple[str, ...] = ()  # what to tell the user
+
+    @property
+    def classifiers(self) -> list[Classifier]:
+        """See `Weighted.classifiers`."""
+        return [classifier for each in (self.rewards, self.gold) if each for classifier in each.classifiers]
 
     @property
     def movable(self) -> list[CustomReward]:

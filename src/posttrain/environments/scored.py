@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from posttrain.environments.env import Environment
 from posttrain.environments.single_turn import SingleTurn
-from posttrain.errors import UserError
-from posttrain.rewards import Weighted, parse_rewards
-from posttrain.types import Group, Score, SeatScores
+from posttrain.errors import DataError, UserError
+from posttrain.rewards import Weighted, named_in, parse_rewards
+from posttrain.types import Group, Score, SeatScores, Task
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,18 @@ def need_group(environment: ScoredEnvironment, size: int, what: str) -> None:
             f"reward '{environment.reward.most_compared}' compares {environment.reward.min_group} or more completions "
             f"of a task; {what} gives {size}"
         )
+
+
+def refuse_unknown_rewards(tasks: Sequence[Task], rewards: Weighted | None, reward_model: str = "") -> None:
+    """Refuse, before weights are read, a row whose column `rewards` names one that is not there.
+
+    Raises:
+        DataError: names the row, the reward, and those that there are, `reward_model` among them where one is given.
+    """
+    known = {*(rewards.weights if rewards else ()), *(("reward_model",) if reward_model else ())}
+    for task in tasks:
+        if other := [name for name in named_in(task) if name not in known]:
+            raise DataError(
+                f"{task.id} names the reward '{other[0]}' in its column 'rewards'; there are: "
+                f'{", ".join(sorted(known))}; add it to `reward`, or rename the column with `columns="other=rewards"`'
+            )

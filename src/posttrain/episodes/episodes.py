@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
@@ -18,7 +18,7 @@ from posttrain.data.order import seed_for
 from posttrain.engine.chat_models import PolicyChat
 from posttrain.engine.client import LOOP, Client, Schedule
 from posttrain.engine.scheduler import Scheduler
-from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.environments.env import Environment, Seat, TurnSampling, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
 from posttrain.environments.user_methods import calling, outcome_of
 from posttrain.episodes.policy_seat import PolicySeat
@@ -294,12 +294,21 @@ class _Heard:
         """The turns that the policy sampled here."""
         return tuple(self.seat.turns) if isinstance(self.seat, PolicySeat) else ()
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         if wrong := [each for each in messages if not isinstance(each, Message)]:
             raise TypeError(f"turn of seat '{self.name}' got {wrong[0]!r}; expected a list of posttrain.types.Message")
-        reply = await self.seat.turn(messages, tools)
+        reply = await self.seat.turn(messages, tools, **own)
         self.view += [*messages, reply.message]
         self.transcript.append((self.name, reply.message))
+        self.stop_reason = reply.stop_reason
+        return reply
+
+    async def go_on(self, text: str, **own: Unpack[TurnSampling]) -> Reply:
+        reply = await self.seat.go_on(text, **own)
+        last, new = self.view[-1], reply.message
+        whole = replace(new, content=last.content + text + new.content, tool_calls=last.tool_calls + new.tool_calls)
+        place = max(number for number, said in enumerate(self.transcript) if said == (self.name, last))
+        self.view[-1], self.transcript[place] = whole, (self.name, whole)
         self.stop_reason = reply.stop_reason
         return reply
 

@@ -7,7 +7,6 @@ from statistics import fmean, pstdev
 from posttrain.episodes.hacking_signals import signals
 from posttrain.types import Group, Row, Score, StopReason
 
-HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # metric names: terminal to log
 SOLVED = 1.0  # an outcome's score when the task is solved
 
 

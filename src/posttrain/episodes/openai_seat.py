@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from posttrain.data.messages import read_message, read_tools, written
-from posttrain.environments.env import Seat
+from posttrain.environments.env import Seat, TurnSampling
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message, Reply, StopReason
 
@@ -24,9 +24,10 @@ _Essence = tuple[Any, str, list[tuple[Any, Any]]]
 def openai_client(seat: Seat) -> "AsyncOpenAI":
     """An OpenAI client whose chat completions are the turns of one seat in one episode.
 
-    Every request holds the whole conversation; the seat gets its new messages. Model, temperature, token limit
-    and seed of a request are ignored: sampling follows the run's settings. A request that rewrites earlier messages
-    gets HTTP 400, and so does one for a stream or several choices. Exceptions of a seat pass through the client.
+    Every request holds the whole conversation; the seat gets its new messages, and the request's stop strings, which
+    stay in the reply. Model, temperature, token limit and seed of a request are ignored: sampling follows the run's
+    settings. A request that rewrites earlier messages, or would have the seat go on in its last one, gets HTTP 400, and
+    so does one for a stream or several choices. Exceptions of a seat pass through the client.
 
     Raises:
         UserError: the library openai is not installed.
@@ -43,10 +44,14 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
         if not request.url.path.endswith("/chat/completions"):
             return httpx2.Response(404, json=_error(f"a seat answers chat completions; it has no {request.url.path}"))
         try:
-            messages, tools = conversation.news(json.loads(await request.aread()))
+            body = json.loads(await request.aread())
+            messages, tools = conversation.news(body)
         except (DataError, ValueError) as error:
             return httpx2.Response(400, json=_error(str(error)))
-        return httpx2.Response(200, json=conversation.said(await seat.turn(messages, tools)))
+        stop = body.get("stop")
+        own: TurnSampling = {"stop": [stop] if isinstance(stop, str) else stop} if stop else {}
+        reply = await seat.turn(messages, tools, **own)
+        return httpx2.Response(200, json=conversation.said(reply))
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
     return AsyncOpenAI(api_key="none", base_url="http://seat/v1", http_client=http, max_retries=0)
@@ -74,6 +79,8 @@ class _Conversation:
                 "a request must repeat what the seat was told and said, and go on; another conversation needs another "
                 "episode"
             )
+        if _mapping(items[-1]).get("role") == "assistant":
+            raise ValueError("a request ends with what the seat is told; it cannot go on in a message of its own")
         messages = [
             read_message(item, f"message {number}", tools) for number, item in enumerate(items[told:], told + 1)
         ]

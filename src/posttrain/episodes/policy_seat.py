@@ -2,9 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
+from posttrain.engine.engine import cut_at_stop
+from posttrain.environments.env import TurnSampling, own_sampling
 from posttrain.errors import TemplateError, UserError
 from posttrain.types import Completion, Message, Reply, Request, Sampling, StopReason, Trajectory, Turn, Usage
 
@@ -17,7 +20,7 @@ class PolicySeat:
 
     A turn appends to the tokens before it. If the chat template renders earlier replies differently than they
     were sampled (it drops their reasoning, say), a new branch begins: its context is the re-rendered conversation,
-    which is not trained.
+    which is not trained. A message may be sampled in several turns (`go_on`).
 
     Args:
         ask: answers a request.
@@ -44,44 +47,92 @@ class PolicySeat:
         self._room, self._max_turns, self._asked, self._full = room, max_turns, 0, False
         self._branch: list[Turn] = []  # the turns whose tokens a further one appends to
         self._view: list[Message] = []  # the seat's conversation
+        self._message = ""  # the text of its last message so far, as it was sampled and inserted
         self.turns: list[Turn] = []
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         """Answer what has been said since this seat's last turn.
 
         Raises:
-            UserError: more than `max_turns` turns, or other tools than in its first turn.
+            UserError: more than `max_turns` turns, other tools than in its first turn, or as in `Seat`.
         """
-        if self._asked == self._max_turns:
-            raise UserError(f"a seat is asked more than {self._max_turns} times; raise max_turns of the environment")
-        self._asked += 1
+        sampling = self._begin(own)
         messages = self._with_tools(messages, tools)
         if self._full:
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
         context_ids, restarts = self._context(messages)
         opening = () if self.turns else self._opening  # what the first turn has said already
-        context_ids = (*context_ids, *opening)
+        self._view += [*messages, Message("assistant", "")]
+        self._message = ""
+        return await self._sample((*context_ids, *opening), sampling, restarts, opening)
+
+    async def go_on(self, text: str, **own: Unpack[TurnSampling]) -> Reply:
+        """Go on in the last message after inserted text.
+
+        Raises:
+            UserError: as in `Seat`, or more than `max_turns` turns.
+        """
+        sampling = self._begin(own)
+        if self._full:
+            return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
+        if not self.turns or self._branch[-1].token_ids[-1] in self._chat.stop_ids:
+            why = "the message has ended with a stop token" if self.turns else "nothing has been said yet"
+            raise UserError(f"a seat goes on in a message that a stop string has ended, but {why}; use turn")
+        self._message += text
+        self._view[-1] = replace(self._view[-1], content=self._view[-1].content + text)
+        return await self._sample(tuple(self._chat.inserted_ids(text)), sampling)
+
+    def _begin(self, own: TurnSampling) -> Sampling:
+        """Count a turn; its settings."""
+        if self._asked == self._max_turns:
+            raise UserError(f"a seat is asked more than {self._max_turns} times; raise max_turns of the environment")
+        self._asked += 1
+        sampling = own_sampling(self._sampling, own)
+        if never := [stop for stop in sampling.stop if not self._chat.may_say(stop)]:
+            raise UserError(
+                f"the stop string {never[0]!r} cannot occur: the text of a reply has no special tokens, and no "
+                "characters that the tokenizer does not write; use another"
+            )
+        return sampling
+
+    async def _sample(
+        self, context_ids: tuple[int, ...], sampling: Sampling, restarts: bool = False, opening: tuple[int, ...] = ()
+    ) -> Reply:
+        """Sample a turn behind its context; what it says belongs to the last message."""
         so_far = () if restarts else Trajectory(tuple(self._branch)).token_ids
-        self._view += messages
         room = self._room - len(so_far) - len(context_ids)
         if room < 1:
             self._full = True
-            return self._said(Message("assistant", ""), StopReason.CONTEXT, Usage(len(so_far) + len(context_ids), 0))
-        wanted = self._sampling.max_new_tokens - len(opening)
-        sampling = replace(self._sampling, max_new_tokens=min(room, wanted))
+            usage = Usage(len(so_far) + len(context_ids), 0)
+            return self._said("", Message("assistant", ""), StopReason.CONTEXT, usage)
+        wanted = sampling.max_new_tokens - len(opening)
+        fitting = replace(sampling, max_new_tokens=min(room, wanted))
         seed = seed_for(self._seed, "turn", len(self.turns))
-        done = await self._ask(Request((*so_far, *context_ids), sampling, seed), len(self.turns))
+        done = await self._ask(Request((*so_far, *context_ids), fitting, seed), len(self.turns))
+        done = cut_at_stop(done, sampling.stop, self._chat.decode)
         reason = done.stop_reason
         if reason is StopReason.LENGTH and len(done.token_ids) < wanted:
             reason = StopReason.CONTEXT  # the room was shorter than a turn may be
         text = self._chat.decode((*opening, *done.token_ids))
-        turn = Turn(tuple(context_ids), done.token_ids, done.logprobs, reason, text, restarts, done.versions)
+        drawn, usual = (replace(each, stop=(), max_new_tokens=1) for each in (sampling, self._sampling))
+        whole = sampling.temperature > 0 and not sampling.top_k and sampling.top_p == 1
+        turn = Turn(
+            context_ids,
+            done.token_ids,
+            done.logprobs,
+            reason,
+            text,
+            restarts,
+            done.versions,
+            temperature=0.0 if sampling.temperature == self._sampling.temperature else sampling.temperature,
+            learned=whole or drawn == usual,
+        )
         self._branch = [*([] if restarts else self._branch), turn]
         self.turns.append(turn)
         usage = Usage(len(so_far) + len(context_ids), len(done.token_ids))
         prefix = f"call{len(self.turns):02d}"
         said = self._chat.parse(text, prefix, self._tools) if self._tools else Message("assistant", text)
-        return self._said(said, reason, usage)
+        return self._said(text, said, reason, usage)
 
     @property
     def _tools(self) -> tuple[str, ...]:
@@ -103,12 +154,16 @@ class PolicySeat:
             return self._chat.prompt_ids(messages), False
         last = self._branch[-1]
         stopped = last.token_ids[-1] in self._chat.stop_ids
-        said = [*self._view[:-1], Message("assistant", last.text)]  # as it was sampled, calls in its text
+        said = [*self._view[:-1], Message("assistant", self._message)]  # as it was sampled, calls in its text
         try:
             return self._chat.followup_ids(said, messages, stopped=stopped, unchanged=True), False
         except TemplateError:
             return self._chat.prompt_ids([*self._view, *messages]), True
 
-    def _said(self, message: Message, reason: StopReason, usage: Usage) -> Reply:
-        self._view.append(message)
+    def _said(self, text: str, message: Message, reason: StopReason, usage: Usage) -> Reply:
+        """The reply; `text` is what was sampled of it, with its calls."""
+        last = self._view[-1]
+        calls = last.tool_calls + message.tool_calls
+        self._view[-1] = replace(message, content=last.content + message.content, tool_calls=calls)
+        self._message += text
         return Reply(message, reason, usage)

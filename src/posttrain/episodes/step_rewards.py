@@ -12,14 +12,14 @@ def step_rewards(trajectory: Trajectory, spans: Sequence[Span], chat: ChatFormat
     """Rewards of spans by index of the sampled token, counted over all turns of a trajectory from 0.
 
     A span's reward is at the last token that it overlaps; those of one token are summed. A span that ends in
-    given, not sampled, text has no token.
+    given, not sampled, text has no token, nor has one of a turn that is not learned.
     """
-    firsts = [0, *accumulate(len(turn.token_ids) for turn in trajectory.turns)]
+    firsts = [0, *accumulate(len(turn.token_ids) * turn.learned for turn in trajectory.turns)]
     ends = {number: _ends(trajectory, number, chat) for number in sorted({span.turn for span in spans})}
     found: dict[int, float] = {}
     for span in spans:
         given, of_turn = ends[span.turn]
-        if span.end > given:
+        if span.end > given and trajectory.turns[span.turn].learned:
             token = firsts[span.turn] + bisect_left(of_turn, span.end - given)
             found[token] = found.get(token, 0.0) + span.value
     return dict(sorted(found.items()))

@@ -20,12 +20,14 @@ from posttrain.models.heads import (
     RewardModel,
     load_classifier,
     load_reward_model,
+    load_step_model,
     name_rows,
+    scores_steps,
     wide_product,
 )
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate, read_config
-from posttrain.models.lora import add_adapter
+from posttrain.models.lora import add_adapter, is_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.rounding import wide_dtype
 
@@ -208,13 +210,16 @@ def load_attributes(
 
 
 def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> RewardModel | AttributeModel:
-    """A trained reward model of either kind; attribute heads are read from a folder, where their gate is.
+    """A trained reward model of any kind; attribute heads are read from a folder, where their gate is.
 
     Raises:
         ModelError: as `load_reward_model`, or what makes one score of its attributes is not there.
     """
     where = Path(locate(name))
     if not (where / GATE).is_file():
+        config = None if is_adapter(str(where)) else read_config(name, locate(name))
+        if config is not None and scores_steps(config):
+            return load_step_model(name, dtype=dtype, device=device)
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
     about: Any = getattr(read_config(name, str(where)), ABOUT, None)
     if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:

@@ -1,10 +1,12 @@
-"""Scalar reward heads, read at the last token.
+"""Scalar reward heads, read at the last token, or at the ends of steps.
 
-Shape letters: E sequences of a packed row, D hidden width, H heads: the members of an ensemble on one trunk.
+Shape letters: E sequences of a packed row, D hidden width, H heads: the members of an ensemble on one trunk, M step
+ends in a packed row, S the most of one sequence in it.
 """
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ from posttrain.models.support import context_of, refuse_no_classifier
 ROWS = "score"  # what transformers calls the layer of the heads
 WEIGHT = f"{ROWS}.weight"
 ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)
+STEP = "step_right"  # what the label of a process reward model is called in its folder
 MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
 ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
 
@@ -126,6 +129,23 @@ class RewardModel:
         if self.comparable or any(self.zeros):
             setattr(network.config, ZEROS, list(self.zeros))
         network.save_pretrained(str(folder), state_dict=self.body.whole())
+
+
+class StepModel(RewardModel):
+    """A process reward model: one row, read at the end of each step, before the tokens that a packed row learns.
+
+    Its scores are the logits that steps are right.
+    """
+
+    def logits(self, row: Packed) -> Tensor:
+        """One number for each step end of a packed row, [M], float32, in order."""
+        return wide_product(self.body.learned_states(row), self.head)[:, 0] - self.zeros[0]
+
+    def scores(self, row: Packed) -> Tensor:
+        """The logits of the steps of each sequence, [E, S]; NaN where it has fewer."""
+        counts = Counter(row.rows)
+        of_sequences = self.logits(row).split([counts[example] for example in row.examples])
+        return nn.utils.rnn.pad_sequence(list(of_sequences), batch_first=True, padding_value=math.nan)
 
 
 def complete(folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
@@ -228,6 +248,42 @@ def load_reward_model(
     return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
 
 
+def load_step_model(
+    name: str,
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    seed: int = 0,
+    adapter: Lora | None = None,
+) -> StepModel:
+    """Load a process reward model, or put a head of zeros on a language model: each step is right with odds of 1.
+
+    Arguments are those of `load_reward_model`.
+
+    Raises:
+        ModelError: as `load_classifier`, or it is a reward model with other heads.
+        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
+    """
+
+    def label(config: Any, known: bool) -> None:
+        if known and not scores_steps(config):
+            raise ModelError(
+                f"'{name}' is a reward model with other heads; start from a language model to learn labels of steps"
+            )
+        name_rows(config, [STEP])
+
+    body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
+    zeros = getattr(body.network.config, ZEROS, None)
+    if adapter:
+        body = lora.add_adapter(body, adapter, seed=seed, whole=ROWS)
+    return StepModel(body, tuple(zeros or (0.0,)), comparable=zeros is not None)
+
+
+def scores_steps(config: Any) -> bool:
+    """Whether a configuration is that of a process reward model of posttrain."""
+    return is_classifier(config) and [*(config.id2label or {}).values()] == [STEP]
+
+
 def name_rows(config: Any, labels: Sequence[str]) -> None:
     """Give a classifier's configuration as many rows as there are labels."""
     config.id2label = dict(enumerate(labels))
@@ -300,6 +356,11 @@ def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
 
 def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:
     labels = config.id2label or {}
+    if scores_steps(config):
+        raise ModelError(
+            f"'{name}' is a process reward model, which scores steps and not responses; it is trained further by "
+            'posttrain reward-model `heads="steps"`'
+        )
     if any(str(label).startswith(ATTRIBUTE) for label in labels.values()):
         raise ModelError(
             f"'{name}' rates attributes; it scores as a folder with its gate (download it first from a hub), and is "

@@ -22,6 +22,7 @@ from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import Readout, TokenLogprobs, token_logprobs
 from posttrain.models.merging import merged_weights
 from posttrain.models.mixed_adapters import LowRank, MixedAdapters
+from posttrain.models.rounding import wide_dtype
 from posttrain.models.support import PAGE, TESTED
 
 
@@ -33,6 +34,8 @@ class Packed(Protocol):
     families: list[tuple[int, list[int]]]
     sources: list[int]
     targets: list[int]
+    rows: list[int]
+    temperatures: list[float]
     examples: list[int]
     ends: list[int]
 
@@ -159,17 +162,18 @@ class LanguageModel:
         return self.states(row)[self.ids(row.sources)]
 
     def logprobs(self, row: Packed, temperature: float = 1.0) -> TokenLogprobs:
-        """Logprob and entropy of each learned token of a packed row, [M] each."""
+        """Logprob and entropy of each learned token of a packed row, [M] each, at its own temperature if it has one."""
         return self.logprobs_at(self.learned_states(row), row, temperature)
 
     def logprobs_at(
         self, states: Tensor, row: Packed, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> TokenLogprobs:
         """The same, from the states that the learned tokens are predicted from, [M, D]."""
-        targets = self.ids(row.targets)
-        return token_logprobs(
-            states, self.head, targets, temperature, entropy_gradient=entropy_gradient, readout=self.readout
-        )
+        targets, heat = self.ids(row.targets), temperature
+        if any(row.temperatures):
+            own = [each or temperature for each in row.temperatures]
+            heat = torch.tensor(own, dtype=wide_dtype(states.dtype), device=states.device)
+        return token_logprobs(states, self.head, targets, heat, entropy_gradient=entropy_gradient, readout=self.readout)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""

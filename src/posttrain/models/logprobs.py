@@ -44,12 +44,12 @@ def token_logprobs(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     *,
     entropy_gradient: bool = False,
     readout: Readout = PLAIN,
 ) -> TokenLogprobs:
-    """Logprob and entropy of each target under the softmax of the logits over the temperature.
+    """Logprob and entropy of each target under the softmax of the logits over the temperature, or over its own, [N].
 
         logprob_n = z_n[target_n] - log sum_v exp z_n[v],   z_n = readout(W h_n) / temperature
         entropy_n = -sum_v p_n[v] log p_n[v],   p_n = softmax(z_n)
@@ -59,7 +59,7 @@ def token_logprobs(
     by chunk, so peak memory does not grow with N. Products run in the dtype of `hidden`, everything after them in
     float32 (in float64 where the input is).
     """
-    if temperature <= 0:
+    if (temperature <= 0) if isinstance(temperature, float | int) else bool((temperature <= 0).any()):
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
     if not fast_paths.on("lean head"):
         return _with_logits(hidden, weight, targets, temperature, entropy_gradient, readout)
@@ -98,10 +98,16 @@ def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight
 
 
 def _with_logits(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool, readout: Readout
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float | Tensor,
+    entropy_gradient: bool,
+    readout: Readout,
 ) -> TokenLogprobs:
     """The same by autograd, from logits that all exist at once."""
-    logits = readout.logits(hidden @ weight.T).to(wide_dtype(hidden.dtype)) / temperature
+    heat = _of_rows(temperature, slice(None))
+    logits = readout.logits(hidden @ weight.T).to(wide_dtype(hidden.dtype)) / heat
     logprobs = logits.log_softmax(dim=1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logprobs.exp() * logprobs).sum(dim=1)
@@ -137,7 +143,7 @@ class _ChunkedHead(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        temperature: float,
+        temperature: float | Tensor,
         cap: float | None,
         learning: bool,
         entropy_gradient: bool,
@@ -153,7 +159,7 @@ class _ChunkedHead(torch.autograd.Function):
             for block in _blocks(chunk, weight):
                 rows = product[block.start - chunk.start : block.stop - chunk.start]
                 target = targets[block, None]
-                logits, slope = _scaled(rows, temperature, cap)
+                logits, slope = _scaled(rows, _of_rows(temperature, block), cap)
                 peak = logits.amax(dim=1, keepdim=True)
                 chosen = logits.sub_(peak).gather(1, target)[:, 0]
                 weights = torch.exp(logits)
@@ -175,7 +181,8 @@ class _ChunkedHead(torch.autograd.Function):
         hidden, weight, targets, normalizer, kept, entropy = ctx.saved_tensors
         wide = wide_dtype(hidden.dtype)
         # what a row of residuals is worth; with the entropy's gradient among them it is in them already
-        scale = (torch.ones_like(grads[0]) if ctx.entropy_gradient else grads[0])[:, None] / -ctx.temperature
+        weight_of_row = torch.ones_like(grads[0]) if ctx.entropy_gradient else grads[0]
+        scale = weight_of_row[:, None] / -_of_rows(ctx.temperature, slice(None))
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = None
         for chunk in _chunks(hidden, weight):
@@ -184,7 +191,7 @@ class _ChunkedHead(torch.autograd.Function):
                 residuals = hidden[chunk] @ weight.T
                 for block in _blocks(chunk, weight):
                     rows = residuals[block.start - chunk.start : block.stop - chunk.start]
-                    logits, slope = _scaled(rows, ctx.temperature, ctx.cap)
+                    logits, slope = _scaled(rows, _of_rows(ctx.temperature, block), ctx.cap)
                     logits.sub_(normalizer[block, None])
                     if ctx.entropy_gradient:
                         probs = logits.exp()
@@ -205,13 +212,19 @@ class _ChunkedHead(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None, None
 
 
-def _scaled(product: Tensor, temperature: float, cap: float | None) -> tuple[Tensor, Tensor | None]:
+def _of_rows(temperature: float | Tensor, rows: slice) -> float | Tensor:
+    """The temperature of these rows, as a column where each has its own."""
+    return temperature[rows, None] if isinstance(temperature, Tensor) else temperature
+
+
+def _scaled(product: Tensor, temperature: float | Tensor, cap: float | None) -> tuple[Tensor, Tensor | None]:
     """A wide copy of logits, capped and over the temperature; and where they are capped, d logits / d product."""
     logits, slope = product.to(wide_dtype(product.dtype), copy=True), None
     if cap is not None:
         share = logits.div_(cap).tanh_()
         slope, logits = 1 - share.square(), share.mul_(cap)
-    return logits if temperature == 1 else logits.div_(temperature), slope
+    plain = not isinstance(temperature, Tensor) and temperature == 1
+    return logits if plain else logits.div_(temperature), slope
 
 
 def _times(residuals: Tensor, slope: Tensor | None) -> Tensor:

@@ -4,10 +4,12 @@ Shape legend: R rows; N tokens of all rows, flat; those of a row are next to eac
 row a token belongs to. A step ends at a token, at which its reward is paid.
 """
 
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, where
+from torch.nn.functional import softplus
 
 from posttrain.objectives.reduce import sequence_sum
+from posttrain.objectives.shapes import require_one_shape
 from posttrain.objectives.values import returns
 
 DECIMALS = 12  # of a remainder: a sum that is taken off again leaves rounding
@@ -47,3 +49,21 @@ def process_advantages(normalised_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"]
         tensor([ 0.5000,  0.5000, -0.5000, -0.5000,  2.0000])
     """
     return returns(normalised_N, row_N)
+
+
+def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Binary cross-entropy of a process reward model at each labelled step, in nats.
+
+        L_s = -y_s log sigma(z_s) - (1 - y_s) log(1 - sigma(z_s))
+
+    z_s is the logit that step s is right, read at its end, and y_s whether it is. Uesato et al. 2022
+    (https://arxiv.org/abs/2211.14275) and Lightman et al. 2023 (https://arxiv.org/abs/2305.20050) train so, on steps up
+    to the first wrong one.
+
+    Example:
+        >>> import torch
+        >>> step_correctness(torch.tensor([0.0, 2.0, 2.0]), torch.tensor([True, True, False]))
+        tensor([0.6931, 0.1269, 2.1269])
+    """
+    require_one_shape("step_correctness", logits_S=logits_S, right_S=right_S)
+    return softplus(where(right_S, -logits_S, logits_S))

@@ -22,11 +22,11 @@ class TrainerOptions(Form):
     fsdp: bool = False
     """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
     fsdp_replicas: Annotated[int, Range(1)] = 1
-    """With --fsdp: replicas of the sharded model (HSDP), which must divide --trainers. Each is sharded over
+    """With `fsdp`: replicas of the sharded model (HSDP), which must divide `trainers`. Each is sharded over
     trainers / replicas neighbouring trainers: of one node, if each node has a multiple of that many."""
     fsdp_offload: bool = False
-    """With --fsdp, also for --trainers 1: keep the shards in host memory, and compute AdamW there. A GPU holds the
-    layers that compute. Slower than --offload-optimizer. Without a GPU it changes no result."""
+    """With `fsdp`, also for `trainers=1`: keep the shards in host memory, and compute AdamW there. A GPU holds the
+    layers that compute. Slower than `offload_optimizer`. Without a GPU it changes no result."""
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""
@@ -35,7 +35,7 @@ class TrainerOptions(Form):
     trainer_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
     trainer_memory_gb: Annotated[float, Range(0)] = 0.0
-    """Memory in GB that Ray reserves for each trainer, 0: none; --dry-run prints what one needs."""
+    """Memory in GB that Ray reserves for each trainer, 0: none; a dry run prints what one needs."""
     trainer_threads: Annotated[int, Range(0)] = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: Annotated[float, Range(0, out="low")] = 600.0
@@ -79,13 +79,13 @@ class ClusterOptions(TrainerOptions):
 
     _: KW_ONLY
     samplers: Annotated[int, Range(1)] = 1
-    """Sampler processes, with --trainers. Each has an engine and a copy of the policy, renewed before every batch."""
+    """Sampler processes, with `trainers`. Each has an engine and a copy of the policy, renewed before every batch."""
     sampler_cpus: Annotated[float, Range(0, out="low")] = 1.0
     """Logical CPUs that Ray reserves for each sampler."""
     sampler_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
     sampler_memory_gb: Annotated[float, Range(0)] = 0.0
-    """Memory in GB that Ray reserves for each sampler, 0: none; --dry-run prints what one needs."""
+    """Memory in GB that Ray reserves for each sampler, 0: none; a dry run prints what one needs."""
     sampler_threads: Annotated[int, Range(0)] = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
@@ -98,16 +98,16 @@ class ScorerOptions(ClusterOptions):
 
     _: KW_ONLY
     scorers: Annotated[int, Range(0)] = 0
-    """Scorer processes, with --trainers, 0: none; this process does their work. Each loads the reward models
-    (--reward-model, --gold-model), the reward functions of files (--reward FILE.py:FUNCTION) and the local models of
-    judges and seats (--judge, --seats), and works on its share of every batch."""
+    """Scorer processes, with `trainers`, 0: none; this process does their work. Each loads the reward models
+    (`reward_model`, `gold_model`), the reward functions of files (`reward="FILE.py:FUNCTION"`) and the local models of
+    judges and seats (`judge`, `seats`), and works on its share of every batch."""
     scorer_cpus: Annotated[float, Range(0, out="low")] = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: Annotated[float | None, Range(0, 1)] = None
     """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs and the
     scorers have models."""
     scorer_memory_gb: Annotated[float, Range(0)] = 0.0
-    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
+    """Memory in GB that Ray reserves for each scorer, 0: none; a dry run prints what one needs."""
     scorer_threads: Annotated[int, Range(0)] = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
@@ -121,13 +121,13 @@ class AsyncOptions(ScorerOptions):
     _: KW_ONLY
     max_staleness: Annotated[int, Range(0)] = 0
     """Maximum age of the weights that a step was sampled from, in steps, 0: sampling and training take turns. Above 0
-    samplers go on while trainers train, and importance weights correct for the age (--tis-cap)."""
+    samplers go on while trainers train, and importance weights correct for the age (`tis_cap`)."""
     in_flight_updates: bool = False
-    """With --max-staleness: samplers take new weights in the middle of completions, which go on with the keys and
+    """With `max_staleness`: samplers take new weights in the middle of completions, which go on with the keys and
     values of the old ones. Otherwise they finish what they have first."""
     evict_stale: bool = False
-    """With --in-flight-updates: steps train on the groups that finish first, and a group that would be older than
-    --max-staleness is dropped (groups/evicted). Faster where few completions are long; those are the ones dropped.
+    """With `in_flight_updates`: steps train on the groups that finish first, and a group that would be older than
+    `max_staleness` is dropped (groups/evicted). Faster where few completions are long; those are the ones dropped.
     Otherwise steps train in the order in which they began, and nothing is dropped."""
 
     def together(self) -> None:

@@ -34,8 +34,8 @@ class Evaluate(Judges, Playing, Rendering):
     reward: Rewards = ""
     """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. Default for gym: sources: gym."""
     environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --dataset, its own
-    held-out tasks; without --reward, its own reward."""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without `dataset`, its own
+    held-out tasks; without `reward`, its own reward."""
     seats: Judge = ""
     """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
@@ -43,9 +43,9 @@ class Evaluate(Judges, Playing, Rendering):
     max_lost: Annotated[float, Range(0, 1)] = 0.1
     """Maximum fraction of failed episodes; above it the evaluation stops. Failed episodes are in no denominator."""
     greedy: bool = False
-    """Greedy decoding, one completion per task. No sampling unless --samples is given."""
+    """Greedy decoding, one completion per task. No sampling unless `samples` is given."""
     samples: Annotated[int | None, Range(1)] = None
-    """Samples per task; default: 8, and a greedy one. With --samples alone nothing is decoded greedily."""
+    """Samples per task; default: 8, and a greedy one. With `samples` alone nothing is decoded greedily."""
     temperature: Annotated[float, Range(0, out="low", hint="for the most likely completion pass `greedy`")] = 1.0
     """Sampling temperature."""
     max_new_tokens: Annotated[int, Range(1)] = 256
@@ -59,7 +59,7 @@ class Evaluate(Judges, Playing, Rendering):
     limit: int | None = None
     """Maximum number of tasks; for gym: sources, the number to generate (default 200)."""
     exclude: Rows = ""
-    """TrainingOptions data to decontaminate against. Its tasks are left out, and counted."""
+    """Training data to decontaminate against. Its tasks are left out, and counted."""
     system: str | None = None
     """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
@@ -111,7 +111,7 @@ class EvaluateReward(Form):
     """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
     _: KW_ONLY
     ties: Rows = ""
-    """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
+    """Tied pairs (rows with `tie`). A file as annotate export writes it with `to="ties"`."""
     baseline: Model = ""
     """Reward model to compare with on the same pairs (paired difference)."""
     max_tokens: Annotated[int, Range(1)] = 2048
@@ -123,7 +123,7 @@ class EvaluateReward(Form):
     limit: int | None = None
     """Maximum number of rows; default: all."""
     exclude: Rows = ""
-    """TrainingOptions pairs to decontaminate against. Their prompts are left out, and counted."""
+    """Training pairs to decontaminate against. Their prompts are left out, and counted."""
     system: str | None = None
     """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
@@ -151,15 +151,15 @@ class Generate(Playing, Rendering):
     prompt: str = ""
     """Prompt; default: standard input."""
     prompts: Rows = ""
-    """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
+    """File of prompts: .txt with one per line, or a dataset. As `dataset` of posttrain rl."""
     environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on --prompts or else its own held-out
+    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on `prompts` or else its own held-out
     tasks, and prints what was said."""
     seats: Judge = ""
     """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
     terminal. Default: the model plays all seats."""
     limit: Annotated[int, Range(1)] = 3
-    """Maximum number of tasks in which episodes are played, with --environment."""
+    """Maximum number of tasks in which episodes are played, with `environment`."""
     n: Annotated[int, Range(1)] = 1
     """Completions per prompt, or episodes per task."""
     greedy: bool = False
@@ -261,7 +261,7 @@ class DataShow(Rendering):
     eval_dataset: Rows = ""
     """Held-out rows; overlap with the dataset is counted by prompt."""
     eval_share: Annotated[float, Range(0, 1, out="high")] = 0.0
-    """Fraction of rows to hold out. Alternative to --eval-dataset."""
+    """Fraction of rows to hold out. Alternative to `eval_dataset`."""
     seed: int = 0
     """Random seed of mixture sampling and of the held-out split."""
 

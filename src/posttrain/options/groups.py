@@ -1,6 +1,6 @@
 """Groups of options that several commands have, each declared once; a form inherits them and may give other defaults.
 
-Neither torch nor transformers is imported in this room: `--help`, a wrong option and what a job may set need none.
+Neither torch nor transformers is imported in this room: the help, a wrong option and what a job may set need none.
 """
 
 import json
@@ -105,7 +105,7 @@ class HeldOut(Form):
     """Held-out pairs. Those whose prompt is also in the training data are left out."""
 
     eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of the pairs to hold out, split by prompt. Alternative to --eval-dataset."""
+    """Fraction of the pairs to hold out, split by prompt. Alternative to `eval_dataset`."""
 
     eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
     """Maximum number of held-out pairs."""
@@ -191,7 +191,7 @@ class Judges(Form):
     """LLM judges as rewards: NAME=URL#MODEL, NAME=MODEL or NAME=policy. Such as "helpful=http://localhost:8000/v1#MODEL"
     (an OpenAI-compatible API, with its key in HELPFUL_API_KEY), "brief=OWNER/NAME" (a local model) or "quality=policy"
     (self-rewarding: the policy scores its own answers with its current weights; not in evaluate and score). Each is a
-    reward of weight 1 in 0 to 1, unless --reward or --gold sets its weight (--reward "helpful=0.5"); reward functions
+    reward of weight 1 in 0 to 1, unless `reward` or `gold` sets its weight (`reward="helpful=0.5"`); reward functions
     that take reward_context query the others themselves."""
 
     judge_prompt: str = ""
@@ -214,7 +214,7 @@ class Judges(Form):
 
     judge_cache: str = ""
     """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next
-    to --output until that is complete)."""
+    to `output` until that is complete)."""
 
     def together(self) -> None:
         """Options of judges need one; those of their APIs are for seats, too."""
@@ -231,10 +231,14 @@ class Ensemble(Form):
     """Several reward models."""
 
     ensemble_aggregation: Literal["mean", "worst", "uncertain"] = "mean"
-    """Ensemble: mean, worst or uncertain. uncertain: mean - --uncertainty-penalty x variance."""
+    """Ensemble: mean, worst or uncertain. uncertain: mean - `uncertainty_penalty` x variance."""
 
     uncertainty_penalty: Annotated[float, Range(0)] = 0.5
-    """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
+    """Weight of the ensemble variance, with `ensemble_aggregation="uncertain"`."""
+
+    step_aggregation: Literal["min", "product", "last", "mean"] = "min"
+    """Process reward models: the score of a response from its steps. min, product, last or mean of the probabilities
+    that they are right."""
 
     def together(self) -> None:
         """An aggregation needs several reward models."""
@@ -243,6 +247,9 @@ class Ensemble(Form):
             raise UserError("`uncertainty_penalty` needs `ensemble_aggregation` uncertain")
         if not getattr(self, "reward_model", "") and self.ensemble_aggregation != Ensemble.ensemble_aggregation:
             raise UserError("`ensemble_aggregation` needs a `reward_model`")
+        models = getattr(self, "reward_model", "") or getattr(self, "gold_model", "")
+        if not models and self.step_aggregation != Ensemble.step_aggregation:
+            raise UserError("`step_aggregation` needs a process reward model; name it with `reward_model`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +257,7 @@ class Playing(Form):
     """Environments."""
 
     environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --reward, the reward is
+    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without `reward`, the reward is
     the environment's own."""
 
     environment_args: str = ""

@@ -60,9 +60,10 @@ def _home(name: str, family: str) -> tuple[Path, str]:
     if name not in here:
         other = next((one.lower() for one, names in families.items() if name in names), "")
         if other:
-            command = {"online": "rl", "preference": "preference"}[other]
+            command, form = {"online": ("rl", "RL"), "preference": ("preference", "Preference")}[other]
             raise UserError(
-                f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`'
+                f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`, or in '
+                f"Python {form}(algorithm='{name}')"
             )
         raise unknown("algorithm", name, here)
     return _imports(tree)[here[name]], here[name]

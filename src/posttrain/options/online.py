@@ -39,13 +39,13 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME. Also https://HOST/PATH, an address that is
     asked for scores. Default for gym: sources: gym=1.0."""
     reward_model: str = ""
-    """Reward models, added to --reward. Runs, folders or hub ids, space-separated. Truncated completions are scored as
-    they are; --reward length=1 penalises them."""
+    """Reward models, added to `reward`. Runs, folders or hub ids, space-separated. Truncated completions are scored as
+    they are; `reward="length=1"` penalises them."""
     gold: Rewards = ""
-    """Gold rewards: logged, never optimised. Read by rl on held-out tasks. The best checkpoint and --stop-after go by
+    """Gold rewards: logged, never optimised. Read by rl on held-out tasks. The best checkpoint and `stop_after` go by
     gold, where it is given."""
     gold_model: Model = ""
-    """Reward model as gold reward, such as a larger one. With --gold, their weighted sum."""
+    """Reward model as gold reward, such as a larger one. With `gold`, their weighted sum."""
     seats: Judge = ""
     """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
@@ -58,7 +58,7 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Turn scheduling: lockstep, continuous, pipelined, or auto (the environment's choice). lockstep samples a turn of
     all episodes together (reproducible); continuous samples each turn when it is requested, so that a slow tool delays
     only its own episode. pipelined is continuous, and scores each group as soon as its episodes have ended,
-    while others are sampled: for slow judges and sandboxes. Not with --max-staleness, where the next step is sampled
+    while others are sampled: for slow judges and sandboxes. Not with `max_staleness`, where the next step is sampled
     meanwhile."""
     completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 8
     """Completions per prompt (group size). The batch is prompts x completions."""
@@ -69,7 +69,7 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     temperature: Annotated[float, Range(0, out="low", hint=ALIKE), Job(0.01, 10)] = 1.0
     """Sampling temperature; the loss uses the same."""
     engine: EngineName = "embedded"
-    """Engine: embedded, vllm, or a vLLM server's URL; with --trainers one for each sampler, as "http://A:8000
+    """Engine: embedded, vllm, or a vLLM server's URL; with `trainers` one for each sampler, as "http://A:8000
     http://B:8000". vllm must be installed."""
     cache_gb: Annotated[float, Range(0, out="low", infinite=True)] = 1.5
     """KV cache size, in GB."""
@@ -144,7 +144,10 @@ class RL(OnlineOptions):
     steps: Annotated[int, Range(1), Job(high=1_000_000)] = 100
     """RL steps: batches sampled."""
     max_refills: Annotated[int, Range(0), Job(high=20)] = 3
-    """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
+    """Dynamic sampling (dapo, --min-reward-std): maximum number of times to resample filtered groups."""
+    min_reward_std: Annotated[float, Range(0), Job(high=1000)] = 0.0
+    """Filter groups whose rewards have a smaller standard deviation, 0: off. They are resampled; RLPR's filter for
+    --reward rlpr."""
     updates_per_step: Annotated[int, Range(1), Job(high=64)] = 1
     """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
     length_penalty: Annotated[float, Range(0), Job(high=1000)] = 0.0
@@ -153,7 +156,7 @@ class RL(OnlineOptions):
     """Copy the policy into the reference every N steps, 0: never."""
     tis_cap: Annotated[float | None, Range(0), Job(high=1000)] = None
     """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. Corrects for the mismatch between
-    the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with --max-staleness, else 0."""
+    the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with `max_staleness`, else 0."""
     kl_budget: Annotated[float, Range(0), Job(high=1e6)] = 0.0
     """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
     off. The best checkpoint is then the best one within the budget."""
@@ -161,11 +164,11 @@ class RL(OnlineOptions):
     """Critic of actor-critic algorithms: trunk or own. trunk is a value head on the policy's trunk, own a separate
     network."""
     critic_lr: Annotated[float, Range(0, out="low"), Job(high=1)] = 1e-4
-    """Learning rate of the critic; constant. 2e-6 is usual for --critic own with larger models."""
+    """Learning rate of the critic; constant. 2e-6 is usual for `critic="own"` with larger models."""
     pretraining_dataset: Rows = ""
     """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
     pretraining_per_step: Annotated[int, Range(1)] = 16
-    """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
+    """Pretraining texts per update; each is truncated at `max_prompt_tokens`."""
     teacher: Model = ""
     """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
 

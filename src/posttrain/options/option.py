@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError, refuse_unknown, unknown
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,12 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """Base of all forms: checks each value, then what they say together."""
+    """Base of all forms: checks each name and value, then what they say together."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse names that are no options, before Python does without saying which are."""
+        refuse_unknown(cls, given)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for option in options_of(type(self)).values():

@@ -87,7 +87,7 @@ class PlanCluster(Form):
     prompt_tokens: Annotated[int, Range(1)] = 512
     """Tokens per prompt."""
     mean_tokens: Annotated[float, Range(1)] = 2000.0
-    """Mean tokens per completion; before they are cut at --max-new-tokens."""
+    """Mean tokens per completion; before they are cut at `max_new_tokens`."""
     length_spread: Annotated[float, Range(0, 3)] = 0.8
     """Standard deviation of log completion length. 0: all are alike."""
     max_new_tokens: Annotated[int, Range(1)] = 8192
@@ -99,7 +99,7 @@ class PlanCluster(Form):
     price_per_gpu_hour: Annotated[float, Range(0)] = 0.0
     """Price of a GPU-hour, 0: costs in GPU-hours."""
     weight_sync: Literal["broadcast", "channel"] = "broadcast"
-    """Weight transfer: broadcast or channel. channel: samplers pass them on, as posttrain does."""
+    """Weight transfer: broadcast between GPUs, or channel: between hosts over gloo, as posttrain does."""
     logprob_passes: Annotated[float, Range(0)] = 0.0
     """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
     scoring_seconds: Annotated[float, Range(0)] = 0.0

@@ -35,7 +35,7 @@ class SFT(Playing, HeldOut, TrainingOptions):
     epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs; may be a fraction."""
     steps: Annotated[int, Range(0), Job(1, 1_000_000)] = 0
-    """Number of updates, 0: set by --epochs."""
+    """Number of updates, 0: set by `epochs`."""
     examples_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Demonstrations per batch."""
     max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
@@ -78,7 +78,7 @@ class PairOptions(HeldOut, TrainingOptions):
     epochs: Annotated[float, Range(0, out="low"), Job(0.001, 1000)] = 1.0
     """Number of epochs; may be a fraction."""
     steps: Annotated[int, Range(0), Job(1, 1_000_000)] = 0
-    """Number of updates, 0: set by --epochs."""
+    """Number of updates, 0: set by `epochs`."""
     pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per batch."""
     max_tokens: Annotated[int, Range(1), Job(high=131_072)] = 1024
@@ -104,14 +104,14 @@ class Preferences(PairOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceHeads(Form):
-    """Options of --heads preference alone."""
+    """Options of `heads="preference"` alone."""
 
     HELP: ClassVar[Mapping[str, str]] = {"model": "ensemble", "optimisation": "margin length_debias"}
 
     label_smoothing: Annotated[float, Range(0, 0.5, out="high"), Job(high=0.5)] = 0.0
     """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: Annotated[float, Range(0), Job(high=1000)] = 0.0
-    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
+    """Coefficient of the pair's margin in the loss. The margin is 'margin' or 'strength' of its row; 1 is usual."""
     center_rewards: Annotated[float, Range(0), Job(high=1000)] = 0.0
     """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
     prompts; 0.01 is usual."""
@@ -124,57 +124,59 @@ class PreferenceHeads(Form):
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeHeads(Form):
-    """Options of --heads attributes alone."""
+    """Options of `heads="attributes"` alone."""
 
     HELP: ClassVar[Mapping[str, str]] = {"data": "ratings"}
 
     ratings: Rows = ""
-    """Rated responses, with --heads attributes: a file, folder, glob or hub id. With prompt, completion and ratings (or
-    as HelpSteer2 and UltraFeedback have them)."""
+    """Rated responses, with `heads="attributes"`: a file, folder, glob or hub id. With prompt, completion and ratings
+    (or as HelpSteer2 and UltraFeedback have them)."""
     weights: str = ""
     """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
     one out. With pairs they initialise the gate, which keeps the signs."""
     decorrelate: str = ""
     """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
     pair_columns: str = ""
-    """Column mapping of the pairs, such as "chosen=better rejected=worse". --columns are those of the ratings."""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse". `columns` are those of the ratings."""
     gate_width: Annotated[int, Range(0)] = 64
     """Hidden units of the gate, 0: same weights for all prompts."""
 
 
 @dataclass(frozen=True)
 class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
-    """Reward models: scores learned from preference pairs (Bradley-Terry) or rated attributes (ArmoRM)."""
+    """Reward models: scores learned from preference pairs (Bradley-Terry), rated attributes or labelled steps."""
 
     HELP: ClassVar[Mapping[str, str]] = {"model": "heads", "evaluation": "calibrate"}
 
     dataset: Rows = ""
     """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
-    them). With --heads attributes they train the gate; without them --weights is used."""
+    them). With `heads="attributes"` they train the gate; without them `weights` is used. With `heads="steps"`:
+    reasonings with prompt, steps and labels (or as PRM800K has them)."""
     _: KW_ONLY
-    heads: Literal["preference", "attributes"] = "preference"
-    """Heads: preference or attributes. preference: a score, trained on pairs (Bradley-Terry). attributes: one for each
-    rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM)."""
+    heads: Literal["preference", "attributes", "steps"] = "preference"
+    """Heads: preference, attributes or steps. preference: a score, trained on pairs (Bradley-Terry). attributes: one
+    for each rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM). steps: a
+    process reward model, trained on labelled steps."""
     lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
     """Peak learning rate. LoRA usually needs about ten times as much."""
     lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
     """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
     pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
-    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of --heads attributes: rated
-    responses."""
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of `heads="attributes"`: rated
+    responses; of `heads="steps"`: reasonings."""
     columns: str = ""
-    """Column mapping, such as "chosen=better rejected=worse". With --heads attributes that of the ratings."""
+    """Column mapping, such as "chosen=better rejected=worse". With `heads="attributes"` that of the ratings."""
     limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of rows per file; default: all."""
     eval_dataset: Rows = ""
-    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
+    """Held-out pairs. Those whose prompt is also in `dataset` are left out, as are ratings of held-out prompts."""
     eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of pairs and ratings to hold out, split by prompt. Alternative to --eval-dataset."""
+    """Fraction of pairs and ratings to hold out, split by prompt. Alternative to `eval_dataset`."""
     eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
     """Maximum number of held-out pairs, and of held-out ratings."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
-    preferred."""
+    preferred; with `heads="steps"`, scores are log-odds that a step is right."""
 
     def together(self) -> None:
         """A head that absorbs length stands beside one."""

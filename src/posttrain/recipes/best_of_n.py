@@ -191,23 +191,23 @@ def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
 def _why_none(config: BestOfN, seen: _Seen) -> str:
     """Why no answer was kept, and what to type."""
     if all(not any(whole) for whole in seen.whole):
-        return f"every answer was truncated at --max-new-tokens {config.max_new_tokens}; raise it"
+        return f"every answer was truncated at `max_new_tokens={config.max_new_tokens}`; raise it"
     told = zip(seen.whole, seen.rewards, strict=True)
     most = max(reward for each in told for whole, reward in zip(*each, strict=True) if whole)
-    return f"no answer that ended earned --at-least {config.at_least:g}; the most was {most:g}"
+    return f"no answer that ended earned `at_least={config.at_least:g}`; the most was {most:g}"
 
 
 def _check(config: BestOfN) -> Path:
     if config.environment and (config.adversarial_pairs or config.annotation_items):
         raise UserError(
-            "--adversarial-pairs and --annotation-items need single-turn tasks; leave them out with --environment"
+            "`adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out with `environment`"
         )
     if config.adversarial_pairs and not (config.gold or config.gold_model):
-        raise UserError("--adversarial-pairs needs a gold reward: --gold-model or --gold; or use --annotation-items")
+        raise UserError("`adversarial_pairs` needs a gold reward: `gold_model` or `gold`; or use `annotation_items`")
     options = ("output", "adversarial_pairs", "annotation_items")
     files = {option: name for option in options if (name := getattr(config, option))}
     if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
-        raise UserError("--output, --adversarial-pairs and --annotation-items must be different files")
+        raise UserError("`output`, `adversarial_pairs` and `annotation_items` must be different files")
     for option in ("adversarial_pairs", "annotation_items"):
         if option in files:
             jsonl.new_file(files[option], option=option)

@@ -24,7 +24,7 @@ from posttrain.bindings.heldout import HeldOut, HeldOutReward, chosen_by, examin
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.engine.policy import Policy
-from posttrain.episodes.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.episodes.metrics import lost_metrics, rollout_metrics
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
@@ -176,7 +176,7 @@ def _open(
         # `iterate`: its name in older runs
         may_differ=("rounds", "iterate", "stop_after", *engine_may_differ(config.engine), *parts.setup.may_differ),
         notes=parts.notes,
-        headline=HEADLINE,
+        headline=parts.setup.headline,
         spans=parts.setup.backend.spans,
     )
     return open_session("online-preference", settings, training, **where)

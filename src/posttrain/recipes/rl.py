@@ -4,14 +4,24 @@
     posttrain rl --dataset train.jsonl --eval-dataset test.jsonl --reward numbers --model OWNER/NAME --lora-rank 16
     posttrain rl --algorithm ppo --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1
 
-The loop in `_run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. With
-`--max-staleness` coming steps are sampled while this one is trained (`episodes/ahead.py`).
+The loop in `_run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. A step:
+
+    1 sample     prompts are drawn, and episodes played in groups      episodes/sampler.py, engine/
+    2 score      the rewards of each group                             environments/scored.py, rewards/
+    3 batch      advantages and columns of each token                  training/policy_batch.py, training/inputs.py
+    4 update     loss, gradients, optimiser                            training/policy.py, training/local_learner.py
+    5 finish     metrics, samples, checkpoint                          runs/session.py
+    6 evaluate   held-out tasks, where an evaluation is due            bindings/heldout.py
+
+Before the next step the engine has the new weights: in one process it samples from the learner's own, and
+`rollouts.trained` hands them on. With `--max-staleness` coming steps are sampled meanwhile (`episodes/ahead.py`).
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from statistics import pstdev
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -27,11 +37,7 @@ from posttrain.algorithms.inputs import (
 )
 from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_start
 from posttrain.bindings.backend import online_backend
-from posttrain.bindings.cluster_options import (
-    ONE_PROCESS,
-    ClusterOptions,
-    engine_may_differ,
-)
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
 from posttrain.bindings.heldout import (
     KL,
     PREFIX,
@@ -39,18 +45,18 @@ from posttrain.bindings.heldout import (
     HeldOutReward,
     chosen_by,
     examined,
-    finished,
     goodness,
     held_out,
     none_is_best,
     past_budget,
+    reason_to_stop,
 )
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.episodes.ahead import ages_of
 from posttrain.episodes.draws import Draws
-from posttrain.episodes.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.episodes.metrics import lost_metrics, rollout_metrics
 from posttrain.episodes.sampler import Rolled, Rollouts, Sampler
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
@@ -75,7 +81,7 @@ from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
 
-START = "start"  # the policy before training, in the names of KL metrics
+START = "start"  # the learner's name of the policy before training, to which evaluations measure the KL
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
 TIS_CAP = 2.0  # where steps are sampled ahead (Yao et al. 2025; Espeholt et al. 2018, arXiv 1802.01561, have 1)
@@ -88,7 +94,7 @@ _FRESH: dict[str, Any] = {"draws": 0, "used_ahead": [], "adapted": {}, "unbounde
 class RLResult(RunResult):
     """The results of a run."""
 
-    finished: bool  # whether training stopped early (--stop-after, --kl-budget)
+    stopped_early: bool  # before the last step: `stop_after`, `kl_budget` or a callback; a signal is `interrupted`
     before: HeldOut | HeldOutReward | None  # if there are held-out tasks
     after: HeldOut | HeldOutReward | None  # of the last evaluation within the KL budget, if there is one
 
@@ -116,18 +122,20 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
         rollouts = _rollouts(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
-        build = partial(policy_batch, longest=setup.longest)
-        session.evaluate(examine)
+        batched = partial(policy_batch, longest=setup.longest)
+        session.evaluate(examine)  # here and below only where an evaluation is due
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
-                rolled, sampled = rollouts.take(step)
+                rolled, columns = rollouts.take(step)
             context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
-            batch, metrics = build(rolled.groups, algorithm, sampled=sampled, context=context, seed=seed, key=f"{step}")
-            with session.update(batch.examples):
-                for update in _updates(config, algorithm, parts, session, seed):
+            batch, metrics = batched(
+                rolled.groups, algorithm, sampled=columns, context=context, seed=seed, key=f"{step}"
+            )
+            with session.update(batch.examples):  # none, where no group has a gradient: then it adds none
+                for update in _updates(config, algorithm, parts, session, seed):  # the last one's metrics stay
                     metrics |= learner.forward_backward(batch, update.loss)
-                    metrics |= _beside(learner, update.texts)
+                    metrics |= _auxiliary_losses(learner, update.texts)
                     metrics |= learner.optim_step(update.rates)
                 if "kl" in batch.scalars and step >= critic_warmup(algorithm):  # adaptive KL control
                     algorithm = algorithm.adapted(batch.scalars["kl"])
@@ -139,13 +147,13 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             state = {"draws": draws.first, "used_ahead": draws.used, "adapted": adapted, "inputs": context.state}
             state |= {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
-            session.until_stopped(partial(rollouts.trained, step + 1))
+            session.until_stopped(partial(rollouts.trained, step + 1))  # the engine may take the new weights
             session.evaluate(examine)
-        ended = session.finished or session.step == config.steps
-        if ended and (said := none_is_best(config, session.directory.checkpoints)):
+        complete = session.stopped or session.step == config.steps
+        if complete and (said := none_is_best(config, session.directory.checkpoints)):
             session.progress.say(said)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
-    return RLResult(*session.ended, bool(session.finished), before, after)
+    return RLResult(*session.ended, bool(session.stopped), before, after)
 
 
 def _rollouts(
@@ -154,18 +162,20 @@ def _rollouts(
     """Samples the groups of a step, with the columns of inputs that sample, too."""
 
     def accepts(rewards: Sequence[float]) -> bool:
-        return algorithm.accepts(torch.tensor(rewards))
+        return algorithm.accepts(torch.tensor(rewards)) and pstdev(rewards) >= config.min_reward_std
 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, setup.longest)
 
-    def given(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
+    def with_columns(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
         values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
         return rolled, columns_of(algorithm.inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
 
     tokens = session.progress.tokens if not setup.backend.staleness else None
     sampler = setup.sampler(config, tokens, algorithm.least_group)
-    return Rollouts(replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, given)
+    return Rollouts(
+        replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, with_columns
+    )
 
 
 @dataclass(frozen=True)
@@ -184,15 +194,15 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    build = partial(_learner, config, algorithm, teacher)
-    load = partial(online_backend, config, saved.where, build, cluster, where.get("learner"))
+    make_learner = partial(_learner, config, algorithm, teacher)
+    load = partial(online_backend, config, saved.where, make_learner, cluster, where.get("learner"))
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
-    groups: list[tuple[int, str]] = []
+    group_sizes: list[tuple[int, str]] = []  # that rewards must be able to score, too
     if declared(algorithm, GreedyReward):
-        groups.append((1, f"the most likely one, which {config.algorithm} compares with,"))
+        group_sizes.append((1, f"the most likely one, which {config.algorithm} compares with,"))
     if states := declared(algorithm, StateValues):
-        groups.append((states.samples, "`continuations`"))
-    setup = set_up(config, saved.where, load, groups=groups, cluster=cluster)
+        group_sizes.append((states.samples, "`continuations`"))
+    setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster)
     distances = {TEACHER_KL: TEACHER} if teacher else {}
     if teacher:
         setup = replace(setup, model_folders=setup.model_folders | {named(config.teacher): teacher.where})
@@ -251,7 +261,7 @@ def _updates(
     return [_Update(loss, texts, rates)] * config.updates_per_step
 
 
-def _beside(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> dict[str, float]:
+def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> dict[str, float]:
     """Accumulate the gradients of auxiliary losses; returns the unweighted losses."""
     losses = [learner.forward_backward(text, NLL(extra.weight))["loss"] / extra.weight for extra, text in texts]
     return {"pretraining_loss": sum(losses)} if losses else {}
@@ -277,13 +287,13 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         steps=config.steps,
         trained=parts.setup.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
-        evaluations=Evaluations(config.eval_every, held, held, score, partial(finished, config, parts.setup)),
+        evaluations=Evaluations(config.eval_every, held, held, score, partial(reason_to_stop, config, parts.setup)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
         may_differ=("steps", "stop_after", "tis_cap", *engine_may_differ(config.engine), *parts.setup.may_differ),
         notes=parts.notes,
-        headline=HEADLINE,
+        headline=parts.setup.headline,
         spans=parts.setup.backend.spans,
         overlapped=parts.setup.backend.staleness > 0,
     )

@@ -20,14 +20,14 @@ from typing import Any
 
 from posttrain.background import finish
 from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
-from posttrain.bindings.reward_models import names_in, refuse_other_zeros
+from posttrain.bindings.reward_models import names_in, refuse_other_zeros, steps_of
 from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.given import Source
 from posttrain.data.messages import tools_column, written
 from posttrain.engine.scorer import load_scorer
 from posttrain.environments.gold_rewards import overseen
-from posttrain.environments.scored import ScoredEnvironment, of_seat
+from posttrain.environments.scored import ScoredEnvironment, of_seat, refuse_unknown_rewards
 from posttrain.errors import UserError
 from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table
@@ -185,11 +185,10 @@ def _at_a_time(
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
-        raise UserError("--dataset is required: a jsonl or parquet file or folder, a hub id, or a run")
+        raise UserError("`dataset` is required: a jsonl or parquet file or folder, a hub id, or a run")
     if not (config.reward or config.reward_model or config.judge):
         raise UserError(
-            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
-            "or with --reward-model or --judge"
+            '`reward` is required, such as "numbers" for GSM8K, "math", FILE.py:function, or `reward_model` or `judge`'
         )
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain score")
@@ -203,6 +202,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
     )
     if rewards:
         refuse_unreadable(rewards, [episode.task for episode in episodes], config.dataset)
+    refuse_unknown_rewards([episode.task for episode in episodes], rewards, config.reward_model)
     models = [
         load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
         for name in names_in(config.reward_model)
@@ -215,6 +215,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         members=sum(scorer.facts.members for scorer in models),
         use=config.ensemble_aggregation,
         penalty=config.uncertainty_penalty,
+        steps=steps_of(config.step_aggregation, [scorer.facts for scorer in models]),
     )
     return episodes, environment, judging
 

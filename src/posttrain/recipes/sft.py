@@ -141,5 +141,5 @@ def _read(config: SFT) -> Sides[Conversation]:
     if config.environment:
         own = demonstrations_of(load_environment(config.environment, config.environment_args), config.seed)
         if not own:
-            raise UserError(f"{config.environment} has no demonstrations of its own; pass --dataset")
+            raise UserError(f"{config.environment} has no demonstrations of its own; pass `dataset`")
     return feedback.read(config, demonstrations(config.train_on), own)

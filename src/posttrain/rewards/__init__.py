@@ -1,12 +1,12 @@
 """Rewards: named scores of episodes."""
 
 from posttrain.rewards.binding import REWARDS
-from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted, parse_rewards
+from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted, named_in, parse_rewards
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import Ask, CustomReward, Source, from_function, reward_function
 from posttrain.rewards.judges.pointwise import Judge
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
-from posttrain.rewards.learned import COMBINATIONS, CachedScores, Disagreement, LearnedReward
+from posttrain.rewards.learned import COMBINATIONS, CachedScores, Classifier, Disagreement, LearnedReward, StepReward
 from posttrain.rewards.loading import load_again, load_reward
 from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
@@ -36,6 +36,7 @@ __all__ = [
     "Ask",
     "CachedScores",
     "ChoiceVerifier",
+    "Classifier",
     "CustomReward",
     "Disagreement",
     "EpisodeReward",
@@ -55,6 +56,7 @@ __all__ = [
     "SoftOverlong",
     "Source",
     "StepDiversity",
+    "StepReward",
     "Tags",
     "VerificationPhrases",
     "Weighted",
@@ -63,6 +65,7 @@ __all__ = [
     "from_function",
     "load_again",
     "load_reward",
+    "named_in",
     "parse_rewards",
     "read_prompt",
     "reward_function",

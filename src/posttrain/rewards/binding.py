@@ -10,6 +10,8 @@ from typing import Any, cast
 from posttrain.arguments import made
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.custom import from_function
+from posttrain.rewards.learned import Classifier
+from posttrain.rewards.likelihood import rlpr
 from posttrain.rewards.loading import load_reward
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
@@ -41,8 +43,10 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "length": SoftOverlong,
     "length_target": LengthTarget,
     "repetition": Repetition,
+    "rlpr": rlpr,
     "steps": StepDiversity,
     "verification": VerificationPhrases,
+    "classifier": Classifier,
 }
 """Every reward that has a name. One line registers another."""
 

@@ -13,6 +13,7 @@ from posttrain.rewards.binding import Part, is_pair, of_entry, of_object, of_wor
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import Ask, CustomReward
+from posttrain.rewards.learned import Classifier
 from posttrain.rewards.reward import (
     EpisodeReward,
     Named,
@@ -107,10 +108,20 @@ class Weighted:
         """The functions that may call judges."""
         return [function.name for function in self._functions if function.asks]
 
+    @property
+    def asks_policy(self) -> list[str]:
+        """The functions that ask the policy itself, as far as they say so."""
+        return [function.name for function in self._functions if getattr(function.function, "asks_policy", False)]
+
     def give(self, context: RewardContext) -> None:
         """Give the functions with a parameter `reward_context` its value, once it is known."""
         for function in self._functions:
             function.context[:] = [context]
+
+    @property
+    def classifiers(self) -> list[Classifier]:
+        """The classifiers, which ask a model that has to be loaded."""
+        return [reward for reward in self._inner if isinstance(reward, Classifier)]
 
     @property
     def movable(self) -> list[CustomReward]:
@@ -136,8 +147,11 @@ class Weighted:
 
     @property
     def _functions(self) -> list[CustomReward]:
-        inner = (reward.reward if isinstance(reward, Named) else reward for reward, _ in self.parts)
-        return [reward for reward in inner if isinstance(reward, CustomReward)]
+        return [reward for reward in self._inner if isinstance(reward, CustomReward)]
+
+    @property
+    def _inner(self) -> list[Reward]:
+        return [reward.reward if isinstance(reward, Named) else reward for reward, _ in self.parts]
 
     @property
     def unbounded(self) -> dict[str, float]:
@@ -152,23 +166,37 @@ class Weighted:
                 reward.beyond[:] = [unbounded[reward.name]]
 
     @property
+    def verified(self) -> bool:
+        """Whether a verifier says what is solved."""
+        return any(role_of(reward) == "verifier" for reward, _ in self.parts)
+
+    @property
     def certain(self) -> bool:
         """Whether the outcome is final: a function without bounds may still return a score above 1."""
         found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
-        return found is not None and (role_of(found) == "verifier" or bounds_of(found) is not None)
+        return found is not None and (self.verified or bounds_of(found) is not None)
 
     async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, SeatScores]]]:
         """The scores of every reward by its name, one dictionary per episode of each group.
 
-        The rewards run concurrently.
+        The rewards run concurrently. One that a task does not name (`named_in`) is not asked, and does not apply.
 
         Raises:
             RewardError: any of them failed; see `score_all`.
         """
-        columns = await all_of(
-            score_all(reward, groups, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
-            for reward, _ in self.parts
-        )
+
+        async def of_part(reward: Reward) -> list[list[SeatScores]]:
+            asked = [_applies(reward, group.task) for group in groups]
+            timeout_s = math.inf if getattr(reward, "patient", False) else self.timeout_s
+            of_asked = [group for group, yes in zip(groups, asked, strict=True) if yes]
+            found = iter(await score_all(reward, of_asked, timeout_s=timeout_s))
+            left_out = Score.not_applicable("the row does not name it")
+            return [
+                next(found) if yes else [left_out] * len(group.episodes)
+                for group, yes in zip(groups, asked, strict=True)
+            ]
+
+        columns = await all_of(of_part(reward) for reward, _ in self.parts)
         names = list(self.weights)
         return [
             [dict(zip(names, row, strict=True)) for row in zip(*of_group, strict=True)]
@@ -177,8 +205,14 @@ class Weighted:
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why the first part that cannot parse its reference answer cannot; "" if all can."""
-        columns = [await unreadable_answers(reward, tasks) for reward, _ in self.parts]
-        return [next((why for why in row if why), "") for row in zip(*columns, strict=True)]
+        found = [""] * len(tasks)
+        for reward, _ in self.parts:
+            places = [place for place, task in enumerate(tasks) if not found[place] and _applies(reward, task)]
+            for place, why in zip(
+                places, await unreadable_answers(reward, [tasks[place] for place in places]), strict=True
+            ):
+                found[place] = why
+        return found
 
     def total(self, parts: Mapping[str, Score]) -> float:
         """sum_i w_i s_i over the applicable scores of one episode, without renormalising the weights.
@@ -208,6 +242,26 @@ class Weighted:
 
     def _optimised(self, parts: Mapping[str, Score]) -> list[tuple[float, Score]]:
         return [(weight, parts[name]) for name, weight in self.weights.items() if weight]
+
+
+def named_in(task: Task) -> tuple[str, ...]:
+    """The rewards that a task has, where its row names some in a column `rewards`, a text or a list; empty: all.
+
+    Example:
+        >>> named_in(Task((), metadata={"rewards": "numbers, tags"})), named_in(Task((), metadata={"rewards": [0.5]}))
+        (('numbers', 'tags'), ())
+    """
+    given = task.metadata.get("rewards")
+    named = given.replace(",", " ").split() if isinstance(given, str) else given
+    names = cast("Sequence[object]", named) if isinstance(named, list | tuple) else ()
+    found = tuple(name for name in names if isinstance(name, str))
+    return found if len(found) == len(names) else ()
+
+
+def _applies(reward: Reward, task: Task) -> bool:
+    """Whether a task names a reward, or names none at all; monitors apply to all."""
+    names = named_in(task)
+    return not names or reward.name in names or role_of(reward) == "monitor"
 
 
 def compares(reward: Reward) -> bool:

@@ -1,11 +1,28 @@
 """Reward context: judges by name, the policy as a chat model, and the run's seed."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from posttrain.errors import UserError, unknown
-from posttrain.types import ChatModel
+from posttrain.types import ChatModel, Message
+
+
+@runtime_checkable
+class ContinuationScorer(Protocol):
+    """A chat model that gives logprobs of given answers: models that run here, not those behind an API."""
+
+    async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """The logprob of each token of how the assistant's next message may begin, in nats, at temperature 1.
+
+        That of a continuation is their sum; it has no stop token. If the conversation ends with the assistant, they go
+        on in that message.
+
+        Raises:
+            UserError: a continuation has no tokens, or the conversation leaves no room for it.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,20 @@ class RewardContext:
         if not self.judges:
             raise UserError(f"a reward asks the judge '{name}', and there are none; type `judge=\"{name}=MODEL\"`")
         raise unknown("judge", name, self.judges)
+
+    def scorer(self, name: str) -> ContinuationScorer:
+        """The judge of that name, for the logprobs of given answers.
+
+        Raises:
+            UserError: there is none, or it gives no logprobs.
+        """
+        model = self.judge(name)
+        if isinstance(model, ContinuationScorer):
+            return model
+        raise UserError(
+            f"the judge '{name}' gives no logprobs of given answers, as models behind an API do not; name a model that "
+            f'runs here: `judge="{name}=MODEL"`'
+        )
 
     def seed_for(self, *parts: int | str) -> int:
         """A seed that depends on the run's seed and all parts, such as a task's id and the request.

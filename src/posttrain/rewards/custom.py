@@ -28,8 +28,9 @@ In a batch `prompts` and `completions` are what TRL's trainers pass: text where 
 {role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
 the last thing that the assistant said. A function that needs the conversation takes `episode` (or `episodes`).
 
-Parameters may be left out, in any order. One that is none of these words is a column of the data; `**columns` gets
-those that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch
+Parameters may be left out, in any order. One that is none of these words is a column of the data. Where rows lack the
+column of a parameter without a default, `answer` included, that is an error before the run; `**columns` gets those that
+every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch
 or a group, in which None says that the reward does not apply to a completion. In place of each there may be a mapping
 from seats to scores, where an environment has several. It may be `async`. A function that is not
 runs in a thread, so that a hang hits the time limit.
@@ -62,7 +63,7 @@ from typing import Any, TypeVar, cast
 from posttrain.background import all_of, few_of, in_thread, without_exit
 from posttrain.errors import RewardError, UserError, described, unknown
 from posttrain.rewards.context import RewardContext
-from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of
+from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of, missing_columns
 from posttrain.rewards.reward import ROLES, scoring
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Task
 
@@ -206,9 +207,10 @@ class CustomReward:
         return source if self.source else replace(source, pickled=pickled)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """For each task, why it cannot be scored; empty for a function, of which that is not known in advance."""
+        """For each task, why it cannot be scored: its row lacks a column, or the object says why."""
         tell = getattr(self.function, "unreadable", None)
-        return await tell(tasks) if tell else [""] * len(tasks)
+        missing = missing_columns(self.name, self.mode, self.parameters, tasks)
+        return [one or other for one, other in zip(missing, await tell(tasks) if tell else missing, strict=True)]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """For each group one score per episode, or one for each seat that the function names.

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from posttrain.errors import RewardError, UserError
-from posttrain.types import Episode, Message
+from posttrain.types import Episode, Message, Task
 
 Mode = Literal["single", "batch", "group"]
 
@@ -22,6 +22,7 @@ LOGS = ("log_extra", "log_metric")
 CONTEXT = "reward_context"
 OURS = frozenset((*_PLURALS, *_PLURALS.values(), "gold", "id", "completion_ids", "group", CONTEXT, *LOGS))
 """Parameters that the run gives a value."""
+_OF_ROWS = ("answer", "gold")  # those of them that a row may lack
 
 
 def inputs_of(
@@ -61,10 +62,10 @@ def inputs_of(
             "read from a file do not have; use it in rl, evaluate or best-of-n"
         )
     shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
-    for key in needed:
-        for episode in episodes:
-            if key not in {*ours, *LOGS, CONTEXT, "group"} and key not in episode.task.metadata:
-                raise RewardError(_no_such_key(name, key, episode))
+    tasks = [episode.task for episode in episodes]
+    missing = missing_columns(name, mode, [key for key in needed if key not in ours], tasks)
+    if found := next((f"task {task.id!r}: {why}" for task, why in zip(tasks, missing, strict=True) if why), ""):
+        raise RewardError(found)  # of an environment's own tasks; those of a data set were checked before
     named = {*needed, *wanted, *(shared if rest else ())}
     metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in named & shared}
     given = {key: values for key, values in ours.items() if key in named or (rest and key in _usual(mode))}
@@ -113,11 +114,25 @@ def _question(episode: Episode) -> str:
     return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
 
 
-def _no_such_key(reward: str, key: str, episode: Episode) -> str:
-    known = sorted(episode.task.metadata)
-    near = get_close_matches(key, [*known, *_PLURALS, *_PLURALS.values()], n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return (
-        f"reward '{reward}' wants '{key}', which the metadata of task {episode.task.id!r} does not have; {hint}"
-        f"It has: {', '.join(known) or 'none'}"
-    )
+def missing_columns(reward: str, mode: Mode, needed: Sequence[str], tasks: Sequence[Task]) -> list[str]:
+    """For each task, why a function cannot score completions: no column for an argument; "" if there are all.
+
+    A row may lack an `answer` or a `gold`, and give None, if another row has one.
+    """
+    common = ["prompt", *(name for name in _OF_ROWS if any(getattr(task, name) is not None for task in tasks))]
+    return [_missing(reward, mode, needed, [*common, *task.metadata]) for task in tasks]
+
+
+def _missing(reward: str, mode: Mode, needed: Sequence[str], has: Sequence[str]) -> str:
+    singular = {} if mode == "single" else {plural: one for one, plural in _PLURALS.items()}
+    for key in needed:
+        column = singular.get(key, key)
+        if column in has or (column in OURS.difference(_PLURALS.values(), _OF_ROWS)):
+            continue
+        near = get_close_matches(key, [*has, "completion", *singular], n=1, cutoff=0.5)
+        return (
+            f"reward '{reward}' needs the column '{column}', and the row has: {', '.join(has)}"
+            f'{f" (did you mean {near[0]!r}?)" if near else ""}; type `columns="{column}=COLUMN"` to rename one, or '
+            f"give the argument a default, {key}=None"
+        )
+    return ""

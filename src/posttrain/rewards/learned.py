@@ -1,18 +1,20 @@
-"""Reward models as rewards, with ensemble aggregation.
+"""Reward models and classifiers as rewards, with ensemble and step aggregation.
 
 A learned reward takes any `ScoreFn`; tests pass a lambda.
 """
 
 import math
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from statistics import fmean, pvariance
 from types import MappingProxyType
 
 from posttrain.errors import RewardError, UserError, unknown
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.types import Episode, Message, Score, ScoreFn
+from posttrain.types import Episode, Message, Score, ScoreFn, SeatScores, Span, steps_in
 
 Combine = Callable[[Sequence[float], float], float]
 
@@ -69,6 +71,130 @@ class LearnedReward(EpisodeReward):
         return [Score(COMBINATIONS[self.use](scores, self.penalty)) for scores in found]
 
 
+STEP_AGGREGATIONS: Mapping[str, tuple[float, Callable[[Sequence[float]], Sequence[float]]]] = MappingProxyType(
+    {
+        "min": (1.0, lambda steps: list(accumulate(steps, min))),
+        "product": (1.0, lambda steps: list(accumulate(steps, operator.mul))),
+        "last": (0.0, lambda steps: steps),
+        "mean": (0.0, lambda steps: list(accumulate(step / len(steps) for step in steps))),
+    }
+)
+"""Aggregations of the probabilities that steps are right: the value before the first step, and that after each.
+
+    min       min_s p_s
+    product   prod_s p_s, the probability that all are right (Lightman et al. 2023, https://arxiv.org/abs/2305.20050)
+    last      p_S
+    mean      1/S sum_s p_s
+
+A step is paid by how much it changes that, so that its steps' rewards and the value before them are the aggregate.
+"""
+
+
+@dataclass(frozen=True)
+class StepReward(EpisodeReward):
+    """The score of a process reward model: the aggregate of its steps, and what each adds to it as a `Span`.
+
+    A step is a line of what a seat has sampled (`steps_in`), in all its turns; without any the score is 0.
+
+    Args:
+        asks: conversations in, the logit of each step of their last message out; of several models, for each step the
+            ensemble aggregation of their probabilities.
+        aggregation: a name in `STEP_AGGREGATIONS`.
+        name: of the reward.
+        use: a name in `COMBINATIONS`.
+        penalty: w, for `uncertain`.
+    """
+
+    asks: Sequence[ScoreFn]
+    aggregation: str = "min"
+    name: str = "reward_model"
+    use: str = "mean"
+    penalty: float = 0.5
+    role = "learned"
+    bounds = (-math.inf, math.inf)
+    patient = True
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+        """One score per episode, or one for each trained seat.
+
+        Raises:
+            RewardError: there are not as many answers as conversations, or as steps.
+        """
+        seats = [list(episode.texts) or [""] for episode in episodes]
+        turns = [[_turns(one, seat) for seat in of] for one, of in zip(episodes, seats, strict=True)]
+        asked = [turn for episode in turns for seat in episode for turn in seat if steps_in(turn[-1].content)]
+        found = iter(zip(*(_answers(ask, self.name, asked) for ask in self.asks), strict=True))
+
+        def score(of_seat: Sequence[tuple[Message, ...]]) -> Score:
+            places, right = list[tuple[int, int, int]](), list[float]()
+            for number, turn in enumerate(of_seat):
+                if steps := steps_in(turn[-1].content):
+                    places += [(number, start, end) for start, end in steps]
+                    right += self._right(next(found), len(steps))
+            return _paid(self.aggregation, places, right)
+
+        scores = [[score(of_seat) for of_seat in episode] for episode in turns]
+        return [
+            dict(zip(of, each, strict=True)) if len(of) > 1 else each[0] for of, each in zip(seats, scores, strict=True)
+        ]
+
+    def _right(self, of_models: Sequence[Sequence[float]], steps: int) -> list[float]:
+        """The probability that each step is right."""
+        if wrong := [len(logits) for logits in of_models if len(logits) != steps]:
+            raise RewardError(f"the model behind reward '{self.name}' gave {wrong[0]} scores to {steps} steps")
+        odds = [[0.5 * (1 + math.tanh(logit / 2)) for logit in logits] for logits in of_models]
+        return [COMBINATIONS[self.use](of_step, self.penalty) for of_step in zip(*odds, strict=True)]
+
+
+def _turns(episode: Episode, seat: str) -> list[tuple[Message, ...]]:
+    """What a seat had before it at each of its turns, and what it sampled there."""
+    texts, view = episode.turn_texts(seat), episode.views.get(seat) or episode.messages
+    places = [place for place, message in enumerate(view) if message.role == "assistant"]
+    last = places[len(places) - len(texts) :]  # those before them are of the prompt
+    return [(*view[:place], Message("assistant", text)) for place, text in zip(last, texts, strict=True)]
+
+
+def _paid(aggregation: str, places: Sequence[tuple[int, int, int]], right: Sequence[float]) -> Score:
+    """The score of steps at these places (turn, start, end) with these probabilities of being right."""
+    if not right:
+        return Score(0.0, explanation="no step")
+    before, aggregate = STEP_AGGREGATIONS[aggregation]
+    added = [after - so_far for so_far, after in pairwise([before, *aggregate(right)])]
+    spans = tuple(Span(*place, value) for place, value in zip(places, added, strict=True))
+    return Score(before, explanation="steps " + " ".join(f"{one:.2f}" for one in right), spans=spans)
+
+
+@dataclass(frozen=True)
+class Classifier(EpisodeReward):
+    """The probability of a label that a sequence classifier gives to the completion, as text without the prompt.
+
+    Args:
+        model: a folder or hub id of a sequence classifier, such as one of toxicity or sentiment.
+        label: one of its labels.
+        avoid: whether the label is unwanted: the score is 1 less its probability.
+        name: of the reward.
+
+    Attributes:
+        ask: texts in, the probability of the label in each out; put there before it scores.
+    """
+
+    model: str
+    label: str
+    avoid: bool = False
+    name: str = "classifier"
+    ask: list[Callable[[Sequence[str]], Sequence[float]]] = field(
+        default_factory=list[Callable[[Sequence[str]], Sequence[float]]], init=False, repr=False, compare=False
+    )
+    role = "learned"
+    bounds = (-math.inf, math.inf)  # no probability says that a task is solved
+    patient = True
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode."""
+        found = self.ask[0]([episode.completion for episode in episodes])
+        return [Score(1 - share if self.avoid else share) for share in found]
+
+
 @dataclass(frozen=True)
 class Disagreement(EpisodeReward):
     """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
@@ -103,7 +229,14 @@ class CachedScores:
 
 
 def _asked(ask: ScoreFn, name: str, episodes: Sequence[Episode]) -> Sequence[Sequence[float]]:
-    found = ask([episode.messages for episode in episodes])
-    if len(found) != len(episodes) or not all(len(scores) for scores in found):
-        raise RewardError(f"the model behind reward '{name}' gave {len(found)} answers to {len(episodes)} episodes")
+    found = _answers(ask, name, [episode.messages for episode in episodes])
+    if not all(len(scores) for scores in found):
+        raise RewardError(f"the model behind reward '{name}' gave 0 answers to 1 episodes")
+    return found
+
+
+def _answers(ask: ScoreFn, name: str, asked: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
+    found: Sequence[Sequence[float]] = ask(asked) if asked else []
+    if len(found) != len(asked):
+        raise RewardError(f"the model behind reward '{name}' gave {len(found)} answers to {len(asked)} episodes")
     return found

@@ -29,6 +29,8 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "ratings": {"heads": "attributes"},  # of reward-model-attributes
     "ensemble": {"heads": "preference"},
     "prompt_template": {"template_args": ""},
+    "ensemble_aggregation": {"step_aggregation": "min"},
+    "max_refills": {"min_reward_std": 0.0},
 }
 """Options that runs of earlier versions do not have, and what they were, by an option that such a run has."""
 

@@ -66,7 +66,8 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
     for name, folders in (models or {}).items():
         if name in CHAT_MODELS:
             continue
-        found[name] = " ".join(_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir())
+        digests = [_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir()]
+        found[name] = " ".join([*([found[name]] if name in found and name in CODE else []), *digests])
     return {name: text for name, text in found.items() if _MARK in text}
 
 
@@ -95,17 +96,21 @@ class InputsChanged(UserError):
         self.names = tuple(names)
         options = " and ".join(f"`{name}`" for name in names)
         read = f"what {options} read{'s' if len(names) == 1 else ''} changed since the run started"
-        super().__init__(f"{how or f'{read} (its digest differs)'}; restore it, or start a new run")
+        super().__init__(
+            f"{how or f'{read} (its digest differs)'}; restore it, or start a new run; to continue with the changed "
+            f'one, type `accept_changes="{" ".join(names)}"`'
+        )
 
 
-def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """The options that --accept-changes names: with - or _, with -- or without, apart by commas, too.
+def options_named(words: str | Sequence[str], options: Collection[str]) -> list[str]:
+    """The options that `accept_changes` names: with - or _, with -- or without, apart by spaces or commas.
 
     Raises:
         UserError: one is none of these `options`, or names no files.
     """
     known = {name.replace("_", "-"): name for name in NAMING if name in options}
-    found = [part.strip("-").replace("_", "-") for word in words for part in word.split(",") if part]
+    text = words if isinstance(words, str) else " ".join(words)
+    found = [part.strip("-").replace("_", "-") for part in text.replace(",", " ").split()]
     for name in found:
         if name not in known:
             raise unknown("option in `accept_changes`:", name, known)
@@ -130,14 +135,23 @@ def _digests(text: str | None) -> list[str]:
 
 
 def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
-    """The folders of reward models and of a teacher, known by their names, by the options that name them."""
+    """The folders of reward models, classifiers and a teacher, known by their names, by the options that name them."""
     named = {"reward_model": _words(options.get("reward_model") or "")}
     named |= {option: [options.get(option) or ""] for option in ("gold_model", "teacher")}
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
+    for option in ("reward", "gold"):
+        named_in = partial(_is_classifier_of, _text(options.get(option)))
+        if folders := [folder for name, folder in judges.items() if named_in(name)]:
+            found[option] = folders
     for option in CHAT_MODELS:
         if words := _words(_text(options.get(option))):
             found[option] = [judges.get(word[_lead(option, word) :], "") for word in words]
     return found
+
+
+def _is_classifier_of(text: str, name: str) -> bool:
+    """Whether rewards as typed, or their table, have a classifier with this model."""
+    return re.search(rf'classifier\b.*?\bmodel("\s*:\s*"|=){re.escape(name)}(?=["&=\s]|$)', text) is not None
 
 
 def keep_code(options: Mapping[str, Any], run: Path) -> None:

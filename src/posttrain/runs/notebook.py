@@ -53,7 +53,7 @@ class LiveView(Callback):
         done = session.step - self._first
         left = elapsed / done * (session.total - session.step) if done else 0.0
         about = f"step {session.step} of {session.total}, {elapsed:.0f} s"
-        rows, ended = session.rows, session.step == session.total or bool(session.finished)
+        rows, ended = session.rows, session.step == session.total or bool(session.stopped)
         about += "" if ended or not done else f", about {left:.0f} s left"
         page = page_of(session.directory.path.name, about, rows, verdict(rows) if ended else ())
         self._display.update(self._html(page))

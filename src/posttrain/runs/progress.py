@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Self
 
@@ -30,13 +31,18 @@ class Phase:
     tokens: int = 0
 
 
-def announce(line: str, *, quiet: bool = False) -> None:
-    """Print a line before the work begins, such as the hardware; nothing if quiet.
+TYPED: ContextVar[bool] = ContextVar("typed", default=False)
+"""Whether a command was typed: then parameters in backticks are shown as flags (`errors.as_typed`)."""
 
-    Here and in `Progress.say`, parameters in backticks are shown as flags (`errors.as_typed`).
-    """
+
+def announce(line: str, *, quiet: bool = False) -> None:
+    """Print a line before the work begins, such as the hardware; nothing if quiet."""
     if not quiet:
-        _console(sys.stderr).print(Text(as_typed(line)))
+        _console(sys.stderr).print(_shown(line))
+
+
+def _shown(line: str) -> Text:
+    return Text(as_typed(line) if TYPED.get() else line)
 
 
 def _console(file: IO[str]) -> Console:
@@ -138,7 +144,7 @@ class Progress:
     def say(self, message: str) -> None:
         """Print a line above the bar: something that the user must know, however quiet it is to be."""
         console = self._bar.console if self._bar is not None else self._console
-        console.print(Text(as_typed(message)))
+        console.print(_shown(message))
 
     def status(self) -> str:
         """One line: progress, elapsed and remaining time, and the newest metrics."""

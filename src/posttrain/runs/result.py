@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posttrain.errors import as_typed
 from posttrain.report import Finding, verdict
 from posttrain.report.chart import picture
 from posttrain.report.panels import charts
@@ -88,7 +87,7 @@ class RunResult:
     def verdict(self) -> str:
         """The first finding in a sentence."""
         first = self.findings[0]
-        return as_typed(f"{first.title}: {first.evidence}")
+        return f"{first.title}: {first.evidence}"
 
     @property
     def report(self) -> Path:
@@ -112,10 +111,7 @@ def page_of(title: str, about: str, rows: Sequence[Mapping[str, Any]], findings:
 
 def listed(findings: Sequence[Finding]) -> str:
     """Findings as a list of HTML; empty if there are none. All text is escaped."""
-    said = "".join(
-        f"<li><b>{html.escape(as_typed(found.title))}</b>: {html.escape(as_typed(found.evidence))}</li>"
-        for found in findings
-    )
+    said = "".join(f"<li><b>{html.escape(found.title)}</b>: {html.escape(found.evidence)}</li>" for found in findings)
     return f"<ul>{said}</ul>" if said else ""
 
 

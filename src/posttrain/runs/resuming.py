@@ -1,6 +1,7 @@
 """How a run is resumed: its directory and its last checkpoint."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def resumed(
     settings: Mapping[str, Any],
     training: Training,
     environment: Mapping[str, Any],
-    accept_changes: Sequence[str],
+    accept_changes: str | Sequence[str],
 ) -> RunDirectory:
     """The directory of a resumed run; options that name files are compared by file contents.
 
@@ -66,7 +67,9 @@ def _read_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return before["rows"] != now.get("rows") if "rows" in before else bool(now.get("given"))
 
 
-def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
+def gone_back(
+    directory: RunDirectory, training: Training, *, quiet: bool
+) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
     """A resumed run, as it was at its last whole checkpoint, and the messages to the user."""
     found = checkpoint.latest(directory.checkpoints)
     if found is None:
@@ -75,7 +78,8 @@ def gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.C
         return None, ("the run has no checkpoint yet, and starts from its first step",)
     training.trained.restore(found.path)
     directory.rewind(found.step - (OWED in found.state))
-    notes = [f"changed options: {'; '.join(directory.changes)}"] if directory.changes else []
+    changes = [re.sub(r"(?<=sha256:)(\w{8})\w{56}", r"\1", change) for change in directory.changes]
+    notes = [f"changed options: {'; '.join(changes)}"] if changes and not quiet else []
     notes += [f"skipped damaged checkpoint: {line}; resuming from step {found.step}" for line in found.skipped]
     notes += training.rate.changed(directory.before.get("steps"), found.step)
     if found.step >= training.steps and OWED not in found.state:

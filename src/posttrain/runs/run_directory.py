@@ -30,6 +30,7 @@ from posttrain.errors import UserError, as_typed
 from posttrain.runs import config_file, jsonl
 from posttrain.runs.environment import describe_environment
 from posttrain.runs.events import EventFile
+from posttrain.runs.inputs import OBJECT
 from posttrain.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -227,7 +228,11 @@ def _start(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> 
 
 def _toml(command: str, config: Mapping[str, Any]) -> str:
     """What config.toml says: the options, after the command that repeats the run."""
-    return as_typed(f"# To repeat: posttrain {command} `config=<this file>`\n") + config_file.dumps(config)
+    repeat = as_typed(f"posttrain {command} `config=<this file>`")
+    if objects := [name for name, value in config.items() if str(value).startswith(OBJECT)]:
+        again = ", ".join(f"{name}=..." for name in objects)
+        repeat = f"the same pt.run(...) in Python, with its objects; to go on: pt.resume(<this folder>, {again})"
+    return f"# To repeat: {repeat}\n{config_file.dumps(config)}"
 
 
 def _new_directory(path: Path | None, command: str) -> Path:

@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,7 +36,7 @@ from posttrain.runs.failure import going_on, kept_batch
 from posttrain.runs.inputs import digests_in, judges_by_option, keep_code
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.runs.jsonl import naming
-from posttrain.runs.progress import Phase, Progress, announce
+from posttrain.runs.progress import TYPED, Phase, Progress, announce
 from posttrain.runs.resuming import OWED, gone_back, resumed
 from posttrain.runs.samples import samples_of
 from posttrain.runs.timeline import Span
@@ -72,7 +73,7 @@ class Session:
         self.directory, self.progress, self.total = directory, progress, training.steps
         self.step = found.step if found else 0
         self.state: dict[str, Any] = dict(found.state) if found else {}
-        self.finished = ""
+        self.stopped = ""  # why it ends before its last step, if it does
         self.trackers: Sequence[Sender] = ()
         self._callbacks = callbacks
         self._stop, self._trained, self._rate = stop, training.trained, training.rate
@@ -99,7 +100,7 @@ class Session:
     @property
     def interrupted(self) -> str:
         """The signal that ended the run before its last step or evaluation; "" if none did."""
-        return self._stop.cause if self._due or (self.step < self.total and not self.finished) else ""
+        return self._stop.cause if self._due or (self.step < self.total and not self.stopped) else ""
 
     def log_heldout(self, groups: Sequence[Group]) -> None:
         """Write one answer to each held-out task, as they are at this step."""
@@ -117,17 +118,17 @@ class Session:
 
     def stop(self, why: str) -> None:
         """End the run, as a finished one, after the current step."""
-        self.finished = why or "requested by a callback"
+        self.stopped = why or "requested by a callback"
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
         if self.step:
-            self.finished = self.finished or self._evaluations.finished(self.rows)
-        while self.step < self.total and not self._stop.requested and not self.finished:
+            self.stopped = self.stopped or self._evaluations.finished(self.rows)
+        while self.step < self.total and not self._stop.requested and not self.stopped:
             self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
             yield self.step
-        if self.finished and self.step < self.total:
-            self.progress.say(f"stopped after step {self.step}: {self.finished}")
+        if self.stopped and self.step < self.total:
+            self.progress.say(f"stopped after step {self.step}: {self.stopped}")
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[Phase]:
@@ -195,7 +196,7 @@ class Session:
             return
         self._write(found)
         call(self._callbacks, "on_evaluation", self, self.step, found)
-        self.finished = self.finished or self._evaluations.finished(self.rows)
+        self.stopped = self.stopped or self._evaluations.finished(self.rows)
 
     def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
         """Write the row of the last step, and a checkpoint if one is due."""
@@ -254,6 +255,9 @@ class Session:
             self._save()
 
 
+_announce_once = cache(announce)  # several runs from Python have the same machine
+
+
 @contextlib.contextmanager
 def open_session(
     command: str,
@@ -263,7 +267,7 @@ def open_session(
     output: Path | None = None,
     resume: Path | None = None,
     quiet: bool = False,
-    accept_changes: Sequence[str] = (),
+    accept_changes: str | Sequence[str] = (),
     tracking: Tracking | None = None,
     callbacks: Sequence[object] = (),
     given: Mapping[str, str] = MappingProxyType({}),
@@ -297,10 +301,10 @@ def open_session(
         with going_on(resume):
             directory = resumed(resume, command, settings, training, environment, accept_changes)
     keep_code(settings, directory.path)
-    announce(machine_line(directory.environment), quiet=quiet)
+    (announce if TYPED.get() else _announce_once)(machine_line(directory.environment), quiet=quiet)
     training.prepare()
     with going_on(directory.path):
-        found, notes = (None, ()) if resume is None else gone_back(directory, training)
+        found, notes = (None, ()) if resume is None else gone_back(directory, training, quiet=quiet)
     start = found.step if found else 0
     with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
         session = Session(directory, progress, stop, training, found, callbacks)

@@ -18,7 +18,7 @@ class RunOptions(TypedDict):
     output: NotRequired[Path | None]  # a new run's directory; None: the next free one below runs/
     resume: NotRequired[Path | None]  # the run to continue
     quiet: NotRequired[bool]  # no progress
-    accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
+    accept_changes: NotRequired[str | Sequence[str]]  # options whose files may have changed since the run began
     tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had
     callbacks: NotRequired[Sequence[object]]  # see runs/callback.py
     given: NotRequired[Mapping[str, str]]  # what config.toml says of the options that Python gave an object

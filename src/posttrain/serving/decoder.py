@@ -49,7 +49,6 @@ class Job:
         weights: name of the adapter's weights; "" for the base.
         requests: one for each sample.
         stop_ids: the tokens that end a sample.
-        stop_strings: texts that do.
         prompt_logprobs: whether those of the prompt are asked for.
         top: number of most likely tokens at each place of the prompt.
         done: gets the samples, or the error.
@@ -59,7 +58,6 @@ class Job:
     weights: str
     requests: Sequence[Request]
     stop_ids: frozenset[int]
-    stop_strings: tuple[str, ...]
     prompt_logprobs: bool
     top: int
     done: Done
@@ -87,7 +85,13 @@ class Decoder:
         adapters: int = ADAPTERS,
     ) -> None:
         self._base, self._load, self._model, self._most = base, load, base.mixed(), adapters
-        engine = TransformersEngine(self._model, base.stop_ids, max_sequences=max_sequences, cache_gb=cache_gb)
+        engine = TransformersEngine(
+            self._model,
+            base.stop_ids,
+            max_sequences=max_sequences,
+            cache_gb=cache_gb,
+            decode=lambda ids: str(base.tokenizer.decode(list(ids))),
+        )
         engine.short_steps = True
         self._scheduler = Scheduler(engine, slots=max_sequences, sources=adapters)
         self._clients: dict[str, Client] = {}  # by key
@@ -115,7 +119,7 @@ class Decoder:
                 for other in asked:
                     other.cancel()
             if next(heard) == len(asked):
-                job.done(self._answer(job, asked, prompt))
+                job.done(_answer(asked, prompt))
 
         for future in asked:
             future.add_done_callback(hear)
@@ -142,37 +146,15 @@ class Decoder:
         self._adapters[weights] = found
         return found
 
-    def _answer(
-        self, job: Job, asked: Sequence["Future[Completion]"], prompt: Sequence[PromptLogprobs]
-    ) -> Samples | Exception:
-        """The samples of a job, or the error of one of them."""
-        try:
-            done = [future.result() for future in asked if not future.cancelled()]
-            return [self._sampled(completion, job) for completion in done], prompt[0] if prompt else None
-        except Exception as error:
-            return error
 
-    def _sampled(self, completion: Completion, job: Job) -> Sampled:
-        """A completion up to its first stop string, if it has one."""
-        tokens, stopped = completion.token_ids, completion.stop_reason is StopReason.STOP
-        end = first_stop(tokens, job.stop_strings, lambda ids: str(self._base.tokenizer.decode(list(ids))))
-        if end is not None:
-            tokens, stopped = tokens[:end], True
-        return Sampled(tokens, completion.logprobs[: len(tokens)], stopped)
-
-
-def first_stop(tokens: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int | None:
-    """The number of tokens up to the one that completes the first stop string; None if there is none."""
-    if not stops or not any(stop in decode(tokens) for stop in stops):
-        return None
-    low, high = 1, len(tokens)
-    while low < high:  # the text of more tokens contains what that of fewer does
-        middle = (low + high) // 2
-        if any(stop in decode(tokens[:middle]) for stop in stops):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def _answer(asked: Sequence["Future[Completion]"], prompt: Sequence[PromptLogprobs]) -> Samples | Exception:
+    """The samples of a job, or the error of one of them."""
+    try:
+        done = [future.result() for future in asked if not future.cancelled()]
+    except Exception as error:
+        return error
+    samples = [Sampled(each.token_ids, each.logprobs, each.stop_reason is StopReason.STOP) for each in done]
+    return samples, prompt[0] if prompt else None
 
 
 @torch.no_grad()

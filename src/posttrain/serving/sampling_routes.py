@@ -122,14 +122,13 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
     check_tokens(ids, base.vocabulary, "stop")
     if body.topk_prompt_logprobs > base.vocabulary:
         raise UserError(f"topk_prompt_logprobs is above the vocabulary's {base.vocabulary}")
-    sampling = Sampling(longest, params.temperature, max(params.top_k, 0), params.top_p)
+    sampling = Sampling(longest, params.temperature, max(params.top_k, 0), params.top_p, tuple(strings))
     seed = secrets.randbits(63) if params.seed is None else params.seed
     requests = [Request(tokens, sampling, _seed(seed, number)) for number in range(body.num_samples)]
     return Job(
         served.samplers.saved(sampler.folder) if sampler.folder else "",
         requests,
         base.stop_ids | set(ids),
-        tuple(strings),
         bool(body.prompt_logprobs),
         body.topk_prompt_logprobs,
         done,

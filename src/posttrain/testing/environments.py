@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from posttrain.background import finish
-from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.environments.env import Environment, Seat, TurnSampling, trained_seats
 from posttrain.environments.user_methods import finite, outcome_of, tasks_of
 from posttrain.errors import described, place_in_user_code
 from posttrain.testing.conformance import require
@@ -32,8 +33,8 @@ class ScriptedSeat:
     said: list[Message] = field(default_factory=list[Message])
     tools: tuple[str, ...] = ()
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
-        """The next reply.
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
+        """The next reply, up to the first stop string.
 
         Raises:
             RuntimeError: it has been asked more often than `max_turns`.
@@ -46,8 +47,14 @@ class ScriptedSeat:
             await asyncio.sleep(0)
         reply = self.replies[min(len(self.said), len(self.replies) - 1)]
         message = Message("assistant", reply) if isinstance(reply, str) else reply
+        ends = [message.content.find(stop) + len(stop) for stop in own.get("stop", ()) if stop in message.content]
+        message = replace(message, content=message.content[: min(ends, default=None)])
         self.said.append(message)
         return Reply(message, self.stop_reason, Usage(0, 0))
+
+    async def go_on(self, text: str, **own: Unpack[TurnSampling]) -> Reply:
+        """The next reply, after text that is noted as what a tool says."""
+        return await self.turn([Message("tool", text)], **own)
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -59,10 +66,10 @@ class SeatFailure(Exception):
     """Raised by the kit's failing seat."""
 
 
-class FailingSeat:
+class FailingSeat(Seat):
     """A seat that fails."""
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         """Raise `SeatFailure`."""
         raise SeatFailure(f"this seat fails on purpose ({len(messages)} messages)")
 

@@ -93,7 +93,9 @@ def sampled_besides(inputs: Sequence[Input], load: Load) -> tuple[Load, ...]:
 def example_of(branch: Trajectory) -> Example:
     """The tokens of a branch exactly as they were sampled; its first context is shared within its group."""
     prompt = branch.turns[0].context_ids
-    return Example(prompt, branch.token_ids[len(prompt) :], branch.sampled[len(prompt) :])
+    shown = [(turn, [0.0] * len(turn.context_ids)) for turn in branch.turns]
+    own = tuple(t for turn, zeros in shown for t in (*zeros, *[turn.temperature] * len(turn.token_ids)))[len(prompt) :]
+    return Example(prompt, branch.token_ids[len(prompt) :], branch.sampled[len(prompt) :], own if any(own) else ())
 
 
 def branches_in(groups: Sequence[Group]) -> list[Trajectory]:

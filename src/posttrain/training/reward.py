@@ -1,4 +1,4 @@
-"""Reward-model loss on rankings: all pairs of a prompt in one forward pass.
+"""Losses of reward models: on rankings, all pairs of a prompt in one forward pass; on labelled steps.
 
 Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 """
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts
-from posttrain.data.packing import Example, PackedRow, Ranked
-from posttrain.models.heads import RewardModel
+from posttrain.data.packing import Example, PackedRow, Ranked, Stepwise
+from posttrain.models.heads import RewardModel, StepModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
+from posttrain.objectives.steps import step_correctness
 from posttrain.training.learner import POLICY, Batch, Learner, Models, Share
 from posttrain.training.metric_means import Means
 
@@ -85,6 +86,28 @@ class ScoreGradient:
         assert parts.model.length_head is not None, "this reward model has no length head"
         angle = overlap(parts.model.head[0].float(), parts.model.length_head[0].float())
         return Share(carried + self.overlap_weight * angle, {"length/overlap": angle.detach()[None]})
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The mean of `step_correctness` over the labelled steps of a batch, each of which has equal weight."""
+
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[StepModel]) -> Share:
+        """As in `Loss`."""
+        logits_S = parts.model.logits(row)
+        labels = [label for number in row.examples for label in batch.units["steps"][number].right]
+        right_S = torch.tensor(labels, device=logits_S.device)
+        cost_S = step_correctness(logits_S, right_S)
+        return Share(cost_S.sum() / batch.counts.tokens, {"accuracy": ((logits_S > 0) == right_S).float()})
+
+
+def step_batch(units: Sequence[Stepwise], *, seed: int | None = None) -> Batch:
+    """Labelled reasonings; `seed` as in `Batch`."""
+    counts = Counts(len(units), sum(len(unit.right) for unit in units))
+    return Batch([unit.example for unit in units], counts, units={"steps": units}, seed=seed)
 
 
 def reward_gradient(

@@ -50,17 +50,10 @@ def test_rings_through_a_node_use_all_its_links():
     assert replace(CLUSTER, gpu=replace(PLAIN, network=1e11)).link(16) == pytest.approx(0.5e11)
 
 
-def test_weights_are_gathered_and_broadcast_or_passed_on():
+def test_weights_are_gathered_and_broadcast():
     gathered = 2e9 * (3 / 4) / 0.5e11
     assert CLUSTER.sync(4, 10) == pytest.approx(gathered + 2e9 / 0.5e10)
-    largest = 2 * SHAPE.vocabulary * 1000 / 1e9
-    for samplers, seconds in [
-        (1, 2.0),
-        (2, 4.0),
-        (3, 4.0 + 2 * largest),
-        (6, 4.0 + 2 * largest),
-        (7, 4.0 + 4 * largest),
-    ]:
+    for samplers, seconds in [(1, 2.0), (2, 4.0), (3, 4.0), (4, 6.0), (7, 6.0), (8, 8.0)]:
         assert replace(CLUSTER, channel=1e9).sync(4, samplers) == pytest.approx(gathered + seconds)
     assert CLUSTER.colocated(4, 1).sync == pytest.approx(gathered)
 

@@ -26,7 +26,6 @@ gathers a layer ahead.
 import math
 from dataclasses import dataclass
 
-from posttrain.engine.weight_channel import FANOUT
 from posttrain.models.footprint import Shape, cache_bytes_per_token
 from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
 from posttrain.planning.cluster.published import GPU, NODE, Efficiency
@@ -49,8 +48,7 @@ class GPUCluster:
         shape: the model.
         work: of a step.
         max_sequences: that a sampler decodes together.
-        channel: bytes per second that a process sends to samplers together, each of which passes them on; 0: weights
-            are broadcast over the network.
+        channel: bytes per second that a process sends over gloo; 0: weights are broadcast from GPU to GPU.
     """
 
     gpu: GPU
@@ -154,19 +152,13 @@ class GPUCluster:
         return WEIGHT * self.shape.parameters * (trainers - 1) / trainers / self.link(trainers)
 
     def sync(self, trainers: int, samplers: int) -> float:
-        """Seconds until all samplers have the weights: gathered, and broadcast or passed on from one to the next."""
-        broadcast = WEIGHT * self.shape.parameters / (self.reached.links * self.gpu.network)
-        return self.gather(trainers) + (self._passed_on(samplers) if self.channel else broadcast)
+        """Seconds until all samplers have the weights: gathered, and broadcast.
 
-    def _passed_on(self, samplers: int) -> float:
-        """Each process sends all weights to `FANOUT` others; one level further they are late by the largest weight."""
-        levels = reached = 0
-        while reached < samplers:
-            levels += 1
-            reached += FANOUT**levels
-        largest = self.shape.vocabulary * self.shape.hidden
-        sent = min(samplers, FANOUT) * self.shape.parameters + (levels - 1) * FANOUT * largest
-        return WEIGHT * sent / self.channel
+        Over GPUs each link has them once; gloo's tree is binomial, and its root sends them once for each level.
+        """
+        links, levels = self.reached.links * self.gpu.network, math.ceil(math.log2(1 + samplers))
+        bytes_per_s = self.channel / levels if self.channel else links
+        return self.gather(trainers) + WEIGHT * self.shape.parameters / bytes_per_s
 
     def apart(self, trainers: int, samplers: int, of_sampler: int) -> Costs:
         """Trainers and samplers on GPUs of their own."""

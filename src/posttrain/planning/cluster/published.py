@@ -11,9 +11,9 @@ from posttrain.models.footprint import Shape
 
 NODE = 8  # GPUs of a node
 CONTEXT = 131072  # tokens, of every published model
-CHANNEL = 1.15e9
-"""Bytes per second that a process sends to samplers by `engine/weight_channel.py`, checksums and the copy into the
-model included: to two samplers together on two CPU cores (benchmarks/cluster.py), and not measured on GPUs."""
+CHANNEL = 1.8e9
+"""Bytes per second that a process sends over gloo, as `distributed/broadcast.py` does: to one other process on two CPU
+cores (docs/LOG.md), and not measured on GPUs or between machines."""
 
 _TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 

@@ -83,7 +83,7 @@ class ClusterPlan:
             *self._table(),
             "",
             "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
-            f"posttrain as it is now (samplers of one GPU, weights passed on at {CHANNEL / GB:.2f} GB/s): "
+            f"posttrain as it is now (samplers of one GPU, weights broadcast over gloo at {CHANNEL / GB:.2f} GB/s): "
             + (self._told(self.now) if self.now else f"does not fit{needed}"),
             f"fastest of the table{' on GPUs of their own' * (best is not self.splits[0])}: {self._told(best)}",
             *self._compared(),

@@ -24,7 +24,7 @@ from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.user_methods import tasks_of
 from posttrain.episodes.episodes import Players, none_left, opened, sample_groups
 from posttrain.episodes.metrics import lost_metrics
@@ -167,20 +167,18 @@ def _prepare(config: Evaluate) -> _Parts:
     """Resolve all parts but the weights and validate all options, before anything is written."""
     judging = judges_in(config, lambda name: saved_model(name).where, config.seats)
     judging.refuse_policy("posttrain evaluate")
-    rewards, _, judge_notes = rewards_with(
-        judging, config, config.reward or ("" if config.judge else _judged_by(config))
-    )
+    usual = "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
+    rewards, _, judge_notes = rewards_with(judging, config, config.reward or ("" if config.judge else usual))
     if rewards is None:
-        raise UserError(
-            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with --judge'
-        )
+        raise UserError('`reward` is required, such as "numbers" for GSM8K, "math" or FILE.py:function; or `judge`')
     played = load_environment(config.environment, config.environment_args) if config.environment else None
     environment = overseen(rewards, environment=played).environment
     players_of(judging, environment.environment, Sampling(config.max_new_tokens))
     for decoding, (count, _) in config.decodings().items():
-        alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.reward.min_group)})"
+        alone = f"a greedy answer (leave out `greedy`, and type `samples={max(SAMPLES, environment.reward.min_group)}`)"
         need_group(environment, count, alone if decoding == "greedy" else "`samples`")
     tasks, notes = _tasks(config, environment)
+    refuse_unknown_rewards(tasks, environment.reward)
     notes += judge_notes
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None
@@ -204,23 +202,16 @@ def _prepare(config: Evaluate) -> _Parts:
     return _Parts(kept, environment, model, baseline, tuple(notes), judging)
 
 
-def _judged_by(config: Evaluate) -> str:
-    """The default rewards."""
-    if config.judge:
-        return ""
-    return "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
-
-
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
     """The tasks, and messages about them."""
     if not config.dataset and config.environment:
-        refuse_dressing(config, "--dataset")
+        refuse_dressing(config, "`dataset`")
         own = tasks_of(environment.environment, "heldout", config.seed)[: config.limit]
         if not own:
-            raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")
+            raise UserError(f"{config.environment} has no held-out tasks of its own; pass `dataset`")
         return own, []
     if not config.dataset:
-        raise UserError("--dataset is required: a file or folder, a hub id, or gym:NAME")
+        raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME")
     gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
@@ -239,7 +230,7 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     except DataError as error:
         if config.split or gym or part is None:
             raise
-        raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
+        raise DataError(f"{error}; evaluation reads the split 'test' unless `split` names another") from error
     refuse_unreadable(environment.reward, tasks, config.dataset)
     if not config.exclude:
         return tasks, tasks.notes

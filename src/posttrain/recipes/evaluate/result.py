@@ -51,7 +51,7 @@ class EvaluateResult:
         table = _table(self)
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
         head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-        notes = [table.note, *map(as_typed, self.notes)]
+        notes = [table.note, *self.notes]
         return (
             f"<div><b>{html.escape(table.title)}</b></div><table><tr>{head}</tr>{rows}</table>"
             f"{listed(_differences(self))}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"

@@ -54,10 +54,10 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     began = time.monotonic()
     if config.microbatch_tokens < config.max_tokens:
         raise UserError(
-            f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
+            f"`microbatch_tokens={config.microbatch_tokens}` must be at least `max_tokens={config.max_tokens}`"
         )
     if not config.model:
-        raise UserError("--model is required: a run of posttrain reward-model, a folder or a hub id")
+        raise UserError("`model` is required: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
     rankings, notes = _read(config, models, config.dataset)
     equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
@@ -117,7 +117,13 @@ def _by_prompt(judged: ModelResult, everything: Sequence[tuple[Preference, ...]]
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
-    return load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+    scorer = load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+    if scorer.steps:
+        raise UserError(
+            f"'{saved.title}' is a process reward model, which scores steps and not pairs; reward-model measures it on "
+            "held-out steps (`eval_dataset`)"
+        )
+    return scorer
 
 
 def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
@@ -138,7 +144,7 @@ def _read(
 ) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
-        raise UserError("--dataset is required: pairs in a file, folder, glob or hub id")
+        raise UserError("`dataset` is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
     words: dict[str, Any] = {
         "system": config.system,

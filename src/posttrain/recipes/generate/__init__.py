@@ -148,13 +148,13 @@ def run(
 def _check(config: Generate) -> None:
     given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
     if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
+        raise UserError(f"`{given[0]}` and `{given[1]}` exclude each other; pass one of them")
     if config.environment and (config.prompt or config.chat):
-        raise UserError("--environment takes tasks of --prompts or its own; leave out --prompt and --chat")
+        raise UserError("`environment` takes tasks of `prompts` or its own; leave out `prompt` and `chat`")
     if config.seats and not config.environment:
         raise UserError("`seats` needs `environment`; pass it too")
     if config.n > 1 and (config.greedy or config.chat):
-        raise UserError(f"--n {config.n} needs sampling outside a conversation; leave out --greedy and --chat, or --n")
+        raise UserError(f"`n={config.n}` needs sampling outside a conversation; leave out `greedy` and `chat`, or `n`")
 
 
 def _sampling(config: Generate) -> Sampling:
@@ -177,7 +177,7 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
         prompts = [config.prompt or "".join(said)]
     asked = [prompt.strip() for prompt in prompts if prompt.strip()]
     if not asked:
-        raise UserError('a prompt is required: --prompt "...", --prompts FILE, or --chat')
+        raise UserError('a prompt is required: `prompt` "...", `prompts` FILE, or `chat`')
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
 from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
 from posttrain.engine.policy import Policy
-from posttrain.environments import Environment
+from posttrain.environments.env import Environment, Seat, TurnSampling
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.user_methods import tasks_of
@@ -77,16 +77,16 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     named = named_models("seats", options.seats)
     people = [name for name, what in named.items() if what == HUMAN]
     if len(people) > 1:
-        raise UserError(f"one person can play, at this terminal; --seats names {len(people)}")
+        raise UserError(f"one person can play, at this terminal; `seats` names {len(people)}")
     named = {name: what for name, what in named.items() if what != HUMAN}
     models = seat_models(named, lambda name: saved_model(name).where, options.precision)
     players_of(models, environment, Sampling(1), people)
     if tasks is None:
-        refuse_dressing(options, "--prompts")
+        refuse_dressing(options, "`prompts`")
     found = tasks() if tasks else tasks_of(environment, "heldout", options.seed)
     found = found or tasks_of(environment, "train", options.seed)
     if not found:
-        raise UserError(f"{options.environment} has no tasks of its own; pass --prompts")
+        raise UserError(f"{options.environment} has no tasks of its own; pass `prompts`")
     some = found[: options.limit]
     return Prepared(environment, some, models, tuple(people), left=len(found) - len(some))
 
@@ -141,7 +141,7 @@ def play_episodes(
             f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
         )
     if prepared.left:
-        notes = [*notes, f"{prepared.left} more tasks were not played; --limit is {options.limit}"]
+        notes = [*notes, f"{prepared.left} more tasks were not played; `limit` is {options.limit}"]
     return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
 
 
@@ -173,13 +173,13 @@ class Lines:
         return line.decode(errors="replace") if line or end else None
 
 
-class Person:
-    """A seat that a person at the terminal takes: reads what is new, and types a line. Conforms to `Seat`."""
+class Person(Seat):
+    """A seat that a person at the terminal takes: reads what is new, and types a line."""
 
     def __init__(self, name: str, said: Lines, show: Callable[[str], object], seed: int) -> None:
         self._name, self._said, self._show = name, said, show
 
-    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
         """The next line of input.
 
         Raises:

@@ -1,15 +1,17 @@
-"""Reward models: a language model with heads that are read at the last token of a response.
+"""Reward models: a language model with heads that are read at the last token of a response, or of each step.
 
     posttrain reward-model --dataset pairs.jsonl
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --ensemble 5
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model OWNER/NAME --lora-rank 16 --lr 1e-4
     posttrain reward-model --heads attributes --ratings ratings.jsonl --dataset pairs.jsonl --decorrelate verbosity
+    posttrain reward-model --heads steps --dataset steps.jsonl --eval-share 0.1
 
 `--heads preference` are scores (preference.py), `--heads attributes` ratings and a gate that makes one score of them
-(attributes.py). With held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that
-people prefer the one. The result is a Hugging Face folder: a sequence classifier with a label for each head, whose chat
-template ends where the heads are read. An adapter that was trained is merged into it.
+(attributes.py), `--heads steps` say of each step whether it is right (steps.py). With held-out pairs the scores come
+out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The result is a
+Hugging Face folder: a sequence classifier with a label for each head, whose chat template ends where the heads are
+read. An adapter that was trained is merged into it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,7 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_model.attributes import Attributes
 from posttrain.recipes.reward_model.preference import Preference
+from posttrain.recipes.reward_model.steps import Steps
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import open_session
@@ -90,7 +93,9 @@ class Heads(Protocol):
         ...
 
 
-HEADS: Mapping[str, type[Heads]] = MappingProxyType({"preference": Preference, "attributes": Attributes})
+HEADS: Mapping[str, type[Heads]] = MappingProxyType(
+    {"preference": Preference, "attributes": Attributes, "steps": Steps}
+)
 """By the name that --heads gives."""
 
 

@@ -46,9 +46,9 @@ class Attributes:
 
     def __init__(self, config: Scoring) -> None:
         if not config.ratings:
-            raise UserError("--ratings is required: a file, folder, glob or hub id")
+            raise UserError("`ratings` is required: a file, folder, glob or hub id")
         if config.eval_dataset and not config.dataset:
-            raise UserError("--eval-dataset are held-out pairs; pass training pairs too, with --dataset")
+            raise UserError("`eval_dataset` are held-out pairs; pass training pairs too, with `dataset`")
         self._config, (rated, self._compared) = config, _read(config)
         self._weights = _weights(config, {name for one in rated.learned for name in one.ratings})
         self._rated, self.names = _of_these(rated, self._weights), tuple(self._weights)
@@ -68,7 +68,7 @@ class Attributes:
             self._pairs = feedback.tokenize(at_once, RANKINGS, self._compared, chat, context)
         self.evaluated = bool(self._graded.heldout or (self._pairs and self._pairs.heldout)), True
         told = " ".join(f"{name}={weight:g}" for name, weight in self._weights.items())
-        says = "pairs change that" if self._pairs else "no pairs say otherwise; give some with --dataset"
+        says = "pairs change that" if self._pairs else "no pairs say otherwise; give some with `dataset`"
         notes = (*(self._pairs.notes if self._pairs else ()), f"weights: {told}; {says}")
         return replace(self._graded, notes=(*self._graded.notes, *notes))
 
@@ -129,7 +129,7 @@ class Attributes:
                 say(
                     f"people choose the response with {'more' if weight < 0 else 'less'} '{name}' in "
                     f"{1 - rate.value:.0%} of the held-out pairs, and its weight says otherwise; give "
-                    f"--weights {name}={-weight:g}"
+                    f"`weights` {name}={-weight:g}"
                 )
         return found
 
@@ -174,7 +174,7 @@ def _weights(config: Scoring, names: Collection[str]) -> Mapping[str, float]:
         if name not in weights:
             raise unknown("attribute", name, weights)
         if name in said:
-            raise UserError(f"'{name}' has two --weights; keep one")
+            raise UserError(f"'{name}' has two `weights`; keep one")
         try:
             said[name] = float(number)
         except ValueError:
@@ -185,11 +185,11 @@ def _weights(config: Scoring, names: Collection[str]) -> Mapping[str, float]:
     if config.decorrelate and config.decorrelate not in weights:
         raise unknown("attribute", config.decorrelate, weights)
     if config.decorrelate in said:
-        raise UserError(f"--decorrelate {config.decorrelate} has weight 0; leave it out of --weights")
+        raise UserError(f"`decorrelate={config.decorrelate}` has weight 0; leave it out of `weights`")
     if config.decorrelate:
         weights[config.decorrelate] = 0.0
     if not any(weights.values()):
-        raise UserError("all attribute weights are 0; one that is not that of --decorrelate must be other than 0")
+        raise UserError("all attribute weights are 0; one that is not that of `decorrelate` must be other than 0")
     return {name: weight for name, weight in weights.items() if weight or name == config.decorrelate}
 
 
@@ -208,7 +208,7 @@ def _scale(names: Sequence[str], graded: Sequence[Graded]) -> RatingScale:
     given = [[one.ratings[name] for one in graded if name in one.ratings] for name in names]
     for name, values in zip(names, given, strict=True):
         if len(set(values)) < 2:
-            raise UserError(f"all ratings of '{name}' are equal; leave it out with --weights {name}=0")
+            raise UserError(f"all ratings of '{name}' are equal; leave it out with `weights` {name}=0")
     return RatingScale(tuple(names), tuple(map(fmean, given)), tuple(map(pstdev, given)))
 
 

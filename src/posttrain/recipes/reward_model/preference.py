@@ -46,7 +46,7 @@ class Preference:
         asked = self._config.ensemble if self._config.ensemble > 1 else 0
         self._members = asked or members_of(where)
         if self._config.length_debias and self._members > 1:
-            raise UserError(f"--length-debias needs a single head; {self._config.model} has {self._members}")
+            raise UserError(f"`length_debias` needs a single head; {self._config.model} has {self._members}")
         return partial(_load, members=asked, length_head=self._config.length_debias > 0)
 
     def tokenize(self, chat: ChatFormat, context: int) -> Units[Ranked]:
@@ -56,9 +56,9 @@ class Preference:
         self.evaluated = bool(units.heldout), bool(units.heldout)
         strengths = {strength for unit in units.learned for *_, strength in unit.pairs}
         if len(strengths) > 1 and not config.margin:
-            notes.append("the pairs say how much better the chosen response is; --margin 1 learns from that, too")
+            notes.append("the pairs say how much better the chosen response is; `margin=1` learns from that, too")
         if config.margin and len(strengths) == 1:
-            notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
+            notes.append(f"all pairs are of strength {strengths.pop():g}; `margin` asks the same of each of them")
         if self._members > 1:
             units = replace(units, learned=_in_bags(units.learned, self._members, config.seed))
             if not (units.heldout and config.calibrate):

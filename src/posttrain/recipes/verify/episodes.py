@@ -14,11 +14,20 @@ from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.errors import TemplateError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.masks import sequences
-from posttrain.recipes.verify.subject import ALTERNATING, Dialogue, Recording, Subject, batch_of, longest
+from posttrain.recipes.verify.subject import (
+    ALTERNATING,
+    LONGEST,
+    Dialogue,
+    GoesOn,
+    Recording,
+    Subject,
+    batch_of,
+    longest,
+)
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Group, Message, Outcome, Request, Sampling, Task
 
-TURNS, LONGEST = 3, 8  # of a dialogue, and tokens of a turn: all of it fits a small context
+TURNS = 3  # of a dialogue
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class _Rewriting:
 
 
 def trained_once(subject: Subject) -> Item:
-    """Dialogues of three turns with what a tool said between them, in one branch and in two."""
+    """Dialogues of three turns with what a tool said between them, in one branch and in two; messages that go on."""
     subject = replace(subject, max_new_tokens=min(subject.max_new_tokens, LONGEST))
     found: list[str] = []
     told: list[str] = []
@@ -114,11 +123,16 @@ def trained_once(subject: Subject) -> Item:
             found.append(f"a trajectory has another number of branches than {branches}")
         found += _differences(batch_of(groups), said)
         told.append(f"{sum(len(done.token_ids) for _, done in said)} tokens of dialogues in {branches}")
+    said = []
+    groups = subject.sample(subject.policy, engine=Recording(subject.policy.engine, said), environment=GoesOn())
+    whole = [(request, done) for request, done in said if request.sampling.top_p == 1]
+    found += _differences(batch_of(groups), whole)
+    inserted = sum(len(row.trajectory.turns) > TURNS for group in groups for row in group.rows)
     return violations(
         "trained once",
         found,
         f"each of {' and '.join(told)} branches is trained exactly once, behind what it was sampled after, and nothing "
-        "else is",
+        f"else is: in {inserted} messages that stop at a string and go on, no inserted text, and no truncated turn",
     )
 
 

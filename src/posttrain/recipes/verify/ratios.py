@@ -10,14 +10,17 @@ from posttrain.engine.policy import Policy
 from posttrain.recipes.verify.bounds import GAP_MAX, GAP_MEAN
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
-from posttrain.recipes.verify.subject import Gradients, Subject, batch_of, longest
+from posttrain.recipes.verify.subject import GoesOn, Gradients, Subject, batch_of, longest
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.policy import PolicyLoss
 
 
 def first_update(subject: Subject) -> Item:
-    """One update of a batch in several micro-batches, in every format that is in use; engine and trainer compared."""
+    """One update of a batch in several micro-batches, in every format that is in use; engine and trainer compared.
+
+    Among it are messages that stop at a string and go on, and turns at a temperature of their own.
+    """
     details: list[str] = []
     holds, largest = True, 0.0
     for policy in subject.policies:
@@ -44,7 +47,10 @@ def _update(subject: Subject, policy: Policy) -> tuple[list[Mapping[str, Tensor]
             seen.append(found.metrics)
             return found
 
-    batch = batch_of(subject.sample(policy, temperature=subject.temperature))
+    plain, other = (
+        subject.sample(policy, temperature=subject.temperature, environment=played) for played in (None, GoesOn())
+    )
+    batch = batch_of([*plain, *other])
     learner = LocalLearner(policy.model, Gradients(policy.model), microbatch_tokens=2 * longest(batch))
     found = learner.forward_backward(batch, PolicyLoss(Watched(kl_coefficient=0.0), subject.temperature))
     learner.optim_step({POLICY: 0.0})

@@ -21,6 +21,8 @@ from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Completion, Engine, EpisodeGroup, Group, Message, Outcome, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
+VOWELS = tuple("aeiou")
+LONGEST = 8  # tokens of a turn in dialogues of several: all of it fits a small context
 ALGORITHM = GRPO(kl_coefficient=0.0)
 
 
@@ -36,6 +38,23 @@ class Dialogue(Environment):
         for number in range(self.max_turns):
             await seats["policy"].turn(new)
             new = [Message("user", f"{{'value': {number}}}\nGo on.")]
+        return Outcome()
+
+
+@dataclass(frozen=True)
+class GoesOn(Environment):
+    """One message that stops at a letter and goes on after inserted text; then turns at settings of their own."""
+
+    max_turns: int = 4
+
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
+        """Stop, insert, go on; ask at another temperature, and from a truncated distribution."""
+        seat = seats["policy"]
+        said = (await seat.turn(task.prompt, stop=VOWELS, max_new_tokens=LONGEST)).text
+        if any(letter in said for letter in VOWELS):
+            await seat.go_on(" [a tool: 7]\n", max_new_tokens=LONGEST)
+        await seat.turn([Message("user", "Go on.")], temperature=0.6, max_new_tokens=LONGEST)
+        await seat.turn([Message("user", "Go on.")], top_p=0.5, max_new_tokens=LONGEST)
         return Outcome()
 
 
@@ -104,12 +123,18 @@ class Subject:
         return batch_of(self.sample(self.exact))
 
     def sample(
-        self, policy: Policy, *, engine: Engine | None = None, temperature: float = 1.0, turns: int = 1
+        self,
+        policy: Policy,
+        *,
+        engine: Engine | None = None,
+        temperature: float = 1.0,
+        turns: int = 1,
+        environment: Environment | None = None,
     ) -> list[Group]:
-        """Groups of scored dialogues, through the driver that training uses."""
+        """Groups of scored dialogues, or of another environment, through the driver that training uses."""
         sampling = Sampling(self.max_new_tokens, temperature)
         return sample_groups(
-            ScoredEnvironment(ALTERNATING, Dialogue(max_turns=turns)),
+            ScoredEnvironment(ALTERNATING, environment or Dialogue(max_turns=turns)),
             self.tasks,
             Players(engine or policy.engine, policy.chat, sampling, max_tokens=policy.model.context),
             completions_per_prompt=self.completions,

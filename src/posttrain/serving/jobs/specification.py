@@ -16,7 +16,7 @@ from posttrain.serving.jobs.bodies import Data, Named, Remote, Reward, Rows, Sou
 from posttrain.serving.jobs.options import check_knobs, check_options
 from posttrain.serving.jobs.record import DATA, REWARD, TOML
 
-NO_ENVIRONMENT = ("environment", "solved")  # rewards of environments, which jobs do not have
+NO_ENVIRONMENT = ("environment", "solved", "classifier")  # of environments and of models, which jobs do not have
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 

@@ -1,49 +1,17 @@
-"""What all groups of processes share: their end, their logs, and what they did when."""
+"""What processes of one kind did when: spans of a timeline, busy time and tokens per second."""
 
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Self
 
-from posttrain.distributed import cluster
 from posttrain.runs.timeline import Span, joined
-
-LOSSES = 5  # of processes in a row, without an answer in between: then something else is wrong
-
-
-class Group:
-    """Processes of one kind; a context manager, at whose end they are gone.
-
-    Attributes:
-        actors: the processes.
-    """
-
-    actors: cluster.Actors
-
-    def __enter__(self) -> Self:
-        """This group."""
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        """Stop the processes."""
-        self.stop()
-
-    def log_in(self, folder: Path) -> None:
-        """See `Actors.log_in`."""
-        self.actors.log_in(folder)
-
-    def stop(self) -> None:
-        """Stop all processes."""
-        self.actors.stop()
-
 
 GAP_S = 0.05  # between two slices of time
 LEAST_S = 1e-9  # by which a rate is divided
 
 
 class Ledger:
-    """What the processes of a group did. Threads may note and read at the same time.
+    """What processes did. Threads may note and read at the same time.
 
     Args:
         kind: what one of them is called.

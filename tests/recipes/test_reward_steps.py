@@ -1,0 +1,122 @@
+"""Process reward models as a user trains and uses them, on a model that takes no time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from posttrain.engine.scorer import load_scorer
+from posttrain.errors import ModelError, UserError
+from posttrain.recipes import evaluate_reward
+from posttrain.recipes.evaluate_reward import EvaluateReward
+from posttrain.recipes.reward_model import Scoring, dry_run, run
+from posttrain.runs import read_run
+from posttrain.training import checkpoint
+from posttrain.types import Message
+from tests.recipes.folders import holds_a_merged_adapter, model_folder
+from tests.recipes.test_reward_model import write
+
+GOOD, BAD = "fine", "oops"  # what makes a step right or wrong
+ROWS = [
+    {
+        "prompt": f"{i}+{i}?",
+        "steps": [f"{GOOD} {i}", f"{BAD if i % 3 == 0 else GOOD} {i + 1}", f"{BAD if i % 3 == 1 else GOOD} {i + 2}"],
+        "labels": [True, i % 3 != 0, i % 3 != 1],
+    }
+    for i in range(12)
+]
+HELDOUT = [row | {"prompt": f"again {row['prompt']}"} for row in ROWS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: str) -> Scoring:
+    return Scoring(
+        heads="steps",
+        dataset=write(tmp_path / "steps.jsonl", ROWS),
+        eval_dataset=write(tmp_path / "heldout.jsonl", HELDOUT),
+        model=model,
+        pairs_per_step=6,
+        steps=40,
+        lr=1e-2,
+        warmup_steps=0,
+        precision="float32",
+    )
+
+
+def logits(run_: Path, prompt: str, *replies: str) -> list[tuple[float, ...]]:
+    score = load_scorer(str(checkpoint.latest(run_ / "checkpoints").path), precision="float32")
+    return score([[Message("user", prompt), Message("assistant", reply)] for reply in replies])
+
+
+def test_steps_are_told_right_from_wrong_and_the_first_wrong_one_is_found(config, tmp_path):
+    found = run(config, output=tmp_path / "run", quiet=True)
+    assert found.before["accuracy"] == 0.5 and found.before["loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert found.after["accuracy"] == found.after["first_error"] == 1.0 and found.after["wrong"] == pytest.approx(2 / 3)
+    assert found.after["calibration_error"] < 0.2 and found.after["temperature"] > 0
+    rows = read_run(found.run).metrics
+    assert rows[-1]["loss"] < 0.1 < rows[1]["loss"] and rows[-1]["accuracy"] == 1.0
+    both, none = logits(found.run, "5+5?", f"{GOOD} 3\n\n  {BAD} 4\n", "")
+    assert [logit > 0 for logit in both] == [True, False] and none == ()
+
+
+def test_a_step_scores_the_same_in_training_and_whatever_follows(config, tmp_path):
+    found = run(replace(config, steps=3, calibrate=False, eval_dataset=""), output=tmp_path / "run", quiet=True)
+    short, long = logits(found.run, "5+5?", "a\nb", "a\nb\nc")
+    assert long[:2] == pytest.approx(short, abs=1e-5) and len(long) == 3
+    assert found.after is None
+
+
+def test_the_scores_that_are_saved_are_calibrated(config, tmp_path):
+    runs = [
+        run(replace(config, steps=4, calibrate=calibrate), output=tmp_path / str(calibrate), quiet=True)
+        for calibrate in (True, False)
+    ]
+    cooled, raw = (logits(one.run, "5+5?", f"{GOOD} 3")[0][0] for one in runs)
+    assert raw / cooled == pytest.approx(runs[0].after["temperature"], rel=1e-3)
+    assert "temperature" not in runs[1].after
+
+
+def test_an_adapter_learns_steps_and_is_saved_in_the_weights(config, tmp_path):
+    pytest.importorskip("peft")
+    found = run(replace(config, lora_rank=4, lr=0.02), output=tmp_path / "run", quiet=True)
+    assert found.after["accuracy"] > 0.9
+    holds_a_merged_adapter(checkpoint.latest(found.run / "checkpoints").path)
+
+
+def test_a_resumed_run_equals_one_that_was_not_stopped(config, tmp_path):
+    config = replace(config, steps=4, save_every=2, decay="constant")
+    whole = run(config, output=tmp_path / "whole", quiet=True).run
+    part = run(replace(config, steps=2), output=tmp_path / "part", quiet=True).run
+    run(config, resume=part, quiet=True)
+    timed = ("seconds/step", "tokens_per_second", "memory_gb")
+    last = [{k: v for k, v in read_run(r).metrics[-1].items() if k not in timed} for r in (whole, part)]
+    assert last[0] == last[1]
+    more = run(replace(config, model=str(whole), steps=1, lr=0.0), output=tmp_path / "more", quiet=True)
+    assert more.before["accuracy"] == read_run(whole).metrics[-1]["evaluation/accuracy"]
+
+
+def test_heads_of_other_kinds_are_named(config, tmp_path):
+    trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    pairs = write(tmp_path / "pairs.jsonl", [{"prompt": f"q{i}", "chosen": "a", "rejected": "b"} for i in range(6)])
+    scoring = replace(config, heads="preference", dataset=pairs, eval_dataset="", steps=1)
+    with pytest.raises(ModelError, match=r"is a process reward model.*`heads=\"steps\"`"):
+        run(replace(scoring, model=str(trained.run)), output=tmp_path / "scores", quiet=True)
+    scores = run(scoring, output=tmp_path / "scores", quiet=True)
+    with pytest.raises(ModelError, match="a reward model with other heads; start from a language model"):
+        run(replace(config, model=str(scores.run)), output=tmp_path / "steps", quiet=True)
+    with pytest.raises(UserError, match="is a process reward model, which scores steps"):
+        evaluate_reward.run(EvaluateReward(dataset=pairs, model=str(trained.run)), output=tmp_path / "e", quiet=True)
+    with pytest.raises(UserError, match="`ensemble` is for `heads` preference"):
+        run(replace(config, ensemble=2), output=tmp_path / "several", quiet=True)
+
+
+def test_a_run_that_is_only_planned_reads_no_weights(config, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", None)
+    plan = dry_run(config, measure=False)
+    assert plan.work.rows == 12 and "6 reasonings a step" in plan.work.batch
