@@ -195,9 +195,17 @@ class Scheduler:
         for client in [each for each in self._clients if each.ready() and self._begins(each)]:
             self._lines.setdefault(client.key, deque()).extend(client.ordered())
         try:
-            self._give_slots()
-            if self._inside:
-                self._sample()
+            decoding = self._give_slots()
+            if decoding and self._inside:
+                if self._in_flight and (engine := self._engine).sampled_from != engine.newest:  # pyright: ignore
+                    engine.renew()  # pyright: ignore
+                with contextlib.suppress(_Abandoned):
+                    done = decoding.step()
+                    for number in sorted(done, key=lambda number: self._inside[number].order):
+                        ask = self._inside.pop(number)
+                        ask.client.finished(ask, done[number])
+                if self._slots or any(ask.on_new for ask in self._inside.values()):
+                    self._tell_new(decoding)
         except Exception as error:
             self._failed(error)
         for client in [each for each in self._clients if not (each.runs or each.waiting or each.unanswered)]:
@@ -243,8 +251,8 @@ class Scheduler:
             self._begun.append(client)
         return True
 
-    def _give_slots(self) -> None:
-        """Cancel what nobody waits for, and put those into the decoding who come next."""
+    def _give_slots(self) -> Decoding | None:
+        """Cancel what nobody waits for, and put those into the decoding who come next; returns it."""
         if self._left:
             self._cancel()
         while self._apart and not (self._apart[0] or self._inside):
@@ -252,7 +260,7 @@ class Scheduler:
         lines = {"": self._apart[0]} if self._apart else self._lines
         if not any(lines.values()):
             self._lines = {key: line for key, line in self._lines.items() if line}
-            return
+            return self._decoding
         if self._decoding is None:
             told, turns = partial(self._count, self._inside), any(client.turns for client in self._begun)
             self._decoding = self._opened.enter_context(self._engine.open(told, turns=turns))
@@ -272,6 +280,7 @@ class Scheduler:
             except Exception as error:
                 ask.client.finished(ask, error)
         self._lines = {key: line for key, line in self._lines.items() if line}
+        return self._decoding
 
     def _cancel(self) -> None:
         self._left = False
@@ -313,25 +322,13 @@ class Scheduler:
         self._decoding.cancel(number)
         return self._inside.pop(number)
 
-    def _sample(self) -> None:
-        """Sample one step, and answer those who are done."""
-        decoding, engine = self._decoding, self._engine
-        assert decoding is not None
-        if self._in_flight and engine.sampled_from != engine.newest:  # pyright: ignore
-            engine.renew()  # pyright: ignore
-        try:
-            done = decoding.step()
-        except _Abandoned:
-            done = {}
-        for number in sorted(done, key=lambda number: self._inside[number].order):
-            ask = self._inside.pop(number)
-            ask.client.finished(ask, done[number])
-        if self._inside and (self._slots or any(ask.on_new for ask in self._inside.values())):
-            self._so_far = getattr(decoding, "sampled", dict)()
-            for number, ask in self._inside.items():
-                ask.tell(self._so_far.get(number, ()))
-            if self._slots and self._so_far:
-                self._count_places(self._slots)
+    def _tell_new(self, decoding: Decoding) -> None:
+        """Pass on tokens as they come, and see who has a slot."""
+        self._so_far = getattr(decoding, "sampled", dict)()
+        for number, ask in self._inside.items():
+            ask.tell(self._so_far.get(number, ()))
+        if self._slots and self._so_far:
+            self._count_places(self._slots)
 
     def _count_places(self, slots: int) -> None:
         """For how many sequences there is room, as far as one sees: who is in the decoding, and has no token yet."""
