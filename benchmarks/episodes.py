@@ -26,8 +26,9 @@ from typing import Any
 
 from lengths import LONGEST, Varied
 
-from posttrain.engine.async_engine import AsyncEngine, Schedule
+from posttrain.engine.client import Client, Schedule
 from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
@@ -52,7 +53,8 @@ class Game:
 
 def play(engine: TransformersEngine, prompt: Sequence[int], game: Game, schedule: Schedule) -> float:
     """Seconds that all episodes take."""
-    asks = AsyncEngine(engine, schedule=schedule, turns=True)
+    scheduler = Scheduler(engine)
+    asks = Client(scheduler, schedule, turns=True)
 
     async def episode(number: int) -> None:
         tokens = (*prompt[:-1], prompt[-1])
@@ -67,7 +69,7 @@ def play(engine: TransformersEngine, prompt: Sequence[int], game: Game, schedule
         await asyncio.gather(*(episode(number) for number in range(EPISODES)))
 
     began = time.perf_counter()
-    asks.run(everyone())
+    scheduler.run(asks, everyone())
     return time.perf_counter() - began
 
 

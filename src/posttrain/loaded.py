@@ -1,7 +1,7 @@
 """A trained model to try: chat and completions."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from posttrain.data.tasks import dress
 from posttrain.engine.chat_models import scored, scoring_requests
 from posttrain.engine.engine import cut_at_stop
 from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.streaming import streamed
 from posttrain.environments.env import own_sampling
 from posttrain.errors import UserError
 from posttrain.runs.result import RunResult
@@ -29,12 +30,22 @@ class Loaded:
     system: str | None = None
     prompt_template: str = "{prompt}"
 
-    def chat(self, said: Said, *, max_new_tokens: int = 256, temperature: float = 0.0, seed: int = 0) -> str:
+    def chat(
+        self,
+        said: Said,
+        *,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stream: Callable[[str], object] | None = None,
+    ) -> str:
         """The reply to a question or a conversation; the most likely one unless a temperature is given.
 
-        Its text is the model's own, and is not to be trusted.
+        Its text is the model's own, and is not to be trusted. `stream` is called with each new part of it as it comes.
         """
-        return self.generate([said], max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)[0][0]
+        show = (lambda _, text: stream(text)) if stream else None
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        return self.generate([said], stream=show, **cast(Any, settings))[0][0]
 
     def generate(
         self,
@@ -47,8 +58,12 @@ class Loaded:
         top_p: float = 1.0,
         stop: Sequence[str] = (),
         seed: int = 0,
+        stream: Callable[[int, str], object] | None = None,
     ) -> list[list[str]]:
         """`n` completions of each prompt, which depend only on the seed and the settings; `stop`: see `Sampling`.
+
+        `stream` is called with the number of a completion and new text of it as that comes; those of the first prompt
+        have 0 to n - 1.
 
         Raises:
             UserError: a setting out of its range, or a prompt that is none.
@@ -65,9 +80,9 @@ class Loaded:
         if long := next((len(one) for one in ids if len(one) >= self.policy.model.context), 0):
             raise UserError(f"a prompt has {long} tokens, and the model's context {self.policy.model.context}")
         requests = [Request(one, sampling, seed_for(seed, i, j)) for i, one in enumerate(ids) for j in range(n)]
-        decode = self.policy.chat.decode
-        done = [cut_at_stop(each, sampling.stop, decode) for each in self.policy.engine.generate(requests)]
-        found = [decode(each.token_ids) for each in done]
+        chat, engine = self.policy.chat, self.policy.engine
+        completions = streamed(engine, requests, chat, stream) if stream else engine.generate(requests)
+        found = [chat.decode(cut_at_stop(done, sampling.stop, chat.decode).token_ids) for done in completions]
         return [found[i * n : (i + 1) * n] for i in range(len(ids))]
 
     def logprobs(self, said: Said, continuations: Sequence[str]) -> list[tuple[float, ...]]:

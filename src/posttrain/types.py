@@ -291,31 +291,6 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """One response to a prompt, labelled good or bad."""
-
-    prompt: tuple[Message, ...]
-    response: str
-    good: bool
-    annotator: str = ""
-    source: str = ""  # where it was read: file and line
-    time: str = ""  # when it was said, ISO 8601
-    opening: str = ""  # prefix of the response, without a loss
-    partial: bool = False  # the response is incomplete (a step): no loss on a stop token
-    calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Rated:
-    """One response to a prompt, with ratings of several attributes, each on its own scale."""
-
-    prompt: tuple[Message, ...]
-    response: str
-    ratings: Mapping[str, float]  # by attribute name; unrated attributes are absent
-    source: str = ""  # where it was read: file and line
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
     """An annotator's ranking of the completions of an item, given by their numbers."""
 
@@ -429,7 +404,11 @@ class Completion:
 
 
 class Decoding(Protocol):
-    """Continuous batching: requests join when they are added and leave when they are finished."""
+    """Continuous batching: requests join when they are added and leave when they are finished.
+
+    It may also have `sampled()`: the tokens so far of each request that is not done, by its number, none of one that
+    has no slot yet. Without it tokens are streamed when a request is done, and slots are not given fairly.
+    """
 
     def add(self, number: int, request: Request) -> None:
         """Add a request; it is sampled from the next step on.

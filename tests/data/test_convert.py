@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from posttrain.data import load_demonstrations, load_judgements, load_preferences
 from posttrain.data.convert import TARGETS
-from posttrain.data.preferences import judgements_of
+from posttrain.data.preferences import Judgement, judgements_of
 from posttrain.errors import DataError
-from posttrain.types import Judgement, Message, Preference
+from posttrain.types import Message, Preference
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
     ["\n\nHuman: x", " a", "\n\nAssistant:", "ok"]

@@ -6,8 +6,9 @@ import pytest
 
 from posttrain.data import ChatFormat, graded_of, load_ratings
 from posttrain.data.preferences import pair_of
+from posttrain.data.ratings import Rated
 from posttrain.errors import DataError
-from posttrain.types import Message, Preference, Rated
+from posttrain.types import Message, Preference
 from tests.data.families import of_family
 
 

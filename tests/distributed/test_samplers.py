@@ -14,7 +14,7 @@ from posttrain.engine.policy import Policy
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import EngineError, UserError
 from posttrain.types import Request, Sampling
-from tests.engine.test_transformers import PROMPTS, own_logprobs, subject
+from tests.engine.test_transformers import PROMPTS, decode, own_logprobs, subject
 from tests.tiny import STOP, tiny_llama
 
 pytest.importorskip("ray")
@@ -35,7 +35,7 @@ class Chat:
 def load():
     """A policy of other weights than the trainer's."""
     model = tiny_llama(seed=7)
-    return Policy(model, Chat(), TransformersEngine(model, STOP))
+    return Policy(model, Chat(), TransformersEngine(model, STOP, decode=decode))
 
 
 class Trainer:

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.engine.batched import BatchedEngine
 from posttrain.engine.chat_models import EngineChat, LateChat
+from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import UserError
@@ -28,7 +29,7 @@ def ids(text: str) -> tuple[int, ...]:
 def model(say: str = "ok", context: int = 500, chat: ChatFormat = CHAT) -> tuple[EngineChat, ScriptedEngine]:
     said = (*chat.tokenizer.encode(f"{say}<|im_end|>", add_special_tokens=False),)
     engine = ScriptedEngine(lambda request: said, chat.stop_ids)
-    return EngineChat(BatchedEngine(engine), chat, context), engine
+    return EngineChat(Client(Scheduler(engine, own_thread=True)), chat, context), engine
 
 
 def ask(chat, *messages: Message, **options):
@@ -98,7 +99,9 @@ def test_a_late_model_is_made_once():
 def embedded(context: int = 300):
     """A tiny model with a chat template."""
     model = tiny_llama(context=context, vocabulary=len(CHAT.tokenizer))
-    return EngineChat(BatchedEngine(TransformersEngine(model, CHAT.stop_ids)), CHAT, context), model
+    return EngineChat(
+        Client(Scheduler(TransformersEngine(model, CHAT.stop_ids), own_thread=True)), CHAT, context
+    ), model
 
 
 def given(model, prompt, said):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.engine.engine import BatchEngine, Batches, check_engine
+from posttrain.engine.engine import BatchEngine, Batches, check_engine, first_stop
 from posttrain.types import StopReason
 from tests.engine.test_transformers import subject
 from tests.tiny import tiny_llama
@@ -136,3 +136,10 @@ def test_a_fault_in_what_is_under_way_is_named(decoding, complaint):
     good = subject(tiny_llama())
     lines = check_engine(replace(good, engine=Opened(good.engine, decoding)))
     assert any(complaint in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("stops", "expected"), [([], None), (["zz"], None), (["c"], 3), (["cd", "b"], 2), (["de"], 5), (["abcde"], 5)]
+)
+def test_a_stop_string_ends_with_the_token_that_completes_it(stops, expected):
+    assert first_stop("abcdef", stops, lambda tokens: "".join(tokens)) == expected

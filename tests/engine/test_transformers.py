@@ -291,7 +291,7 @@ def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing
         decoding.add(0, first)
         for _ in range(4):
             decoding.step()
-        assert decoding.sampled() == {0: 4}
+        assert [*map(len, decoding.sampled().values())] == [4]
         model.network.load_state_dict(new.network.state_dict())
         decoding.renew()
         done = {}
@@ -327,3 +327,24 @@ def test_a_request_that_waits_for_a_slot_begins_with_the_new_weights_whatever_wa
             done |= decoding.step()
     alone = [TransformersEngine(each, frozenset()).generate(requests)[2].token_ids for each in (old, new)]
     assert done[2].token_ids == alone[1] != alone[0]
+
+
+def test_with_short_steps_those_that_run_get_a_token_between_many_long_prompts():
+    engine = TransformersEngine(tiny_llama(context=1100), frozenset())
+    requests = [Request(tuple((3 * n + i) % 20 for i in range(700)), Sampling(12), n) for n in range(6)]
+    alone = engine.generate(requests)
+    engine.short_steps = True
+    with engine.open() as decoding:
+        decoding.add(0, requests[0])
+        decoding.step()
+        for number in range(1, 6):
+            decoding.add(number, requests[number])
+        lengths = []
+        for _ in range(10):
+            decoding.step()
+            lengths.append(len(decoding.sampled()[0]))
+        done = {}
+        while len(done) < 6:
+            done |= decoding.step()
+    assert lengths == [1, 2, 2, 3, 3, 4, 4, 5, 5, 6]  # a prompt, a token, a prompt, a token
+    assert all(done[number].token_ids == alone[number].token_ids for number in range(6))

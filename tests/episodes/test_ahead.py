@@ -3,12 +3,15 @@
 import threading
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.episodes.ahead import Ahead, InTurn, ages_of
+from posttrain.episodes.ahead import Ahead, ages_of
+from posttrain.episodes.sampler import Rollouts
 from posttrain.errors import EngineError
 from posttrain.types import StopReason, Trajectory, Turn
 from tests.groups import group_of
@@ -30,8 +33,10 @@ class Clock:
     due: list[tuple[float, int]] = field(default_factory=list)
     finished: set[int] = field(default_factory=set)
 
+    sampler = None  # of rollouts
+
     def at_least(self, step):
-        return max(step, 0)
+        return SimpleNamespace(take=lambda taken: self.roll_out(taken, max(step, 0)))
 
     def close(self):
         with self.changed:
@@ -71,7 +76,7 @@ class Clock:
 def simulate(clock, steps, staleness):
     """The ages of all steps, and the time that the run took."""
     ages = []
-    with Ahead(clock.roll_out, clock, clock.publish, clock.check, staleness=staleness, steps=steps, at=0) as ahead:
+    with Ahead(clock, clock, clock.publish, clock.check, staleness=staleness, steps=steps, at=0) as ahead:
         for step in range(steps):
             clock.settle(ahead)
             while step not in ahead._done:
@@ -128,7 +133,8 @@ def test_a_failure_is_raised_where_the_step_is_taken_and_nothing_more_begins():
         return step
 
     clock = Clock([], [], True)
-    with Ahead(roll_out, clock, clock.publish, clock.check, staleness=1, steps=9, at=0, at_once=1) as ahead:
+    clock.roll_out = roll_out
+    with Ahead(clock, clock, clock.publish, clock.check, staleness=1, steps=9, at=0, at_once=1) as ahead:
         assert ahead.take(0) == 0
         with pytest.raises(ValueError, match="of step 1"):
             ahead.take(1)
@@ -143,21 +149,23 @@ def test_behind_an_error_of_the_engine_may_be_another():
 
     clock = Clock([], [], True)
     gone = pytest.raises(ConnectionError, match="the trainers are gone")
-    with Ahead(roll_out, clock, clock.publish, clock.check, staleness=1, steps=9, at=0) as ahead, gone:
+    clock.roll_out = roll_out
+    with Ahead(clock, clock, clock.publish, clock.check, staleness=1, steps=9, at=0) as ahead, gone:
         ahead.take(0)
 
 
 def test_a_run_that_ends_leaves_no_thread():
     clock = Clock([1.0] * 9, [1.0] * 9, True)
-    with Ahead(clock.roll_out, clock, clock.publish, clock.check, staleness=2, steps=9, at=0) as ahead:
+    with Ahead(clock, clock, clock.publish, clock.check, staleness=2, steps=9, at=0) as ahead:
         clock.settle(ahead)
     assert not any(thread.is_alive() for thread in ahead._threads) and len(ahead._threads) == 2
 
 
 def test_in_turn_each_step_is_sampled_when_it_is_taken():
-    asked = []
-    rollouts = InTurn(lambda step, engine: asked.append((step, engine)) or step, "engine")
-    assert rollouts.take(3) == 3 and asked == [(3, "engine")]
+    asked, draws = [], count(7)
+    sampler = SimpleNamespace(roll_out=lambda draw, further: asked.append((draw, next(further))) or "rolled")
+    rollouts = Rollouts(sampler, draws, lambda rolled, sampler: (rolled, sampler))
+    assert rollouts.take(3) == ("rolled", sampler) and asked == [(7, 8)]
 
 
 def group(*turns):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.episodes.as_finished import AsFinished
+from posttrain.episodes.ahead import Ahead
 from posttrain.episodes.sampler import Finished
 from posttrain.errors import EngineError
 
@@ -31,19 +31,20 @@ class World:
     cancelled: list[int] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)  # groups of a step, and those that had begun
     loop: asyncio.AbstractEventLoop | None = None
-    engine: object = None
+    task: object = None
     players: object = field(default_factory=lambda: SimpleNamespace(policy_chat=None))
-    newest: str = "an engine of the newest weights"
 
     @property
     def most(self):
         return self.prompts * (1 + self.refills)
 
     def at_least(self, step):
-        return step
+        self.least = step
+        return self
 
     def close(self):
-        pass
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.task.cancel)
 
     def check(self):
         raise ConnectionError("the trainers are gone")
@@ -55,16 +56,17 @@ class World:
     def sampler(self):
         return self
 
-    def on(self, engine):
-        self.engine = engine
-        return self
-
     def asks(self):
         return self
 
-    def run(self, coroutine):
+    @property
+    def scheduler(self):
+        return self
+
+    def run(self, asks, coroutine):
         self.loop = asyncio.new_event_loop()
-        self.loop.run_until_complete(coroutine)
+        self.task = self.loop.create_task(coroutine)
+        self.loop.run_until_complete(self.task)
 
     async def one(self, draw, asks):
         self.began[draw] = self.published
@@ -82,7 +84,6 @@ class World:
         return Finished(draw, f"group {draw}", None if draw in self.refused else f"group {draw}")
 
     def rolled(self, finished, evicted, begun):
-        assert self.engine == self.newest
         self.told.append((len(finished), begun))
         return [each.draw for each in finished], evicted
 
@@ -104,7 +105,9 @@ class World:
 def played(world, steps, staleness):
     """Of each step the draws that it trained on, and those that were dropped before it."""
     found = []
-    with AsFinished(world, world, world.publish, world.check, staleness=staleness, steps=steps, at=0) as rollouts:
+    with Ahead(
+        world, world, world.publish, world.check, evict=True, staleness=staleness, steps=steps, at=0
+    ) as rollouts:
         while world.loop is None or not world.loop.is_running():
             threading.Event().wait(0.001)
         for step in range(steps):
@@ -116,7 +119,7 @@ def played(world, steps, staleness):
                 world.finish(at)
             found.append(rollouts.take(step))
             rollouts.trained(step + 1)
-    assert not rollouts._thread.is_alive()
+    assert not any(thread.is_alive() for thread in rollouts._threads)
     return found
 
 
@@ -162,7 +165,7 @@ def test_groups_that_are_not_accepted_are_sampled_again_up_to_a_number():
 def test_what_is_not_accepted_is_not_sampled_without_bound():
     """Nothing is accepted, and all finishes at once: two steps may have four groups each."""
     world = World([0], prompts=2, refills=1, refused=frozenset(range(100)))
-    with AsFinished(world, world, world.publish, world.check, staleness=1, steps=9, at=0) as rollouts:
+    with Ahead(world, world, world.publish, world.check, evict=True, staleness=1, steps=9, at=0) as rollouts:
         while world.loop is None or not world.loop.is_running():
             threading.Event().wait(0.001)
         for _ in range(5):
@@ -196,7 +199,7 @@ def test_a_failure_is_raised_where_a_step_is_taken(error, says):
 
     world.one = broken
     with (
-        AsFinished(world, world, world.publish, world.check, staleness=1, steps=3, at=0) as rollouts,
+        Ahead(world, world, world.publish, world.check, evict=True, staleness=1, steps=3, at=0) as rollouts,
         pytest.raises((ValueError, ConnectionError), match=says),
     ):
         rollouts.take(0)

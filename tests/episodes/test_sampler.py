@@ -77,10 +77,10 @@ def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
     ready = sampler(lambda completions: [1.0] * len(completions))
     groups = ready.roll_out(0).groups
 
-    def played(self, tasks, *options):
+    def played(environment, tasks, *given, **options):
         return [with_rows(group, reward=[1.0, -1.0, 0.0, 0.5], seat="abcd") for group in groups]
 
-    monkeypatch.setattr(Sampler, "_sample", played)
+    monkeypatch.setattr("posttrain.episodes.sampler.sample_groups", played)
     assert ready.greedy_rewards(groups)[0] == {"a": 1.0, "b": -1.0, "c": 0.0, "d": 0.5}
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from posttrain.engine import transformers as module
-from posttrain.engine.async_engine import AsyncEngine
+from posttrain.engine.client import Client
 from posttrain.engine.kv_cache import STEP, bytes_per_token
 from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.fast_paths import without
 from posttrain.types import Request, Sampling
@@ -278,7 +279,8 @@ def test_the_schedules_draw_the_same():
     model = tiny_llama(dtype=torch.float64, context=200)
 
     def run(schedule, pause):
-        asks = AsyncEngine(TransformersEngine(model, frozenset()), schedule=schedule, turns=True)
+        scheduler = Scheduler(TransformersEngine(model, frozenset()))
+        asks = Client(scheduler, schedule, turns=True)
 
         async def episode(number):
             said = PROMPTS[number % 3]
@@ -293,6 +295,6 @@ def test_the_schedules_draw_the_same():
             return await asyncio.gather(*(episode(n) for n in range(6)))
 
         asks.enter(6)
-        return asks.run(every())
+        return scheduler.run(asks, every())
 
     assert run("continuous", 0.003) == run("lockstep", 0.0) == run("continuous", 0.0)

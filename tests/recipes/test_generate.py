@@ -160,3 +160,22 @@ def test_mistakes_are_one_line(folder, wrong, message):
     with pytest.raises(UserError, match=message) as raised:
         run(Generate(**{"model": folder, "prompt": "x"} | wrong), quiet=True, lines=lines)
     assert "\n" not in str(raised.value)
+
+
+def on_a_terminal(monkeypatch, capsys, *given, **more):
+    """What is written where somebody reads it."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    found = run(*given, **more)
+    return found, capsys.readouterr().out
+
+
+def test_on_a_terminal_one_reply_is_shown_as_it_comes_and_once(folder, engine, monkeypatch, capsys):
+    found, out = on_a_terminal(monkeypatch, capsys, Generate(model=folder, prompt="2+2?"))
+    assert out == "2+2=4\n  [6 tokens, it stopped by itself]\n" and found.replies[0].text == "2+2=4" and found.shown
+    assert not any("2+2=4" in line for line in found.lines())
+
+
+def test_on_a_terminal_the_replies_of_a_conversation_are_shown_as_they_come(folder, engine, monkeypatch, capsys):
+    engine.script = lambda request: [*CHAT.tokenizer.encode("\x1b[2Jno"), STOP]
+    found, out = on_a_terminal(monkeypatch, capsys, Generate(model=folder, chat=True), lines=["one", "two", ""])
+    assert out.count("\\x1b[2Jno\n") == 2 and "\x1b" not in out and len(found.replies) == 2

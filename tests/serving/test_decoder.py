@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
-from posttrain.serving import decoder as module
 from posttrain.serving.base import Adapter
 from posttrain.serving.datum import Sampled
-from posttrain.serving.decoder import Decoder, Job, Weights, first_stop, prompt_logprobs
+from posttrain.serving.decoder import Decoder, Job, Weights, prompt_logprobs
 from posttrain.types import Request, Sampling
 from tests.tiny import plain_logits
 
@@ -55,13 +54,17 @@ def decoder(base, kept):
     return decoder_of(base, kept)
 
 
+@pytest.fixture
+def few(base, kept):
+    """A decoder of two adapters at a time."""
+    return decoder_of(base, kept, adapters=2)
+
+
 def job(weights, results, *, tokens=(5, 6), new=4, samples=1, stop_ids=STOPS, seed=0, **settings):
     sampling = Sampling(new, stop=settings.get("stop_strings", ()))
     requests = [Request(tokens, sampling, seed + number) for number in range(samples)]
-    given = {"stop_strings": (), "prompt_logprobs": False, "top": 0} | settings
-    return Job(
-        weights, requests, stop_ids, given["stop_strings"], given["prompt_logprobs"], given["top"], results.append
-    )
+    given = settings.get("prompt_logprobs", False), settings.get("top", 0)
+    return Job(weights, requests, stop_ids, *given, results.append, settings.get("key", ""))
 
 
 def drained(decoder):
@@ -130,6 +133,7 @@ asked = st.tuples(
             "seed": st.integers(0, 2),
             "stop_ids": st.sampled_from([STOPS, frozenset(range(0, 261, 5)), frozenset()]),
             "prompt_logprobs": st.booleans(),
+            "key": st.sampled_from("xyz"),
         }
     ),
     st.integers(0, 3),  # steps before the next request comes
@@ -139,15 +143,13 @@ asked = st.tuples(
 @settings(deadline=None, max_examples=15)
 @given(arrivals=st.lists(asked, max_size=7), adapters=st.integers(1, 4), slots=st.integers(1, 9))
 def test_whoever_else_samples_and_whenever_they_come(base, kept, arrivals, adapters, slots):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ADAPTERS", adapters)
-        decoder = decoder_of(base, kept, max_sequences=slots)
-        results = [[] for _ in arrivals]
-        for (weights, options, steps), result in zip(arrivals, results, strict=True):
-            decoder.add(job(weights, result, **options))
-            for _ in range(steps):
-                decoder.step()
-        drained(decoder)
+    decoder = decoder_of(base, kept, max_sequences=slots, adapters=adapters)
+    results = [[] for _ in arrivals]
+    for (weights, options, steps), result in zip(arrivals, results, strict=True):
+        decoder.add(job(weights, result, **options))
+        for _ in range(steps):
+            decoder.step()
+    drained(decoder)
     for (weights, options, _), (found,) in zip(arrivals, results, strict=True):
         is_as_alone(found, base, kept, weights, **options)
 
@@ -165,8 +167,9 @@ class Results(list):
 
 def test_all_share_a_batch_that_goes_on_while_there_are_requests(decoder):
     order, opened = [], []
-    open_engine = decoder._engine.open
-    decoder._engine.open = lambda: opened.append(1) or open_engine()
+    engine = decoder._scheduler._engine
+    open_engine = engine.open
+    engine.open = lambda *given, **more: opened.append(1) or open_engine(*given, **more)
     decoder.add(job("a", Results("a1", order), new=6))
     decoder.step()
     decoder.add(job("a", Results("a2", order), new=2))
@@ -174,7 +177,7 @@ def test_all_share_a_batch_that_goes_on_while_there_are_requests(decoder):
     decoder.add(job("", Results("base", order), new=3, stop_ids=frozenset()))
     assert drained(decoder) < 9
     assert order == ["b", "a2", "base", "a1"] and decoder.loads == ["a", "b"] and opened == [1]
-    assert decoder._decoding is None and not decoder._used
+    assert decoder._scheduler._decoding is None and not decoder._scheduler.sources
 
 
 def test_stop_tokens_end_the_samples_alone_for_which_they_were_given(base, kept, decoder):
@@ -188,9 +191,8 @@ def test_stop_tokens_end_the_samples_alone_for_which_they_were_given(base, kept,
     assert found[cut] == Sampled(whole[:cut], found[8].logprobs[:cut], True)
 
 
-def test_the_adapter_that_was_not_used_for_longest_makes_room(decoder, monkeypatch):
-    monkeypatch.setattr(module, "ADAPTERS", 2)
-    results = []
+def test_the_adapter_that_was_not_used_for_longest_makes_room(few):
+    decoder, results = few, []
     for weights in ("a", "c", "a", "", "b", "a", "c"):
         decoder.add(job(weights, results))
         drained(decoder)
@@ -198,9 +200,8 @@ def test_the_adapter_that_was_not_used_for_longest_makes_room(decoder, monkeypat
     assert decoder.loads == ["a", "c", "b", "c"] and len(results) == 7
 
 
-def test_an_adapter_that_made_room_is_freed(decoder, monkeypatch):
-    monkeypatch.setattr(module, "ADAPTERS", 1)
-    results = []
+def test_an_adapter_that_made_room_is_freed(base, kept):
+    decoder, results = decoder_of(base, kept, adapters=1), []
     decoder.add(job("a", results))
     decoder.step()
     gone = weakref.ref(decoder._adapters["a"])
@@ -211,9 +212,8 @@ def test_an_adapter_that_made_room_is_freed(decoder, monkeypatch):
     assert gone() is None and len(results) == 2
 
 
-def test_more_adapters_than_may_be_in_memory_wait_and_the_base_does_not(decoder, monkeypatch):
-    monkeypatch.setattr(module, "ADAPTERS", 2)
-    order = []
+def test_more_adapters_than_may_be_in_memory_wait_and_the_base_does_not(few):
+    decoder, order = few, []
     decoder.add(job("a", Results("a", order), new=6))
     decoder.add(job("b", Results("b", order), new=3))
     decoder.add(job("", Results("base", order), new=2))
@@ -258,7 +258,7 @@ def test_a_fault_in_a_batch_of_one_adapter_is_told(decoder, monkeypatch):
     decoder.add(job("a", results))
     decoder.add(job("a", results))
     decoder.step()
-    monkeypatch.setattr(decoder._decoding, "step", lambda: 1 / 0)
+    monkeypatch.setattr(decoder._scheduler._decoding, "step", lambda: 1 / 0)
     decoder.step()
     assert [type(each) for each in results] == [ZeroDivisionError] * 2 and not decoder.busy
     decoder.add(job("b", results))
@@ -286,7 +286,7 @@ def test_an_adapter_that_makes_a_step_fail_fails_alone(base, kept):
         else:
             is_as_alone(found, base, kept, name, samples=2, new=5)
     is_as_alone(later[0], base, kept, "a", new=2)
-    assert not decoder._used and not decoder._apart
+    assert not decoder.busy and decoder._scheduler._decoding is None
 
 
 def test_logprobs_of_a_prompt_are_those_of_plain_transformers(base):
@@ -320,10 +320,3 @@ def test_sampling_ends_when_a_stop_string_occurs(base, kept):
     found, fewer = answered((text[4:7],))
     assert found[0][0][0].stopped and found[0][0][0].tokens == whole[0][0][0].tokens[: len(found[0][0][0].tokens)]
     assert fewer == len(found[0][0][0].tokens) < steps == 40
-
-
-@pytest.mark.parametrize(
-    ("stops", "expected"), [([], None), (["zz"], None), (["c"], 3), (["cd", "b"], 2), (["de"], 5), (["abcde"], 5)]
-)
-def test_a_stop_string_ends_with_the_token_that_completes_it(stops, expected):
-    assert first_stop("abcdef", stops, lambda tokens: "".join(tokens)) == expected

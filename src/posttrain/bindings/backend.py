@@ -25,10 +25,9 @@ from posttrain.bindings.lora_options import lora_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.engine.policy import Policy, load_policy
-from posttrain.engine.shared_engine import SharedEngine
-from posttrain.episodes.ahead import Ahead, InTurn, Rollouts
-from posttrain.episodes.as_finished import AsFinished
-from posttrain.episodes.sampler import Rolling
+from posttrain.engine.scheduler import Scheduler
+from posttrain.episodes.ahead import Ahead
+from posttrain.episodes.sampler import Rollouts
 from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
@@ -76,7 +75,7 @@ class Backend:
         compute: the compute environment, see `compute_of`.
         stack: what ends with it.
         trained: its learner, if it is trained.
-        sampled: an engine that samples from its current weights, if there is one.
+        sampled: what samples from its current weights: a scheduler of an engine where steps are sampled ahead.
         measured: metrics of the processes.
         logged: has the processes write their output to files in a folder.
         spans: where there are processes, what samplers did since the last call.
@@ -90,12 +89,12 @@ class Backend:
     compute: Mapping[str, Any]
     stack: ExitStack
     trained: Learner | None = None
-    sampled: Engine | None = None
+    sampled: Engine | Scheduler | None = None
     measured: Sequence[Callable[[], Mapping[str, float]]] = ()
     logged: Sequence[Callable[[Path], None]] = ()
     spans: Callable[[], Sequence[Span]] | None = None
     staleness: int = 0
-    ahead: "Callable[..., Ahead[Any] | AsFinished[Any]] | None" = None
+    ahead: Callable[..., Ahead[Any]] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextmanager
@@ -116,11 +115,9 @@ class Backend:
         for log_in in self.logged:
             log_in(run / "logs")
 
-    def rollouts(self, rolling: Rolling[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T]]:
-        """The rollouts of the steps from `at` to `steps`; `rolling` may be called in threads."""
-        if self.ahead is not None:
-            return self.ahead(rolling, steps=steps, at=at)
-        return nullcontext(InTurn(rolling, self.engine))
+    def rollouts(self, rollouts: Rollouts[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T] | Ahead[T]]:
+        """The rollouts of the steps from `at` to `steps`, which may be sampled in threads."""
+        return self.ahead(rollouts, steps=steps, at=at) if self.ahead else nullcontext(rollouts)
 
     @property
     def learner(self) -> Learner:
@@ -129,7 +126,7 @@ class Backend:
         return self.trained
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Engine | Scheduler:
         """Samples from its current weights."""
         assert self.sampled is not None, "this policy is not sampled"
         return self.sampled
@@ -181,12 +178,16 @@ def online_backend(
         spans = engine.ledger.spans
         found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=spans)
         if ahead:
-            shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
-            order = AsFinished if ahead.evict_stale else Ahead
+            scheduler = Scheduler(engine, own_thread=True, in_flight=ahead.in_flight_updates)
             made = partial(
-                order, shared=shared, publish=source.publish, check=source.check, staleness=ahead.max_staleness
+                Ahead,
+                scheduler=scheduler,
+                publish=source.publish,
+                check=source.check,
+                staleness=ahead.max_staleness,
+                evict=ahead.evict_stale,
             )
-            found = replace(found, sampled=shared.newest, staleness=ahead.max_staleness, ahead=made)
+            found = replace(found, sampled=scheduler, staleness=ahead.max_staleness, ahead=made)
         return replace(found, stack=stack.pop_all())
 
 

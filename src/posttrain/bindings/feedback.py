@@ -26,12 +26,13 @@ from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, Stepwise, size_of
-from posttrain.data.preferences import judged_row, ranked_of, shortened, together
+from posttrain.data.preferences import Judgement, judged_row, ranked_of, shortened, together
+from posttrain.data.ratings import Rated
 from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
 from posttrain.training.schedule import unreached
-from posttrain.types import Judgement, Message, Preference, Rated, Task
+from posttrain.types import Message, Preference, Task
 
 Conversation = tuple[Message, ...]
 DataOptions = SFT | PairOptions

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from posttrain.engine.batched import BatchedEngine
 from posttrain.engine.budget import Budget
 from posttrain.engine.chat_models import EngineChat, LateChat, PolicyChat
+from posttrain.engine.client import Client
 from posttrain.engine.openai_chat import OpenAIChat
 from posttrain.engine.policy import load_policy
 from posttrain.engine.reply_cache import CACHE, ReplyCache
+from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
@@ -235,6 +236,6 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
 def _local(folder: str, precision: str) -> Callable[[], EngineChat]:
     def load() -> EngineChat:
         policy = load_policy(folder, precision=precision)
-        return EngineChat(BatchedEngine(policy.engine), policy.chat, policy.model.context)
+        return EngineChat(Client(Scheduler(policy.engine, own_thread=True)), policy.chat, policy.model.context)
 
     return load

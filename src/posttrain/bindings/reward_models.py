@@ -12,9 +12,10 @@ from posttrain.bindings.backend import Backend, connect, share_of
 from posttrain.bindings.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
 from posttrain.bindings.judges import JudgeModels
 from posttrain.data import ChatFormat, load_tokenizer
-from posttrain.engine.batched import BatchedEngine
 from posttrain.engine.chat_models import EngineChat
+from posttrain.engine.client import Client
 from posttrain.engine.policy import load_policy
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.environments.judged import ParsedRewards
 from posttrain.errors import UserError
@@ -184,7 +185,7 @@ def _chat(group: Any, number: int, where: str) -> EngineChat:
     """The chat model in the folder `where`, which processes have."""
     facts = group.facts.chats[number]
     chat = ChatFormat(load_tokenizer(tokenizer_of(where)), facts.stop_ids)
-    return EngineChat(BatchedEngine(group.engine(number)), chat, facts.context)
+    return EngineChat(Client(Scheduler(group.engine(number), own_thread=True)), chat, facts.context)
 
 
 def _reward_models(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:

@@ -16,11 +16,11 @@ from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_o
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
-from posttrain.engine.async_engine import Schedule
+from posttrain.engine.client import Schedule
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
-from posttrain.environments.judged import verdicts_kept_in
+from posttrain.environments.judged import ParsedRewards, verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.single_turn import SingleTurn
@@ -140,6 +140,18 @@ def set_up(
         return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes)
 
 
+def _refuse_asking_policy(judging: JudgeModels, parsed: ParsedRewards) -> None:
+    """Groups are scored while others are sampled: the policy has no time for its own judgement."""
+    if judging.policy in judging.models.values():
+        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
+    for each in (parsed.rewards, parsed.gold):
+        if each and each.asks_policy:
+            raise UserError(
+                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; leave out "
+                '`schedule="pipelined"`'
+            )
+
+
 def _set_up(
     options: OnlineOptions,
     model: str,
@@ -150,15 +162,9 @@ def _set_up(
 ) -> Setup:
     check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
-    if options.schedule == PIPELINED and judging.policy in judging.models.values():
-        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
-    for each in (parsed.rewards, parsed.gold):
-        if options.schedule == PIPELINED and each and each.asks_policy:
-            raise UserError(
-                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; use "
-                "--schedule auto, lockstep or continuous"
-            )
+    if options.schedule == PIPELINED:
+        _refuse_asking_policy(judging, parsed)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)

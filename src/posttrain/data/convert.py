@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 from posttrain.data.demonstrations import conversation_in
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.messages import tools_column, written
-from posttrain.data.preferences import judgement_in, load_judgements, load_preferences, preferences_in
+from posttrain.data.preferences import Judgement, judgement_in, load_judgements, load_preferences, preferences_in
 from posttrain.data.records import Record
 from posttrain.errors import DataError
-from posttrain.types import Judgement, Message, Preference
+from posttrain.types import Message, Preference
 
 T = TypeVar("T")
 Fields = dict[str, Any]

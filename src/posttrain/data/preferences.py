@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Unpack
 
@@ -16,7 +16,23 @@ from posttrain.data.records import Record, after, typed
 from posttrain.data.structures import list_in
 from posttrain.data.tasks import dress
 from posttrain.data.trees import gathered_trees
-from posttrain.types import Judgement, Message, Preference
+from posttrain.types import Message, Preference, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One response to a prompt, labelled good or bad."""
+
+    prompt: tuple[Message, ...]
+    response: str
+    good: bool
+    annotator: str = ""
+    source: str = ""  # where it was read: file and line
+    time: str = ""  # when it was said, ISO 8601
+    opening: str = ""  # prefix of the response, without a loss
+    partial: bool = False  # the response is incomplete (a step): no loss on a stop token
+    calls: tuple[ToolCall, ...] = ()
+
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
 _SAME = "'chosen' and 'rejected' are the same tokens"

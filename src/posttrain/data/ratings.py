@@ -4,6 +4,7 @@ A row without any rating is dropped; a missing attribute is left out of its row.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from posttrain.data.chat import ChatFormat
@@ -15,7 +16,18 @@ from posttrain.data.packing import Graded
 from posttrain.data.preferences import responses_to
 from posttrain.data.records import Record
 from posttrain.data.tasks import dress
-from posttrain.types import Message, Rated
+from posttrain.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """One response to a prompt, with ratings of several attributes, each on its own scale."""
+
+    prompt: tuple[Message, ...]
+    response: str
+    ratings: Mapping[str, float]  # by attribute name; unrated attributes are absent
+    source: str = ""  # where it was read: file and line
+
 
 HELPSTEER = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 

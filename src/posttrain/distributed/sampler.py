@@ -75,9 +75,9 @@ class Sampler(Process):
         decoding = cast(TransformersDecoding, self._decoding)  # others go on with no other weights
         for number, tokens in decoding.sampled().items():
             versions = self._unfinished[number]
-            if versions[-1][0] == tokens:
+            if versions[-1][0] == len(tokens):
                 versions.pop()  # no token is of that version
-            versions.append((tokens, offer.version))
+            versions.append((len(tokens), offer.version))
         size = self._take(offer)
         decoding.renew()
         return size

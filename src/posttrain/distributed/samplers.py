@@ -24,7 +24,7 @@ from posttrain.distributed.routing import Place, RoutedDecoding
 from posttrain.distributed.sampler import Facts, Sampler
 from posttrain.engine.engine import DecodingEngine
 from posttrain.engine.policy import Policy
-from posttrain.engine.shared_engine import step_of
+from posttrain.engine.scheduler import step_of
 from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError
 from posttrain.types import Decoding
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class SamplerGroup(DecodingEngine, Pool):
     """An engine of several processes. Conforms to `types.Engine`.
 
-    Where its source goes on while it samples, it is also a `shared_engine.Renewed`.
+    Where its source goes on while it samples, a scheduler can put newer weights in (`in_flight`).
 
     Args:
         size: how many.

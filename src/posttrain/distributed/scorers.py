@@ -23,7 +23,7 @@ from posttrain.background import finish, started
 from posttrain.distributed.cluster import Lost, Process
 from posttrain.distributed.pool import LOSSES, START_S, Pool
 from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
-from posttrain.engine.engine import refuse_unanswerable
+from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
 from posttrain.errors import ProcessLost, RewardError, UserError, described
@@ -292,8 +292,8 @@ class ScorerGroup(Pool):
 
 
 @dataclass(frozen=True)
-class ScorerEngine:
-    """A chat model of a group, which samples batches. Conforms to `engine.batched.Generates`."""
+class ScorerEngine(BatchEngine):
+    """A chat model of a group, which samples batches."""
 
     group: ScorerGroup
     model: int

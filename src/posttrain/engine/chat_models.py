@@ -15,7 +15,7 @@ from posttrain.types import Completion, Message, Reply, Request, Sampling, StopR
 
 
 class Submits(Protocol):
-    """An engine for single requests; `BatchedEngine` adapts a batch engine."""
+    """An engine for single requests; such as `scheduler.Client`."""
 
     async def submit(self, request: Request) -> Completion:
         """The completion of one request."""

@@ -70,7 +70,13 @@ class _Running:
 
 
 class TransformersEngine(DecodingEngine):
-    """Samples from a `LanguageModel`; with `decode`, until a stop string occurs."""
+    """Samples from a `LanguageModel`; with `decode`, until a stop string occurs.
+
+    Attributes:
+        short_steps: whether a step prefills few prompts, and a token of all that run follows before the next.
+    """
+
+    short_steps = False
 
     def __init__(
         self,
@@ -103,6 +109,7 @@ class TransformersEngine(DecodingEngine):
                 prefixes,
                 self._decode,
             )
+            decoding.short_steps = self.short_steps
             try:
                 yield decoding
             finally:
@@ -112,6 +119,8 @@ class TransformersEngine(DecodingEngine):
 
 class TransformersDecoding:
     """Sequences under way. Conforms to `types.Decoding`, and can go on with other weights (`renew`)."""
+
+    short_steps = False
 
     def __init__(
         self,
@@ -134,7 +143,7 @@ class TransformersDecoding:
         self._prompts: dict[Prompt, _Prompt] = {}
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
-        self._slots, self._packing = 0, False
+        self._slots, self._packing, self._cut = 0, False, False
         self.computed = 0  # tokens of prompts that went through the model
 
     def add(
@@ -177,9 +186,11 @@ class TransformersDecoding:
             self._fit()
         free = self._slots - len(self._running)
         # a prefill for every single place that comes free would cost more than the place is worth
-        if self._waiting and free >= min(len(self._waiting), max(1, self._slots // 8)):
+        worth = self._waiting and free >= min(len(self._waiting), max(1, self._slots // 8))
+        if worth and not (self._cut and self._running):
             sampled = self._admit(free)
         else:
+            self._cut = False
             sampled = self._decode()
         if self._on_tokens is not None:
             self._on_tokens(sampled)
@@ -206,9 +217,9 @@ class TransformersDecoding:
             }
         return found
 
-    def sampled(self) -> dict[int, int]:
-        """The number of tokens so far of each request that is not done."""
-        return {each.number: len(each.token_ids) for each in chain(self._waiting, self._running)}
+    def sampled(self) -> dict[int, list[int]]:
+        """See `types.Decoding`."""
+        return {each.number: each.token_ids for each in chain(self._waiting, self._running)}
 
     def renew(self) -> None:
         """Go on with the weights that are there now.
@@ -276,7 +287,16 @@ class TransformersDecoding:
 
     def _admit(self, places: int) -> int:
         """Prefill waiting sequences into free slots, and draw their first tokens."""
-        new = [self._waiting.popleft() for _ in range(min(places, len(self._waiting)))]
+        new: list[_Running] = []
+        fresh: dict[Prompt, int] = {}  # the tokens of prompts to prefill
+        while self._waiting and len(new) < places:
+            prompt = self._waiting[0].prompt
+            if prompt not in self._prompts:
+                fresh[prompt] = len(prompt[0])
+            if self.short_steps and new and sum(fresh.values()) > PREFILL_TOKENS:
+                self._cut = True  # those that run get a token before the others are prefilled
+                break
+            new.append(self._waiting.popleft())
         for sequence in new:
             if sequence.prompt not in self._prompts:
                 self._prefill(self._prompts_ahead(new))

@@ -84,7 +84,7 @@ class Environment:
         columns: the columns of the data that `play` reads in a task's metadata. One that means something elsewhere
             (`context`, `images`, ...) is refused unless it is named here or by a reward.
         schedule: `lockstep` where `play` awaits nothing but seats; `continuous` where it awaits tools, servers or
-            people, so that others are sampled meanwhile (`engine/async_engine.py`).
+            people, so that others are sampled meanwhile (`engine/scheduler.py`).
     """
 
     seats: tuple[str, ...] = ("policy",)

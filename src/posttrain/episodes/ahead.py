@@ -1,94 +1,78 @@
 """Rollouts of coming steps, sampled while the trainer works on this one.
 
-    with Ahead(roll_out, shared, publish, check, staleness=2, steps=100, at=0) as rollouts:
-        rolled = rollouts.take(step)
+    with Ahead(rollouts, scheduler, publish, check, staleness=2, steps=100, at=0) as ahead:
+        rolled = ahead.take(step)
         ...                                  # train
-        rollouts.trained(step + 1)           # these weights can be sampled from
+        ahead.trained(step + 1)              # these weights can be sampled from
 
 Step s is sampled from weights that are at most `staleness` = K steps old when it is trained: it begins when the weights
 of step s - K are published. Steps are taken in the order in which they began, so that none is dropped and age does not
 grow while long episodes finish. (Consumed in the order of completion, ages grow without bound.)
+
+With `evict` as many groups are under way as the steps up to K ahead train on, and a step has the first P that finish. A
+group that began with the weights of step v is trained in step v + K or before; otherwise it is evicted: its episodes
+are cancelled, and it is counted. No step waits for long completions, and these are the ones that are evicted.
 """
 
+import asyncio
 import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from posttrain.background import forget
-from posttrain.engine.async_engine import LOOP
-from posttrain.engine.shared_engine import SharedEngine, step_of
+from posttrain.engine.client import LOOP, Client
+from posttrain.engine.scheduler import Scheduler, step_of
+from posttrain.episodes.episodes import run_with
+from posttrain.episodes.sampler import Finished, Rollouts, Sampler
 from posttrain.errors import EngineError
-from posttrain.types import Engine, Group, Turn
+from posttrain.types import Group, Turn
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-RollOut = Callable[[int, Engine], T]
-"""Samples a step with an engine."""
 
 AT_ONCE = 2  # steps that are sampled together: the second has the slots that the first leaves; a third makes all older
 ENDING_S = 2.0  # that all threads may take to end
 
 
-class Rollouts(Protocol[T_co]):
-    """The rollouts of a run's steps, in order."""
-
-    def take(self, step: int) -> T_co:
-        """The rollouts of a step, when they are done; raises what sampling raised."""
-        ...
-
-    def trained(self, step: int) -> None:
-        """The weights are those with which this step begins."""
-        ...
-
-
-class InTurn(Generic[T]):
-    """Each step is sampled when it is taken, from the weights that have been trained."""
-
-    def __init__(self, roll_out: RollOut[T], engine: Engine) -> None:
-        self._roll_out, self._engine = roll_out, engine
-
-    def take(self, step: int) -> T:
-        """As in `Rollouts`."""
-        return self._roll_out(step, self._engine)
-
-    def trained(self, step: int) -> None:
-        """As in `Rollouts`; nothing changes."""
-
-
 class Ahead(Generic[T]):
-    """See the module.
+    """See the module. It has the methods of `Rollouts`.
 
     Args:
-        roll_out: called in threads, for several steps at once.
-        shared: the engine of all.
+        rollouts: sample a step; called in threads, for several steps at once.
+        scheduler: of all.
         publish: lets the engine take the weights with which a step begins, whenever it likes.
         check: raises what is behind an error of the engine, such as that those who publish are gone.
         staleness: K, at least 1.
         steps: of the run; nothing after them is sampled.
         at: the step that is taken first.
+        evict: whether groups are taken in the order in which they finish.
         at_once: steps that may be sampled at the same time.
     """
 
     def __init__(
         self,
-        roll_out: RollOut[T],
-        shared: SharedEngine,
+        rollouts: Rollouts[T],
+        scheduler: Scheduler,
         publish: Callable[[int], None],
         check: Callable[[], None],
         *,
         staleness: int,
         steps: int,
         at: int,
+        evict: bool = False,
         at_once: int = AT_ONCE,
     ) -> None:
-        self._roll_out, self._shared, self._publish, self._check = roll_out, shared, publish, check
-        self.staleness, self._steps, self._at_once = staleness, steps, at_once
+        self._rollouts, self._scheduler, self._publish, self._check = rollouts, scheduler, publish, check
+        self._staleness, self._steps, self._at_once = staleness, steps, at_once
+        self._evict = evict
         self._next, self._published, self._running = at, at, 0
         self._done: dict[int, T] = {}
+        self._finished: list[tuple[Finished, int]] = []  # groups, and the step with whose weights each began
+        self._evicted: list[int] = []
+        self._wake: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -96,6 +80,8 @@ class Ahead(Generic[T]):
     def __enter__(self) -> Self:
         """Begin to sample."""
         self.trained(self._next)
+        if self._evict:
+            self._start(self._keep_sampling, "rollouts")
         return self
 
     def __exit__(
@@ -104,7 +90,7 @@ class Ahead(Generic[T]):
         """End all that is under way; a thread that does not end, such as in a reward that hangs, is left behind."""
         with self._changed:
             self._next = self._steps
-        self._shared.close()
+        self._scheduler.close()
         until = time.monotonic() + ENDING_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -112,46 +98,143 @@ class Ahead(Generic[T]):
             forget(LOOP)  # maybe what they wait for blocks it: the environment could not be closed there
 
     def take(self, step: int) -> T:
-        """As in `Rollouts`; raises also what sampling a later step raised."""
+        """As in `Rollouts`; raises also what sampling a later step, or any group, raised."""
         with self._changed:
-            self._changed.wait_for(lambda: step in self._done or self._error is not None)
+            self._changed.wait_for(lambda: self._error is not None or step in self._done or self._enough())
             if step in self._done:
                 return self._done.pop(step)
-        assert self._error is not None
-        raise raised(self._error, self._check)
+            if not (count := self._enough()):
+                assert self._error is not None
+                raise raised(self._error, self._check)
+            taken, self._finished = self._finished[:count], self._finished[count:]
+            evicted, self._evicted = self._evicted, []  # since the step before
+            begun = count + len(self._finished) + self._running
+            self._next = step + 1
+            self._drop_old()
+            self._wake()
+        newest = self._rollouts.sampler
+        return self._rollouts.given(newest.rolled([each for each, _ in taken], evicted, begun), newest)
 
     def trained(self, step: int) -> None:
         """As in `Rollouts`; the weights are published."""
         self._publish(step)
         with self._changed:
             self._published = step
-        self._begin()
+            self._wake()
+        if not self._evict:
+            self._begin()
 
     def _begin(self) -> None:
         """Begin all steps that may begin."""
         with self._changed:
-            while self._running < self._at_once and self._next < min(self._steps, self._published + self.staleness + 1):
-                step, self._next = self._next, self._next + 1
+            while self._running < self._at_once and self._next < self._end():
                 self._running += 1
-                sample = partial(contextvars.copy_context().run, self._sample, step)
-                thread = threading.Thread(target=sample, daemon=True, name=f"rollout {step}")
-                self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-                thread.start()
+                self._start(partial(self._sample, self._next), f"rollout {self._next}")
+                self._next += 1
+
+    def _end(self) -> int:
+        """The first step that may not begin."""
+        return min(self._published + self._staleness + 1, self._steps)
+
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                with self._changed:
+                    self._error, self._next = self._error or error, self._steps
+                    self._running -= 1
+                    self._changed.notify_all()
+
+        context = contextvars.copy_context().run
+        thread = threading.Thread(target=context, args=(run,), daemon=True, name=name)
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        thread.start()
 
     def _sample(self, step: int) -> None:
-        try:
-            found = self._roll_out(step, self._shared.at_least(step - self.staleness))
-        except BaseException as error:
-            with self._changed:
-                self._error, self._next = self._error or error, self._steps
-                self._running -= 1
-                self._changed.notify_all()
-            return
+        found = self._rollouts.at_least(step - self._staleness).take(step)
         with self._changed:
             self._done[step] = found
             self._running -= 1
             self._changed.notify_all()
         self._begin()
+
+    def _keep_sampling(self) -> None:
+        """Sample groups, until the scheduler is closed."""
+        mine = self._rollouts.sampler.at_least(self._next)
+        asks = mine.asks()
+        run_with(asks, mine.players, self._pool(mine, asks))
+
+    async def _pool(self, sampler: Sampler, asks: Client) -> None:
+        """Begin and evict groups whenever something has changed."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        under_way: dict[asyncio.Task[Finished], tuple[int, int]] = {}  # its draw, and the step that was published
+        ending: set[asyncio.Task[Finished]] = set()
+        try:
+            while True:
+                with self._changed:
+                    self._wake = lambda: _tell(loop, changed)
+                    ending = {task for task in ending | self._settle(under_way) if not task.done()}
+                    for _ in range(self._room(len(under_way))):
+                        draw = next(self._rollouts.draws)
+                        task = loop.create_task(sampler.one(draw, asks))
+                        task.add_done_callback(lambda _: changed.set())
+                        under_way[task] = draw, self._published
+                    self._running = len(under_way)
+                    self._changed.notify_all()
+                await changed.wait()
+                changed.clear()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, *ending, return_exceptions=True)
+
+    def _settle(self, under_way: dict[asyncio.Task[Finished], tuple[int, int]]) -> set[asyncio.Task[Finished]]:
+        """Take what has finished, and evict what is too old for the next step; what was cancelled for that."""
+        cancelled: set[asyncio.Task[Finished]] = set()
+        for task, (draw, began) in list(under_way.items()):
+            if task.done():
+                self._finished.append((task.result(), began))
+            elif began < self._next - self._staleness:
+                task.cancel()
+                cancelled.add(task)
+                self._evicted.append(draw)
+            else:
+                continue
+            del under_way[task]
+        self._drop_old()
+        return cancelled
+
+    def _drop_old(self) -> None:
+        """Evict what has finished, and is too old for the next step."""
+        old = [each.draw for each, began in self._finished if began < self._next - self._staleness]
+        self._evicted += old
+        self._finished = [(each, began) for each, began in self._finished if each.draw not in old]
+
+    def _enough(self) -> int:
+        """How many of the groups that are finished the next step has; 0 if it has to wait."""
+        accepted = 0
+        for count, (each, _) in enumerate(self._finished, 1):
+            accepted += each.accepted is not None
+            if accepted == self._rollouts.sampler.prompts or count == self._rollouts.sampler.most:
+                return count
+        return 0
+
+    def _room(self, under_way: int) -> int:
+        """How many groups may begin: those of steps that are not further ahead than the age allows.
+
+        Those that are not accepted make room for others, up to the number that may be sampled for these steps.
+        """
+        steps, sampler = self._end() - self._next, self._rollouts.sampler
+        waiting = sum(each.accepted is not None for each, _ in self._finished)
+        needed = steps * sampler.prompts - under_way - waiting
+        return max(0, min(needed, steps * sampler.most - under_way - len(self._finished)))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+    """Set an event from any thread; a loop that is closed has nobody who waits."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(changed.set)
 
 
 def raised(error: BaseException, check: Callable[[], None]) -> BaseException:

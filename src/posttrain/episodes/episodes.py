@@ -15,8 +15,9 @@ from typing import Any, TypeVar, Unpack
 from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
-from posttrain.engine.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.engine.chat_models import PolicyChat
+from posttrain.engine.client import LOOP, Client, Schedule
+from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, TurnSampling, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
 from posttrain.environments.user_methods import calling, outcome_of
@@ -56,21 +57,22 @@ class Players:
     """The players of an environment's seats, and their sampling settings.
 
     Attributes:
-        engine: samples for the seats that the policy takes.
+        engine: samples for the seats that the policy takes; a scheduler of one, where others sample at the same time.
         chat: its messages as tokens.
         sampling: of each turn.
         others: by seat name, factories of other players, called for each episode with its seed; not trained.
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
-        schedule: as in `AsyncEngine`; None: what the environment asks for.
+        schedule: as in `Client`; None: what the environment asks for.
         pipelined: `sample_groups` plays continuously, and scores each group while others are sampled; rewards cannot
             ask the policy then.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: called with the number of newly sampled tokens.
+        least: as in `Client`.
         on_lost: called with each episode that failed permanently.
         policy_chat: the policy as a chat model, for rewards that use it as a judge.
     """
 
-    engine: Engine
+    engine: Engine | Scheduler
     chat: ChatFormat
     sampling: Sampling
     others: Mapping[str, Callable[[int], Seat]] = field(default_factory=dict[str, Callable[[int], Seat]])
@@ -79,6 +81,7 @@ class Players:
     pipelined: bool = False
     max_lost: float = 0.1
     on_tokens: OnTokens | None = None
+    least: int | None = None
     on_lost: "Callable[[Lost], None] | None" = None
     policy_chat: PolicyChat | None = None
 
@@ -133,7 +136,7 @@ def play(
     """
     given = [()] * len(tasks) if openings is None else openings
     asks = asks_of(environment, players)
-    found = asks.run(_play_all(environment, tasks, asks, players, seeds, given))
+    found = asks.scheduler.run(asks, _play_all(environment, tasks, asks, players, seeds, given))
     _count_losses(found, players)
     return found
 
@@ -152,13 +155,15 @@ def refuse_losses(lost: Sequence[Lost], episodes: int, share: float) -> None:
         raise EpisodeError(_too_many(lost, episodes, share)) from lost[0].error
 
 
-def asks_of(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
+def asks_of(environment: ScoredEnvironment, players: Players) -> Client:
     """Where the episodes of an environment ask for their turns."""
     played = environment.environment
     schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
     if players.pipelined:  # in lockstep, episodes that have ended would wait for all others
         schedule = "continuous"
-    return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
+    scheduler = players.engine if isinstance(players.engine, Scheduler) else Scheduler(players.engine)
+    turns = played.max_turns > 1
+    return Client(scheduler, schedule, least=players.least, turns=turns, on_tokens=players.on_tokens)
 
 
 def none_left(lost: Mapping[str, int]) -> str:
@@ -178,7 +183,7 @@ def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
 async def _play_all(
     environment: ScoredEnvironment,
     tasks: Sequence[Task],
-    asks: AsyncEngine,
+    asks: Client,
     players: Players,
     seeds: Sequence[int],
     openings: Sequence[tuple[int, ...]],
@@ -216,7 +221,7 @@ class _Table:
 
     environment: Environment
     players: Players
-    asks: AsyncEngine
+    asks: Client
     number: int
     seed: int
     opening: tuple[int, ...]
@@ -323,10 +328,10 @@ def score(
     return run_with(asks_of(environment, players), players, _scored(environment, tasks, played, players))
 
 
-def run_with(asks: AsyncEngine, players: Players, coroutine: Coroutine[Any, Any, T]) -> T:
+def run_with(asks: Client, players: Players, coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that scores episodes; the policy may be a judge in it."""
     with players.policy_chat.answered_by(asks) if players.policy_chat else contextlib.nullcontext():
-        return asks.run(coroutine)
+        return asks.scheduler.run(asks, coroutine)
 
 
 async def _scored(
@@ -384,11 +389,13 @@ def sample_groups(
     """
     need_group(environment, completions_per_prompt, COMPLETIONS)
     seeds = [[seed_for(seed, "completion", p, g) for g in range(completions_per_prompt)] for p in range(len(tasks))]
-    least = max(min_group, environment.reward.min_group)
+    least = max(min(min_group, completions_per_prompt), environment.reward.min_group)
     if players.pipelined:
         return _pipelined(environment, tasks, players, seeds, least)
     each = [task for task in tasks for _ in range(completions_per_prompt)]
-    found = play(environment, each, players, [*chain(*seeds)])
+    asks = asks_of(environment, players)
+    found = asks.scheduler.run(asks, _play_all(environment, each, asks, players, [*chain(*seeds)], [()] * len(each)))
+    _count_losses(found, players)
     by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
     kept = [(task, of) for task, of in zip(tasks, map(_whole, by_task), strict=True) if len(of) >= least]
     return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
@@ -422,7 +429,7 @@ def _pipelined(
         if len(whole) >= least:
             (groups[number],) = await _scored(environment, [tasks[number]], [whole], players)
 
-    asks.run(all_of(map(play_and_score, range(len(tasks)))))
+    asks.scheduler.run(asks, all_of(map(play_and_score, range(len(tasks)))))
     _count_losses([each for _, of in sorted(found.items()) for each in of], players)
     return [group for _, group in sorted(groups.items())]
 
@@ -431,7 +438,7 @@ async def sample_group(
     environment: ScoredEnvironment,
     task: Task,
     players: Players,
-    asks: AsyncEngine,
+    asks: Client,
     *,
     completions: int,
     seed: int,
@@ -444,7 +451,7 @@ async def sample_group(
     seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
     found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
     whole, lost = _whole(found), _lost(found)
-    if len(whole) < max(min_group, environment.reward.min_group):
+    if len(whole) < max(min(min_group, completions), environment.reward.min_group):
         return None, lost
     (group,) = await _scored(environment, [task], [whole], players)
     return group, lost

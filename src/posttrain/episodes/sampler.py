@@ -7,7 +7,7 @@ from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.engine.async_engine import AsyncEngine
+from posttrain.engine.client import Client
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import (
     COMPLETIONS,
@@ -21,7 +21,7 @@ from posttrain.episodes.episodes import (
 )
 from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.errors import EpisodeError, RewardError
-from posttrain.types import Engine, Group, States, StateValues, Task
+from posttrain.types import Group, States, StateValues, Task
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Sampler:
         """Groups that are sampled for a step if not enough are accepted."""
         return self.prompts * (1 + self.max_refills)
 
-    def on(self, engine: Engine) -> "Sampler":
-        """The same with another engine."""
-        return replace(self, players=replace(self.players, engine=engine))
+    def at_least(self, step: int) -> "Sampler":
+        """The same from weights of this step, or newer ones."""
+        return replace(self, players=replace(self.players, least=step))
 
     def roll_out(self, draw: int, further: Iterator[int] | None = None) -> Rolled:
         """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
@@ -128,7 +128,14 @@ class Sampler:
         while len(groups) < self.prompts and len(draws) <= self.max_refills:
             draws.append(next(further) if draws else draw)
             chosen = batch_indices(len(self.tasks), self.prompts, draws[-1], self.seed)
-            found = self._sample([self.tasks[i] for i in chosen], players, self.completions, draws[-1])
+            found = sample_groups(
+                self.environment,
+                [self.tasks[i] for i in chosen],
+                players,
+                completions_per_prompt=self.completions,
+                seed=seed_for(self.seed, "rollout", draws[-1]),
+                min_group=self.min_group,
+            )
             sampled += found
             whole = [group for group in found if not group.lost]
             if found and not whole and draws[-1] == 0:
@@ -140,12 +147,12 @@ class Sampler:
         kept = groups[: self.prompts]
         return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, tuple(draws), failed)
 
-    def asks(self) -> AsyncEngine:
+    def asks(self) -> Client:
         """Where `one` asks, for as long as the step is under way. Raises `UserError` as `sample_groups`."""
         need_group(self.environment, self.completions, COMPLETIONS)
         return asks_of(self.environment, replace(self.players, schedule="continuous"))
 
-    async def one(self, draw: int, asks: AsyncEngine) -> Finished:
+    async def one(self, draw: int, asks: Client) -> Finished:
         """The group of one prompt, for a coroutine that `asks` runs; draws are numbers of prompts here."""
         (index,) = batch_indices(len(self.tasks), 1, draw, self.seed)
         group, failed = await sample_group(
@@ -155,7 +162,7 @@ class Sampler:
             asks,
             completions=self.completions,
             seed=seed_for(self.seed, "rollout", draw),
-            min_group=min(self.min_group, self.completions),
+            min_group=self.min_group,
         )
         mine = self.shaped(group) if group and not group.lost else None
         return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
@@ -185,7 +192,9 @@ class Sampler:
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """The reward of each seat in the greedy episode of each group's task, by seat name."""
         greedy = replace(self.players, sampling=replace(self.players.sampling, temperature=0.0))
-        found = self._sample([group.task for group in groups], greedy, 1, 0)
+        seed = seed_for(self.seed, "rollout", 0)
+        tasks = [group.task for group in groups]
+        found = sample_groups(self.environment, tasks, greedy, completions_per_prompt=1, seed=seed)
         if len(found) < len(groups):
             raise EpisodeError(
                 "the greedy episode of a task failed, to which the algorithm compares the others; mend what fails in "
@@ -208,26 +217,16 @@ class Sampler:
             seed=seed_for(self.seed, "states", draw),
         )
 
-    def _sample(self, tasks: Sequence[Task], players: Players, completions: int, draw: int) -> list[Group]:
-        return sample_groups(
-            self.environment,
-            tasks,
-            players,
-            completions_per_prompt=completions,
-            seed=seed_for(self.seed, "rollout", draw),
-            min_group=min(self.min_group, completions),
-        )
-
     def _is_accepted(self, group: Group) -> bool:
         return any(self.accepts([row.reward for row in rows]) for rows in group.by_seat.values())
 
 
 @dataclass(frozen=True)
-class Rolling(Generic[T]):
-    """What the steps of a run are trained on.
+class Rollouts(Generic[T]):
+    """What the steps of a run are trained on, in order; each is sampled when it is taken.
 
     Attributes:
-        sampler: its engine is replaced by that of the call.
+        sampler: samples them.
         draws: numbers of draws: of batches of prompts, or of prompts that are sampled one by one.
         given: from the rollouts and a sampler to what the step is given.
     """
@@ -236,10 +235,16 @@ class Rolling(Generic[T]):
     draws: Iterator[int]
     given: Callable[[Rolled, Sampler], T]
 
-    def __call__(self, step: int, engine: Engine) -> T:
-        """Sample a step."""
-        mine = self.sampler.on(engine)
-        return self.given(mine.roll_out(next(self.draws), self.draws), mine)
+    def take(self, step: int) -> T:
+        """The rollouts of a step; raises what sampling raised."""
+        return self.given(self.sampler.roll_out(next(self.draws), self.draws), self.sampler)
+
+    def trained(self, step: int) -> None:
+        """The weights are those with which this step begins; nothing changes."""
+
+    def at_least(self, step: int) -> "Rollouts[T]":
+        """The same from weights of this step, or newer ones."""
+        return replace(self, sampler=self.sampler.at_least(step))
 
 
 def _never(groups: Sequence[Group]) -> str:

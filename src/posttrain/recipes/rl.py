@@ -45,7 +45,7 @@ from posttrain.engine.policy import Policy
 from posttrain.episodes.ahead import ages_of
 from posttrain.episodes.draws import Draws
 from posttrain.episodes.metrics import lost_metrics, rollout_metrics
-from posttrain.episodes.sampler import Rolled, Rolling, Sampler
+from posttrain.episodes.sampler import Rolled, Rollouts, Sampler
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
@@ -109,8 +109,8 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
-        rolling = _rolling(config, algorithm, setup, session, draws)
-        rollouts = stack.enter_context(setup.backend.rollouts(rolling, steps=config.steps, at=session.step))
+        rollouts = _rollouts(config, algorithm, setup, session, draws)
+        rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
         batched = partial(policy_batch, longest=setup.longest)
         session.evaluate(examine)  # here and below only where an evaluation is due
         for step in session.steps():
@@ -148,9 +148,9 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
     return RLResult(*session.ended, bool(session.stopped), before, after)
 
 
-def _rolling(
+def _rollouts(
     config: RL, algorithm: OnlineAlgorithm, setup: Setup, session: Session, draws: Draws
-) -> Rolling[tuple[Rolled, Columns]]:
+) -> Rollouts[tuple[Rolled, Columns]]:
     """Samples the groups of a step, with the columns of inputs that sample, too."""
 
     def accepts(rewards: Sequence[float]) -> bool:
@@ -165,7 +165,7 @@ def _rolling(
 
     tokens = session.progress.tokens if not setup.backend.staleness else None
     sampler = setup.sampler(config, tokens, algorithm.least_group)
-    return Rolling(
+    return Rollouts(
         replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, with_columns
     )
 

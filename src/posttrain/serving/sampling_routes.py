@@ -129,10 +129,10 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
         served.samplers.saved(sampler.folder) if sampler.folder else "",
         requests,
         base.stop_ids | set(ids),
-        tuple(strings),
         bool(body.prompt_logprobs),
         body.topk_prompt_logprobs,
         done,
+        sampler.owner,
     )
 
 

@@ -7,7 +7,7 @@
     posttrain generate --environment examples/nim.py:Nim --seats "second=human" --max-new-tokens 4
 
 In a conversation every token stays as it was sampled or shown: a turn is appended to them and nothing is encoded again.
-Left out: showing words as they come; the engine answers when a completion is whole.
+On a terminal a single reply, and those of a conversation, are shown as they come.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from typing import Any
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
 from posttrain.engine.policy import Policy, load_policy
+from posttrain.engine.streaming import streamed
 from posttrain.episodes.policy_seat import PolicySeat
 from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import UserError, as_typed
@@ -120,7 +121,7 @@ def run(
     )
     show: Callable[[str], object] = (lambda text: None) if quiet else print
     if config.chat:
-        return _chat(config, policy, saved.title, said, notes, show=show)
+        return _chat(config, policy, saved.title, said, notes, show=show, streams=_streams(quiet))
     if prepared:
         show = print if prepared.people else show  # who plays must see what is asked
         words = {"title": saved.title, "notes": notes, "quiet": quiet}
@@ -131,6 +132,11 @@ def run(
         for j in range(config.n)
     ]
     began = time.perf_counter()
+    if len(requests) == 1 and _streams(quiet):
+        found = streamed(policy.engine, requests, policy.chat, _show_part)
+        reply = _reply(tasks[0].prompt[-1].content, policy, found[0])
+        show(f"\n  [{_ended(reply)}]")
+        return GenerateResult(saved.title, (reply,), time.perf_counter() - began, tuple(notes), shown=True)
     with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
         found = policy.engine.generate(requests, progress.tokens)
     seconds = time.perf_counter() - began
@@ -180,6 +186,15 @@ def _reply(prompt: str, policy: Policy, done: Completion) -> Generated:
     return Generated(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
 
 
+def _streams(quiet: bool) -> bool:
+    """Whether somebody reads the replies as they come."""
+    return sys.stdout.isatty() and not quiet
+
+
+def _show_part(_: int, text: str) -> None:
+    print(printable(text), end="", flush=True)
+
+
 def _chat(
     config: Generate,
     policy: Policy,
@@ -188,10 +203,13 @@ def _chat(
     notes: Sequence[str],
     *,
     show: Callable[[str], object],
+    streams: bool,
 ) -> GenerateResult:
     """One conversation: the seat that plays episodes in training keeps the tokens of all turns."""
 
     async def ask(request: Request, turn: int) -> Completion:
+        if streams:
+            return streamed(policy.engine, [request], policy.chat, _show_part)[0]
         return policy.engine.generate([request])[0]
 
     seed, room = seed_for(config.seed, "chat"), policy.model.context
@@ -210,7 +228,7 @@ def _chat(
         logprob = sum(seat.turns[-1].logprobs) if tokens else 0.0
         replies.append(Generated(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
         cut = "" if answer.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
-        show(f"{printable(answer.text)}{cut}")
+        show(cut if streams else f"{printable(answer.text)}{cut}")
     return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
 
 

@@ -18,6 +18,7 @@ from posttrain.bindings import feedback
 from posttrain.bindings.feedback import RANKINGS, RATINGS, Feedback, Sides, Units
 from posttrain.data import ChatFormat, Graded, question_of
 from posttrain.data.packing import Example, Ranked
+from posttrain.data.ratings import Rated
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.pairs import ScoredPair, accuracy, fit_temperature, measures, scored_pairs
 from posttrain.evaluation.ratings import correlations
@@ -29,7 +30,7 @@ from posttrain.training.attributes import RatingLoss, rated_batch, read_all
 from posttrain.training.gate import choices_of, fit_gate
 from posttrain.training.learner import Learner
 from posttrain.training.local_learner import LocalLearner
-from posttrain.types import Preference, Rated
+from posttrain.types import Preference
 
 
 class Attributes:

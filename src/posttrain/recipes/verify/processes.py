@@ -6,6 +6,7 @@ from typing import Any, cast
 from posttrain.bindings.backend import online_backend, trained_policy
 from posttrain.bindings.cluster_options import ClusterOptions
 from posttrain.engine.policy import Policy
+from posttrain.engine.scheduler import Scheduler
 from posttrain.options.online import OnlineOptions
 from posttrain.recipes.verify.bounds import GAP_MAX, PROCESSES
 from posttrain.recipes.verify.item import Item, within
@@ -40,6 +41,7 @@ def processes(subject: Subject, cluster: ClusterOptions) -> Item:
             learner.forward_backward(batch, PolicyLoss(ALGORITHM))
             learner.optim_step({POLICY: RATE})
             found.append(learner.logprobs(batch.examples))
+        assert not isinstance(backend.engine, Scheduler)  # nothing is sampled ahead
         samples = policy.engine.generate(asked), backend.engine.generate(asked)
     gap = max(abs(a - b) for one, other in zip(*found, strict=True) for a, b in zip(one, other, strict=True))
     pairs = list(zip(*samples, strict=True))

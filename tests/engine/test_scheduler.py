@@ -1,4 +1,4 @@
-"""Many coroutines on one engine: what waits for what, what a blocked loop cannot stop, and how everything ends."""
+"""Many who ask one engine: what waits for what, what a blocked loop cannot stop, and how everything ends."""
 
 import asyncio
 import os
@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from posttrain.engine.async_engine import AsyncEngine
+from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
 from posttrain.runs.interrupt import Stopped
 from posttrain.types import Request, Sampling
 from tests.episodes.stepwise import Stepwise
@@ -21,8 +22,19 @@ def request(seed, tokens=2, prompt=(1, 2)):
     return Request(prompt, Sampling(tokens), seed)
 
 
+class Asks(Client):
+    """A client with an engine of its own."""
+
+    def __init__(self, engine, schedule="lockstep", **more):
+        super().__init__(Scheduler(engine), schedule, **more)
+        self.engine = engine
+
+    def run(self, coroutine):
+        return self.scheduler.run(self, coroutine)
+
+
 def continuous(engine=None, **more):
-    return AsyncEngine(engine or Stepwise(), schedule="continuous", **more)
+    return Asks(engine or Stepwise(), schedule="continuous", **more)
 
 
 async def begun(engine):
@@ -87,7 +99,7 @@ def test_a_request_joins_those_that_are_under_way_and_leaves_when_it_is_done():
 def lockstep(pauses, turns=3):
     """What the engine is asked, in each batch, where episode n pauses before its turns."""
     engine = Stepwise()
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def episode(number):
         try:
@@ -111,7 +123,7 @@ def test_in_lockstep_batches_are_ordered_by_place_and_the_same_whatever_the_cloc
 
 def test_in_lockstep_two_seats_of_one_episode_that_are_asked_at_once_do_not_begin_without_the_other_episodes():
     engine = Stepwise()
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def episode(number):
         async def turn(seat):
@@ -130,7 +142,7 @@ def test_in_lockstep_two_seats_of_one_episode_that_are_asked_at_once_do_not_begi
 
 def test_where_no_episode_is_under_way_those_that_ask_at_once_are_answered_together():
     engine = Stepwise()
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def reward(number):
         time.sleep(0.02)
@@ -143,7 +155,7 @@ def test_where_no_episode_is_under_way_those_that_ask_at_once_are_answered_toget
 
 def test_in_lockstep_what_comes_while_others_are_sampled_waits_for_their_end():
     engine = Stepwise(lambda number: time.sleep(0.005))
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def reward(number):
         if number == 1:
@@ -156,7 +168,7 @@ def test_in_lockstep_what_comes_while_others_are_sampled_waits_for_their_end():
 
 def test_an_episode_that_leaves_is_waited_for_no_longer():
     engine = Stepwise()
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def asker(number):
         await asks.submit(request(number, tokens=1), (number,))
@@ -187,7 +199,7 @@ def test_a_request_that_is_cancelled_gives_its_slot_back():
 
 def test_a_request_that_is_cancelled_before_it_began_is_never_sampled():
     engine = Stepwise()
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def impatient():
         asked = asyncio.ensure_future(asks.submit(request(1), (0, 0)))
@@ -209,7 +221,7 @@ def test_a_request_that_is_cancelled_before_it_began_is_never_sampled():
 
 def test_in_lockstep_a_request_that_is_done_may_be_cancelled_while_others_are_sampled():
     engine = Stepwise(lambda number: time.sleep(0.005))
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def impatient():
         with pytest.raises(TimeoutError):
@@ -253,7 +265,7 @@ def breaks(number):
 
 @pytest.mark.parametrize("schedule", ["lockstep", "continuous"])
 def test_an_error_of_the_engine_ends_everything_and_is_raised_as_it_is(schedule):
-    asks, ended = AsyncEngine(Stepwise(breaks), schedule=schedule), []
+    asks, ended = Asks(Stepwise(breaks), schedule=schedule), []
 
     async def stubborn():
         try:
@@ -275,7 +287,7 @@ def test_an_error_of_the_engine_ends_everything_and_is_raised_as_it_is(schedule)
 
 def test_after_a_run_that_failed_the_next_one_is_as_if_it_were_the_first():
     engine = Stepwise(breaks)
-    asks = AsyncEngine(engine)
+    asks = Asks(engine)
 
     async def episode(number, tokens=1):
         try:
@@ -414,3 +426,111 @@ def test_what_asks_nothing_opens_no_engine(monkeypatch):
 
     assert asks.run(reward()) == 3 and opened == []
     assert asks.run(asks.submit(request(5))).token_ids == (5, 5) and opened == [1]
+
+
+class Slots(Stepwise):
+    """Has memory for some sequences; those that have a slot get a token in a step, in the order in which they came."""
+
+    def __init__(self, slots):
+        super().__init__()
+        self.slots = slots
+
+    def step(self):
+        waiting = dict([*self.running.items()][self.slots :])
+        self.running = dict([*self.running.items()][: self.slots])
+        done = super().step()
+        self.running |= waiting
+        return done
+
+    def sampled(self):
+        return {number: tokens for number, (_, tokens) in self.running.items()}
+
+
+def drive(scheduler, until):
+    """The steps until something has happened."""
+    for steps in range(10_000):
+        if until():
+            return steps
+        scheduler.step()
+    raise AssertionError("never")
+
+
+@pytest.mark.parametrize("memory", [8, 3])
+def test_a_small_request_waits_for_one_step_behind_4096_of_another_key(memory):
+    engine = Slots(memory)
+    fair = Scheduler(engine, slots=8)
+    many, few = Client(fair, key="many"), Client(fair, key="few")
+    queued = [many.ask(request(seed, tokens=50)) for seed in range(4096)]
+    for _ in range(60):
+        fair.step()
+    for _ in range(5):
+        small = few.ask(request(9999, tokens=4))
+        assert drive(fair, small.done) <= 1 + 4
+        assert small.result().token_ids == (9999,) * 4
+    begun = engine.added.count(0)
+    assert begun == 1  # those with the most tokens have kept their slots
+    found = [future.result() for future in queued if future.done()]
+    assert found and all(set(each.token_ids) == {seed} and len(each.token_ids) == 50 for seed, each in enumerate(found))
+
+
+def test_keys_have_equal_shares_and_one_that_is_alone_has_all():
+    engine = Slots(8)
+    fair = Scheduler(engine, slots=8)
+    clients = {key: Client(fair, key=key) for key in "abc"}
+    asked = {
+        key: [clients[key].ask(request(ord(key), tokens=40)) for _ in range(6 + 10 * (key == "a"))] for key in "abc"
+    }
+    for _ in range(3):
+        fair.step()
+    shares = [engine.batches[-1].count(ord(key)) for key in "abc"]
+    assert sorted(shares) == [2, 3, 3]
+    for key in "bc":
+        for future in asked[key]:
+            future.cancel()
+    for _ in range(2):
+        fair.step()
+    assert engine.batches[-1] == [ord("a")] * 8
+
+
+def test_a_request_that_gave_its_slot_back_is_told_no_token_twice():
+    engine, told = Slots(2), []
+    fair = Scheduler(engine, slots=2)
+    many, few = Client(fair, key="many"), Client(fair, key="few")
+    asked = [many.ask(request(seed, tokens=6), on_new=lambda new: told.extend(new)) for seed in (1, 2)]
+    for _ in range(3):
+        fair.step()
+    few.ask(request(3, tokens=2))
+    drive(fair, lambda: all(future.done() for future in asked))
+    assert engine.added == [1, 2, 3, 2] and sorted(told) == [1] * 6 + [2] * 6
+
+
+def test_an_error_is_told_the_key_whose_requests_raise_it():
+    engine = Slots(8)
+    fair = Scheduler(engine, slots=8)
+    step = engine.step
+
+    def broken():
+        if any(each.seed == 13 for each, _ in engine.running.values()):
+            raise BROKEN
+        return step()
+
+    engine.step = broken
+    bad, good = Client(fair, key="bad"), Client(fair, key="good")
+    answers = [good.ask(request(1)), bad.ask(request(13)), good.ask(request(2))]
+    drive(fair, lambda: all(answer.done() for answer in answers))
+    assert answers[1].exception() is BROKEN
+    assert [answer.result().token_ids for answer in answers[::2]] == [(1, 1), (2, 2)]
+
+
+def test_tokens_come_as_they_are_sampled():
+    engine, told = Slots(8), []
+    asks = continuous(engine)
+    done = asks.run(asks.submit(request(5, tokens=3), on_new=lambda new: told.append((len(engine.steps), [*new]))))
+    assert told == [(1, [5]), (2, [5]), (3, [5])] and done.token_ids == (5, 5, 5)
+
+
+def test_an_engine_that_tells_nothing_of_them_tells_all_at_the_end():
+    told = []
+    asks = continuous()
+    asks.run(asks.submit(request(5, tokens=3), on_new=told.append))
+    assert told == [(5, 5, 5)]
