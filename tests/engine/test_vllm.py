@@ -160,9 +160,12 @@ def test_requests_join_leave_and_are_cancelled_while_others_are_sampled(started)
 def test_nothing_is_sampled_after_a_stop_string(started):
     _, engine = started
     counts: list[int] = []
-    (whole,) = engine.generate([Request(PROMPTS[0], Sampling(16), 3)])
+    asked = [Request(PROMPTS[0], Sampling(16, temperature=3.0), seed) for seed in range(16)]
+    answers = zip(asked, engine.generate(asked), strict=True)
+    request, whole = next((r, c) for r, c in answers if len(c.token_ids) == 16 and len({*c.token_ids[:6]}) == 6)
     stop = decode(whole.token_ids[1:4])[1:-1]
-    (found,) = engine.generate([Request(PROMPTS[0], Sampling(16, stop=(stop,)), 3)], counts.append)
+    stopped = replace(request, sampling=replace(request.sampling, stop=(stop,)))
+    (found,) = engine.generate([stopped], counts.append)
     assert found.token_ids == whole.token_ids[:4] and sum(counts) < 7  # vLLM may be a step ahead
     assert not engine._llm.llm_engine.has_unfinished_requests()
 
