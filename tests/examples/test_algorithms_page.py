@@ -39,8 +39,8 @@ FIRST = {
         "rewards sets of k; easy prompts are left alone, so that entropy stays",
     ),
     "several updates on a batch": (
-        "`cispo`, or `sapo`",
-        "no token loses its gradient at the edge of a clip",
+        "`dppo`; `cispo` or `sapo` where rare tokens are clipped",
+        "dppo kept learning on the small task; cispo and sapo leave each token its gradient, and became certain sooner",
     ),
     "mixture-of-experts, noisy ratios of single tokens": (
         "`gspo`, or `gmpo`",
