@@ -8,8 +8,8 @@ import torch
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.serving import checkpoints
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import load_tensors
+from posttrain.training.state import MASTERS
 from tests.serving.serving import KEY, NAME, serving
 
 ADAM = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.0, "grad_clip_norm": 0.0}
@@ -95,7 +95,7 @@ def uninterrupted(base, store, steps=4):
 
 def weights(services, path):
     saved = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models))
-    return load_tensors(saved.folder / WEIGHTS)
+    return load_tensors(saved.folder / MASTERS)
 
 
 def same(one, other):

@@ -9,8 +9,8 @@ from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.checkpoints import Address
 from posttrain.serving.samplers import Samplers
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import save_tensors
+from posttrain.training.state import MASTERS
 
 MODEL = f"{'0a' * 16}:train:3"
 
@@ -126,7 +126,7 @@ def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_
 
     def save(value):
         def write(folder):
-            save_tensors(folder / WEIGHTS, {"w": torch.full((2,), value)})
+            save_tensors(folder / MASTERS, {"w": torch.full((2,), value)})
 
         about = {"adapter": asdict(Adapter(4))}
         checkpoints.save(tmp_path / "models/m/named", write, about, ttl_seconds=None, overwrite=True)

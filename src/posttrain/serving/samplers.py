@@ -11,8 +11,8 @@ from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.decoder import Weights
 from posttrain.serving.files import read_json, write_json
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import load_tensors
+from posttrain.training.state import MASTERS
 
 UNNAMED = "unnamed"  # in a model's folder: weights that were saved for one sampling session
 _ID = re.compile(r"[0-9a-f]{32}:sample:[0-9]{1,9}")
@@ -76,7 +76,7 @@ class Samplers:
                 "the weights of this sampler are gone: those without a name are kept for the latest samplers "
                 "of a model alone, and others expire or are deleted; save them under a name"
             )
-        return Weights(Adapter.of(found.about["adapter"]), load_tensors(found.folder / WEIGHTS))
+        return Weights(Adapter.of(found.about["adapter"]), load_tensors(found.folder / MASTERS))
 
     def prune(self, model: Path, kept: int) -> None:
         """Delete a model's oldest weights without a name."""

@@ -66,9 +66,9 @@ class Trained:
         """
         for name, part in self._parts():
             masters = part.named_masters()
-            part.load_masters(self.shards.load(folder / (name + MASTERS), masters))
             about: dict[str, Json] = json.loads((folder / (name + ABOUT)).read_text(encoding="utf-8"))
-            tensors = self.shards.load(folder / (name + OPTIMIZER), masters)
+            tensors = self.shards.load(folder / (name + OPTIMIZER), masters)  # first: it may not be there
+            part.load_masters(self.shards.load(folder / (name + MASTERS), masters))
             restore_optimizer(part.adam, masters, tensors, about, self.shards)
         if self.reference is not None:
             own = self.reference.kept()
