@@ -122,7 +122,7 @@ def test_what_an_interrupted_save_has_left_is_tidied_up_and_a_damaged_checkpoint
 
 def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_an_error(tmp_path):
     """What samples keeps weights by that name: under the folder's own it would go on with the old ones."""
-    samplers = Samplers(tmp_path / "samplers", tmp_path / "models")
+    samplers = Samplers(tmp_path / "samplers", tmp_path / "models", 8)
 
     def save(value):
         def write(folder):

@@ -83,6 +83,7 @@ def finish(session_id: str, owner: Owner, served: Served) -> Json:
     """A client has ended. Its models may be used again by their checkpoints."""
     served.sessions.check(owner, session_id)
     served.runs.end_session(owner, session_id)
+    served.sessions.hear(session_id, 0.0)
     return {"status": "accepted"}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from posttrain.errors import UserError, first_line
@@ -129,7 +130,7 @@ class Connections:
 
     def belongs(self, connection: "TimedProtocol", owner: str) -> bool:
         """Count a connection as one of a key's owner; False if that has as many as may be."""
-        if connection.owner != owner:
+        if connection.owner != owner and not connection.transport.is_closing():  # else nobody would forget it
             if self._owners[owner] >= self._most // BY_KEY:
                 return False
             self.forget(connection)
@@ -163,13 +164,15 @@ def http_server(
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, connections + OTHER_FILES), hard))
     most = min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES)
     few = {"level": "WARNING", "filters": ["few"]}
-    lines = {"filters": {"few": {"()": Few}}, "loggers": {"asyncio": few, "uvicorn.error": few}}
+    loggers = LOGGING_CONFIG["loggers"] | {"asyncio": few, "uvicorn.error": few}
+    lines = LOGGING_CONFIG | {"filters": {"few": {"()": Few}}, "loggers": loggers}
     protocol: Any = partial(TimedProtocol, Connections(most))
     settings = uvicorn.Config(
         app,
         http=protocol,
         loop="asyncio",  # what was tested: with "auto" it is uvloop wherever another package has brought that
-        log_config=uvicorn.config.LOGGING_CONFIG | lines,
+        log_config=lines,
+        log_level="warning",
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         server_header=False,

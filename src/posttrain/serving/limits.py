@@ -11,6 +11,8 @@ class Limits:
 
     Attributes:
         models_per_key: models that one key may have.
+        sessions_per_key: sessions of one key; those that are not heard of for an hour make room.
+        samplers_per_key: sampling sessions of one key, of which the latest are kept.
         ended_per_key: models of one key that have ended and whose checkpoints are kept.
         checkpoints_per_model: named checkpoints of a model.
         unnamed_per_model: of the weights that were saved for sampling without a name, those that are kept.
@@ -28,6 +30,8 @@ class Limits:
     """
 
     models_per_key: int = 16
+    sessions_per_key: int = 1024
+    samplers_per_key: int = 4096
     ended_per_key: int = 256
     checkpoints_per_model: int = 100
     unnamed_per_model: int = 8

@@ -32,6 +32,7 @@ from posttrain.serving.limits import OVERHEAD
 from posttrain.serving.operations import Context, Operation, Slices, operation_of, unloaded
 from posttrain.serving.run import Record, Run
 from posttrain.serving.samplers import UNNAMED
+from posttrain.serving.sessions import IDLE_SECONDS
 from posttrain.serving.trainer import NotFinite, Trainer, finished
 from posttrain.serving.worker import Worker
 from posttrain.training import checkpoint
@@ -39,7 +40,6 @@ from posttrain.training import checkpoint
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
 Computed = tuple[Entry, Entry]  # a request that was computed with others, and its result
-IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
 
 
 class Runs:
@@ -296,6 +296,8 @@ class Runs:
             raise
         finally:
             run.busy = False
+            if seq == run.last and not run.record.ended:
+                run.last = None  # it could not end
             self._backlog.leave(run.record.owner, counts)  # first: who has the result may ask for as much again
             if told is not None:
                 self._futures.finish(run.request_id(seq), told)

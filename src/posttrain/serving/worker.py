@@ -73,9 +73,9 @@ class Worker:
         """A slice of a client's first task; the client is the last one then."""
 
         def work() -> Any:
-            task = tasks[0]
-            if callable(task):
-                tasks[0] = task = task() or iter(())
+            task: Any = tasks[0]
+            if not isinstance(task, Iterator):
+                task = tasks[0] = task() or iter(())
             return next(task, END)
 
         ended = self._do(work) is END
