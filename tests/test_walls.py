@@ -86,6 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": {"types", "errors", "background", "rewards", "data", "models", "runs", "engine", "training"},
     "export": {"types", "errors", "data", "models"},
     "serving": {
+        "algorithms",
         "types",
         "errors",
         "options",

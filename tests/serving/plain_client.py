@@ -5,10 +5,10 @@ import time
 import httpx
 import numpy as np
 import torch
+from posttrain.training.state import MASTERS
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.serving import checkpoints
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import load_tensors
 from tests.serving.serving import KEY, NAME, serving
 
@@ -95,7 +95,7 @@ def uninterrupted(base, store, steps=4):
 
 def weights(services, path):
     saved = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models))
-    return load_tensors(saved.folder / WEIGHTS)
+    return load_tensors(saved.folder / MASTERS)
 
 
 def same(one, other):

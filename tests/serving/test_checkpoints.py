@@ -3,13 +3,13 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from posttrain.training.state import MASTERS
 
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.checkpoints import Address
 from posttrain.serving.samplers import Samplers
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import save_tensors
 
 MODEL = f"{'0a' * 16}:train:3"
@@ -122,11 +122,11 @@ def test_what_an_interrupted_save_has_left_is_tidied_up_and_a_damaged_checkpoint
 
 def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_an_error(tmp_path):
     """What samples keeps weights by that name: under the folder's own it would go on with the old ones."""
-    samplers = Samplers(tmp_path / "samplers", tmp_path / "models")
+    samplers = Samplers(tmp_path / "samplers", tmp_path / "models", 8)
 
     def save(value):
         def write(folder):
-            save_tensors(folder / WEIGHTS, {"w": torch.full((2,), value)})
+            save_tensors(folder / MASTERS, {"w": torch.full((2,), value)})
 
         about = {"adapter": asdict(Adapter(4))}
         checkpoints.save(tmp_path / "models/m/named", write, about, ttl_seconds=None, overwrite=True)

@@ -12,9 +12,9 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 from posttrain.serving import runs, trainer
 from posttrain.serving.journal import Journal
-from posttrain.serving.trainer import Trainer
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from tests.serving.plain_client import Client, same, weights
+from tests.serving.plain_client import ADAM, Client, same, weights
 from tests.serving.serving import serving
 
 SERVER = {"error": "the server failed; its operator sees why", "category": "server"}
@@ -104,7 +104,7 @@ def test_nor_is_a_step_whose_state_or_result_could_not_be_written(
 ):
     asked, saves = [ONE, TWO, "step", "step", ONE, "step"], count()
     if save_every == 1:
-        when(monkeypatch, Trainer, "save", lambda trainer, folder: next(saves) == 0)
+        when(monkeypatch, LocalLearner, "save", lambda learner, folder: next(saves) == 0)
     else:
         when(monkeypatch, Journal, "finish", lambda journal, seq, result: seq == 3)
     found = trained(base, tmp_path, asked, failing=[3], stop=stop, save_every=save_every)
@@ -162,7 +162,7 @@ def test_a_full_disk_is_no_mistake_of_the_clients_and_a_named_save_may_be_tried_
         client = Client(url)
         model = client.create()
         with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "save", full)
+            patch.setattr(LocalLearner, "save", full)
             assert client.raw(client.save(model, 1, "a")) == SERVER
         assert "no space left" in said[0]
         when(monkeypatch, Journal, "finish", lambda journal, seq, result: True)
@@ -221,11 +221,15 @@ def test_requests_of_a_model_that_has_ended_are_told_so(base, tmp_path):
         model, held = client.create(), threading.Event()
         services.worker.submit(lambda: held.wait(30) and None)
         late = client.gradient(model, 5)
-        unload(client, model)
-        after = client.gradient(model, 2)
+        first = client.gradient(model, 1)
+        ended = unload(client, model)
+        assert unload(client, model) == ended != first  # beside a gradient it has an answer of its own
+        after = client.http.post("optim_step", json={"model_id": model, "seq_id": 2, "adam_params": ADAM})
+        assert after.status_code == 400 and "it was ended" in after.text
+        assert client.gradient(model, 1) == first  # which comes again, and was accepted before
         held.set()
-        for request_id in (after, late):
-            assert "it was ended" in client.raw(request_id)["error"]
+        assert isinstance(client.result(first), bytes) and client.result(ended)["type"] == "unload_model"
+        assert "it was ended" in client.raw(late)["error"]
 
 
 @pytest.mark.parametrize("stop", [False, True])

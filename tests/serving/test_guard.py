@@ -271,7 +271,7 @@ def test_a_frame_that_grows_too_large_is_refused(server):
     assert len(bomb) < 20_000
     headers = PROTOBUF | {"Content-Encoding": "zstd"}
     answer = http(server[0]).post("forward_backward", content=bomb, headers=headers)
-    assert answer.status_code == 400 and "20000 bytes" in answer.text
+    assert answer.status_code == 413 and "20000 bytes" in answer.text
     assert http(server[0]).post("forward_backward", content=b"no frame", headers=headers).status_code == 400
 
 
@@ -580,21 +580,23 @@ def test_a_sequence_number_of_ten_digits_is_none(server):
     assert post(client, "create_model", model_seq_id=10**9 - 1, **body).status_code == 200
 
 
-def test_a_session_ends_its_models_beside_one_of_another_base(server):
-    url, services = server
-    client = http(url)
-    model = model_of(client)
-    session = model.split(":")[0]
-    other = services.context.models / f"{session}.train.1"
-    for part in ("requests", "results"):
-        (other / part).mkdir(parents=True)
-    record = json.loads((services.runs.get("", model).folder / "model.json").read_text())
-    (other / "model.json").write_text(json.dumps(record | {"model_id": f"{session}:train:1", "base_model": "another"}))
+def test_a_session_ends_its_models_beside_one_of_another_base(base, tmp_path):
+    with serving(base, tmp_path) as (url, services):
+        model = model_of(http(url))
+        session = model.split(":")[0]
+        other = services.context.models / f"{session}.train.1"
+        for part in ("requests", "results"):
+            (other / part).mkdir(parents=True)
+        record = json.loads((services.runs.get("", model).folder / "model.json").read_text())
+    changed = record | {"model_id": f"{session}:train:1", "base_model": "another"}
+    (other / "model.json").write_text(json.dumps(changed))
     os.utime(other / "model.json", (1, 1))  # the first in order
-    assert post(client, f"sessions/{session}/finish").status_code == 200
-    services.worker.submit((done := threading.Event()).set)
-    assert done.wait(30) and post(client, "get_info", model_id=model).status_code == 400
-    assert json.loads((other / "model.json").read_text())["ended"]
+    with serving(base, tmp_path) as (url, services):
+        client = http(url)
+        assert post(client, f"sessions/{session}/finish").status_code == 200
+        services.worker.submit((done := threading.Event()).set, session)
+        assert done.wait(30) and post(client, "get_info", model_id=model).status_code == 400
+        assert json.loads((other / "model.json").read_text())["ended"]
 
 
 def test_checkpoints_of_both_kinds_count_and_a_damaged_one_is_left_out(server):

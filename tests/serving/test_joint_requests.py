@@ -13,7 +13,6 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.serving import joint_requests
 from posttrain.serving.journal import Journal
-from posttrain.serving.limits import Limits
 from tests.serving.plain_client import Client, weights
 from tests.serving.serving import serving
 from tests.serving.test_failures import SERVER, when
@@ -149,8 +148,8 @@ def test_of_a_model_only_the_next_request_is_taken_and_its_order_is_kept(base, t
         with held(services):
             ids = asked(client, models, requests)
         found = [client.result(request_id) for request_id in ids]
-        # the third model's with the first; the second one's gradient comes behind its step
-        assert passes == [2]
+        # the third model's with the first; the second one's gradient, behind its step, with the first one's next
+        assert passes == [2, 2]
         assert sorted(order.values()) == [[1], [1, 2], [1, 2, 3]]
         for ours, theirs in zip(found, answers, strict=True):
             if isinstance(theirs, bytes):
@@ -274,8 +273,7 @@ def test_a_batch_is_of_models_in_memory_and_none_is_loaded_or_leaves_for_it(base
 @pytest.mark.parametrize(("tokens", "sizes"), [(8, []), (23, [2]), (24, [3])])
 def test_a_batch_has_a_limit_of_tokens(base, tmp_path, passes, tokens, sizes):
     """Each request has two sequences of four."""
-    limits = Limits(tokens_per_pass=tokens)
-    with serving(base, tmp_path, batch_gradients=True, limits=limits) as (url, services):
+    with serving(base, tmp_path, batch_gradients=True, microbatch_tokens=tokens) as (url, services):
         client = Client(url)
         models = models_of(client, 3)
         with held(services):

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
+from posttrain.training.state import MASTERS
 
 from posttrain.serving import checkpoints
-from posttrain.serving.trainer import WEIGHTS
 from posttrain.training.checkpoint import load_tensors
 from tests.serving.plain_client import Client, same, uninterrupted
 from tests.serving.serving import KEY, NAME
@@ -90,4 +90,4 @@ def test_a_server_that_is_killed_at_any_moment_leaves_what_the_next_one_goes_on_
             process.kill()
             process.wait()
     saved = checkpoints.read(checkpoints.Address.of(path).folder(tmp_path / "cut" / "models"))
-    assert same(load_tensors(saved.folder / WEIGHTS), expected)
+    assert same(load_tensors(saved.folder / MASTERS), expected)

@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("tinker", reason="needs the extra server")
 
+from posttrain.training.state import MASTERS
+
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services
-from posttrain.serving.trainer import WEIGHTS
 from tests.serving.plain_client import ADAM, Client, batch, same, uninterrupted, weights
 from tests.serving.serving import serving
 
@@ -200,7 +201,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_model_goes_on(base, tmp_path):
         client = Client(url)
         model = client.create()
         path = client.result(client.save(model, 1, "a"))["path"]
-        file = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models)).folder / WEIGHTS
+        file = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models)).folder / MASTERS
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)

@@ -217,7 +217,7 @@ def test_weights_and_moments_come_back_from_a_folder(tmp_path):
     trainer = trainer_of()
     trainer.forward_backward(BATCH, CE)
     trainer.optim_step(AdamParams(1e-2))
-    trainer.save(tmp_path)
+    trainer.learner.save(tmp_path)
     other = trainer_of(seed=7)
     other.forward_backward(BATCH, CE)  # a gradient that is to be forgotten
     other.restore(tmp_path)
@@ -231,7 +231,7 @@ def test_without_its_moments_the_optimiser_begins_anew(tmp_path):
     trainer = trainer_of()
     trainer.forward_backward(BATCH, CE)
     trainer.optim_step(AdamParams(1e-2))
-    trainer.save(tmp_path)
+    trainer.learner.save(tmp_path)
     trainer.restore(tmp_path, optimizer=False)
     assert not trainer.optimizer.adam.state
     fresh = trainer_of(seed=7)
@@ -243,7 +243,7 @@ def test_without_its_moments_the_optimiser_begins_anew(tmp_path):
 
 
 def test_a_checkpoint_of_another_rank_is_refused(tmp_path):
-    trainer_of(rank=2).save(tmp_path)
+    trainer_of(rank=2).learner.save(tmp_path)
     with pytest.raises(CheckpointError, match="not those trained here"):
         trainer_of(rank=3).restore(tmp_path)
 
@@ -275,7 +275,7 @@ def test_a_batch_that_fails_adds_nothing_to_the_gradient(monkeypatch, before, ro
 
 
 def test_a_checkpoint_without_its_moments_is_refused_and_changes_nothing(tmp_path):
-    trainer_of(seed=7).save(tmp_path)
+    trainer_of(seed=7).learner.save(tmp_path)
     (tmp_path / "optimizer.safetensors").unlink()
     trainer = trainer_of()
     trainer.forward_backward(BATCH, CE)

@@ -4,7 +4,8 @@ An error is {"error": what was given, what was expected}.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+import errno
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
@@ -14,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from posttrain.errors import UserError
-from posttrain.serving.guard import Guard
+from posttrain.errors import UserError, described
+from posttrain.serving.guard import Guard, TooLarge, TooMuch, refusal
 
 if TYPE_CHECKING:
     from posttrain.serving.jobs.services import JobServices
@@ -52,6 +53,9 @@ def application(
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(UserError, answer(400))
+    for refused in (TooLarge, TooMuch):
+        app.add_exception_handler(refused, lambda request, error: refusal(error))
+    app.add_exception_handler(OSError, _full_disk(getattr(services, "report", lambda text: None)))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(Guard, hosts=hosts, limits=services.limits, keys=services.keys)
@@ -63,6 +67,18 @@ def answer(status: int, text: str = "") -> Any:
 
     def handler(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": text or str(error)}, status)
+
+    return handler
+
+
+def _full_disk(report: Callable[[str], None]) -> Any:
+    """A handler of errors of the system: of a disk that is full both sides read one line."""
+
+    def handler(request: Request, error: Any) -> Response:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise error
+        report(f"{request.url.path}: {described(error)}")
+        return JSONResponse({"error": "the server's disk is full; try again when its operator has made room"}, 507)
 
     return handler
 

@@ -15,7 +15,7 @@ from posttrain.serving import sampling_routes, training_routes
 from posttrain.serving.answers import answer, application
 from posttrain.serving.bodies import Heartbeat, Json, RetrieveFuture
 from posttrain.serving.futures import NotKept
-from posttrain.serving.guard import Owner, TooMuchWaits
+from posttrain.serving.guard import Owner
 from posttrain.serving.runs import ERROR
 from posttrain.serving.services import Served, Services
 
@@ -34,7 +34,6 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
     routers = (router, training_routes.router, sampling_routes.router)
     app = application("posttrain server", services, routers, hosts)
     app.add_exception_handler(CheckpointError, answer(400))
-    app.add_exception_handler(TooMuchWaits, answer(429, "too many requests of this key are waiting; try again later"))
     app.add_exception_handler(NotKept, answer(410, "this result is not kept any more"))
     return app
 
@@ -83,9 +82,8 @@ def telemetry() -> Json:
 def finish(session_id: str, owner: Owner, served: Served) -> Json:
     """A client has ended. Its models may be used again by their checkpoints."""
     served.sessions.check(owner, session_id)
-    for record in served.runs.records():
-        if record.model_id.startswith(f"{session_id}:") and record.owner == owner and not record.ended:
-            served.runs.end(record)
+    served.runs.end_session(owner, session_id)
+    served.sessions.hear(session_id, 0.0)
     return {"status": "accepted"}
 
 

@@ -19,41 +19,35 @@ class Futures:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._futures: OrderedDict[str, Future[Entry]] = OrderedDict()
+        self._awaited: dict[str, Future[Entry]] = {}
+        self._done: OrderedDict[str, Future[Entry]] = OrderedDict()  # the oldest first
         self._bytes = 0
 
     def open(self, request_id: str) -> bool:
         """Await a result; False if it is awaited, or there, already."""
         with self._lock:
-            if request_id in self._futures:
+            if self.known(request_id):
                 return False
-            self._futures[request_id] = future = Future()
+            self._awaited[request_id] = future = Future()
             future.set_running_or_notify_cancel()  # nobody who waits can cancel it
             return True
 
     def finish(self, request_id: str, result: Entry) -> None:
-        """Give a result to those who wait."""
+        """Give a result to those who wait, and forget the oldest beyond what is kept; the first of a request stays."""
         self.open(request_id)
         with self._lock:
-            future = self._futures[request_id]
-            if future.done():
+            if (future := self._awaited.pop(request_id, None)) is None:
                 return
-            self._bytes += _size(result)
             future.set_result(result)
-            self._futures.move_to_end(request_id)
-            self._forget()
-
-    def _forget(self) -> None:
-        """Forget the oldest results beyond what is kept, but not the latest."""
-        done = [name for name, each in self._futures.items() if each.done()] if self._bytes > KEPT_BYTES else []
-        for name in done[:-1]:
-            if self._bytes <= KEPT_BYTES:
-                return
-            self._bytes -= _size(self._futures.pop(name).result())
+            self._done[request_id] = future
+            self._bytes += _size(result)
+            while self._bytes > KEPT_BYTES and len(self._done) > 1:
+                _, oldest = self._done.popitem(last=False)
+                self._bytes -= _size(oldest.result())
 
     def known(self, request_id: str) -> bool:
         """Whether a result is awaited or there."""
-        return request_id in self._futures
+        return request_id in self._awaited or request_id in self._done
 
     async def retrieve(self, request_id: str, seconds: float) -> Entry | None:
         """A result, at once or as soon as it is there; None if it is not there within `seconds`.
@@ -62,7 +56,7 @@ class Futures:
             NotKept: nobody awaits it.
         """
         with self._lock:
-            future = self._futures.get(request_id)
+            future = self._awaited.get(request_id) or self._done.get(request_id)
         if future is None:
             raise NotKept(request_id)
         waiting = asyncio.wrap_future(future)

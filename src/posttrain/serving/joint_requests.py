@@ -44,7 +44,7 @@ class JointPass:
         if first is None:
             return []
         load(run)  # first, for others may make room for it
-        found, room = [first], self._context.limits.tokens_per_pass - first.batch.tokens
+        found, room = [first], self._context.microbatch_tokens - first.batch.tokens
         for other in waiting:
             asked = self._next(other) if room > 0 and other.trainer is not None else None
             if asked is not None and asked.batch.tokens <= room:
@@ -56,7 +56,7 @@ class JointPass:
         """The request that comes next for a model, if it is one that may be computed with others."""
         with run.lock:
             seq = next(iter(run.queued), None)
-        if seq is None or run.record.ended or run.apart:
+        if seq is None or run.record.ended or run.apart or run.busy:
             return None
         try:
             if not operation_of(run.journal.kind(seq)).joint:

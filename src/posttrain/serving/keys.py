@@ -5,6 +5,8 @@ import re
 import secrets
 from pathlib import Path
 
+from filelock import FileLock
+
 from posttrain.errors import UserError
 from posttrain.serving.files import read_json, write_json
 
@@ -40,19 +42,21 @@ class Keys:
         """
         if not _NAME.fullmatch(name):
             raise UserError(f"a key's name has 1 to 64 letters, digits and _ . @ -; got '{name[:80]}'")
-        found = self._by_name()
-        if name in found:
-            raise UserError(f"'{name}' has a key; remove it first")
         secret = PREFIX + secrets.token_urlsafe(32)
-        write_json(self.path, found | {name: _digest(secret)})
+        with self._alone():
+            found = self._by_name()
+            if name in found:
+                raise UserError(f"'{name}' has a key; remove it first")
+            write_json(self.path, found | {name: _digest(secret)})
         return secret
 
     def remove(self, name: str) -> None:
         """End a key; raises `UserError` if there is none of this name."""
-        found = self._by_name()
-        if found.pop(name, None) is None:
-            raise UserError(f"'{name}' has no key; those who have one: {', '.join(sorted(found)) or 'nobody'}")
-        write_json(self.path, found)
+        with self._alone():
+            found = self._by_name()
+            if found.pop(name, None) is None:
+                raise UserError(f"'{name}' has no key; those who have one: {', '.join(sorted(found)) or 'nobody'}")
+            write_json(self.path, found)
 
     def owner(self, secret: str) -> str | None:
         """Whose key it is, "" where none is needed; None if it is nobody's."""
@@ -63,6 +67,10 @@ class Keys:
             return ""
         digest = _digest(secret)
         return next((name for name, kept in found.items() if secrets.compare_digest(kept, digest)), None)
+
+    def _alone(self) -> FileLock:
+        """Held while the file is read and written again, by one process or thread of all."""
+        return FileLock(f"{self.path}.lock")
 
     def _by_name(self) -> dict[str, str]:
         found = read_json(self.path)

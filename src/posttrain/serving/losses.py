@@ -1,7 +1,12 @@
-"""Losses by the names that clients send. All are sums over the tokens of a batch: the client normalises.
+"""Losses by the names that clients send: the equations of `objectives/`, which have their papers.
 
-p is the policy that is trained, q what sampled (the column `logprobs`), A the column `advantages`, w the column
-`weights`. The sources are https://tinker-docs.thinkingmachines.ai/losses and the papers that `objectives/` names.
+All are sums over the tokens of a batch, each times w, the column `weights`, where given: the client normalises. p is
+the policy that is trained, q what sampled (the column `logprobs`), A the column `advantages`, r = p / q, and s the
+ratio of the whole datum. Source of the names: https://tinker-docs.thinkingmachines.ai/losses
+
+    cross_entropy        -log p                                     importance_sampling  -r A
+    ppo                  -min(r A, clip(r, low, high) A)            cispo                -sg[clip(r, low, high)] A log p
+    dro                  -A log p + beta / 2 (log p - log q)^2      gspo                 -min(s A, clip(s, low, high) A)
 
 Shape letters: N targets of a packed row, flat.
 """
@@ -25,55 +30,7 @@ from posttrain.objectives.policy import clipped_surrogate
 Columns = Mapping[str, Tensor]
 Config = Mapping[str, float]
 OfTokens = Callable[[Tensor, Columns, Tensor, Config], Tensor]
-"""Logprobs of the targets, columns, the datum of each, and settings to one loss per target."""
-
-
-def cross_entropy(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t w_t log p(y_t). Without `weights`, all are 1.
-
-    The gradient of any loss C of the logprobs is that of this one with w = -dC/dlogprobs: so
-    `forward_backward_custom` works.
-    """
-    loss_N = negative_log_likelihood(logprobs_N)
-    return columns["weights"] * loss_N if "weights" in columns else loss_N
-
-
-def importance_sampling(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t p(x_t) / q(x_t) A_t."""
-    return importance_weighted(logprobs_N, columns["logprobs"], columns["advantages"])
-
-
-def ppo(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t min(r_t A_t, clip(r_t, low, high) A_t), r_t = p(x_t) / q(x_t); Schulman et al. 2017, eq. 7.
-
-    `clip_low_threshold` (0.8) and `clip_high_threshold` (1.2) bound the ratio itself.
-    """
-    low, high = 1 - config["clip_low_threshold"], config["clip_high_threshold"] - 1
-    return clipped_surrogate(logprobs_N, columns["logprobs"], columns["advantages"], clip_low=low, clip_high=high).loss
-
-
-def cispo(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t sg[clip(r_t, low, high)] A_t log p(x_t); bounds as in `ppo`. Chen et al. 2025, eq. 4."""
-    lowest, highest = config["clip_low_threshold"], config["clip_high_threshold"]
-    return clipped_weight(logprobs_N, columns["logprobs"], columns["advantages"], lowest=lowest, highest=highest)
-
-
-def dro(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t A_t log p(x_t) - beta / 2 (log p(x_t) - log q(x_t))^2; Richemond et al. 2024.
-
-    `beta` is 0.05 unless given.
-    """
-    return quadratic_penalty(logprobs_N, columns["logprobs"], columns["advantages"], beta=config["beta"])
-
-
-def gspo(logprobs_N: Tensor, columns: Columns, row_N: Tensor, config: Config) -> Tensor:
-    """L = -sum_t min(s_t A_t, clip(s_t, low, high) A_t), s_t the ratio of the whole datum; Zheng et al. 2025, eq. 13.
-
-    The ratio counts the tokens where `sequence_ratio_mask` is not 0. Bounds as in `ppo`.
-    """
-    lowest, highest = config["clip_low_threshold"], config["clip_high_threshold"]
-    inputs = columns["logprobs"], columns["advantages"], row_N, columns["sequence_ratio_mask"]
-    return sequence_ratio_by_token(logprobs_N, *inputs, lowest=lowest, highest=highest)
+"""Logprobs [N] of the targets, columns, the datum of each, and settings to one loss per target, [N]."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +42,7 @@ class Kind:
         columns: the columns that a datum must have.
         silent_at_zero: whether a token of advantage 0 has neither loss nor gradient, and is left out: its ratio may
             overflow, and inf times 0 is no number.
-        config: its settings and their defaults.
+        config: its settings and their defaults. Clip thresholds bound the ratio itself.
     """
 
     of_tokens: OfTokens
@@ -94,16 +51,43 @@ class Kind:
     config: Config = field(default_factory=dict[str, float])
 
 
-_CLIP = MappingProxyType({"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})
+LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
+_CLIP = MappingProxyType({LOW: 0.8, HIGH: 1.2})
+MASK = "sequence_ratio_mask"  # 0 where a token does not count for the ratio of its sequence
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "cross_entropy": Kind(cross_entropy, (), silent_at_zero=False),
-        "importance_sampling": Kind(importance_sampling),
-        "ppo": Kind(ppo, config=_CLIP),
-        "cispo": Kind(cispo, config=_CLIP),
-        "dro": Kind(dro, silent_at_zero=False, config=MappingProxyType({"beta": 0.05})),
-        "gspo": Kind(gspo, ("logprobs", "advantages", "sequence_ratio_mask"), silent_at_zero=False, config=_CLIP),
+        # -w log p. The gradient of any loss C of the logprobs is that of this one with w = -dC/dlogprobs: so
+        # `forward_backward_custom` works.
+        "cross_entropy": Kind(lambda p, c, rows, config: negative_log_likelihood(p), (), silent_at_zero=False),
+        "importance_sampling": Kind(lambda p, c, rows, config: importance_weighted(p, c["logprobs"], c["advantages"])),
+        "ppo": Kind(
+            lambda p, c, rows, config: (
+                clipped_surrogate(
+                    p, c["logprobs"], c["advantages"], clip_low=1 - config[LOW], clip_high=config[HIGH] - 1
+                ).loss
+            ),
+            config=_CLIP,
+        ),
+        "cispo": Kind(
+            lambda p, c, rows, config: clipped_weight(
+                p, c["logprobs"], c["advantages"], lowest=config[LOW], highest=config[HIGH]
+            ),
+            config=_CLIP,
+        ),
+        "dro": Kind(
+            lambda p, c, rows, config: quadratic_penalty(p, c["logprobs"], c["advantages"], beta=config["beta"]),
+            silent_at_zero=False,
+            config=MappingProxyType({"beta": 0.05}),
+        ),
+        "gspo": Kind(
+            lambda p, c, rows, config: sequence_ratio_by_token(
+                p, c["logprobs"], c["advantages"], rows, c[MASK], lowest=config[LOW], highest=config[HIGH]
+            ),
+            ("logprobs", "advantages", MASK),
+            silent_at_zero=False,
+            config=_CLIP,
+        ),
     }
 )
 
@@ -122,9 +106,7 @@ class Loss:
             logprobs_N, row_N = logprobs_N[chosen_N], row_N[chosen_N]
             columns = {name: column[chosen_N] for name, column in columns.items()}
         loss_N = self.kind.of_tokens(logprobs_N, columns, row_N, self.config)
-        if self.kind.of_tokens is not cross_entropy and "weights" in columns:
-            loss_N = loss_N * columns["weights"]
-        return loss_N.sum()
+        return (loss_N * columns["weights"] if "weights" in columns else loss_N).sum()
 
 
 UNPUBLISHED = (
@@ -162,7 +144,7 @@ def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
         raise UserError(f"the loss {name} does not read '{extra[0]}'; leave it out of the loss_fn_inputs")
     if missing := [column for column in kind.columns if column not in columns]:
         raise UserError(f"the loss {name} needs {', '.join(missing)} in the loss_fn_inputs of every datum")
-    if targets == 2 and kind.of_tokens is not cross_entropy:
+    if targets == 2 and name != "cross_entropy":
         raise UserError(
             f"the loss {name} has one target per token; target_tokens of shape [N, K] are for cross_entropy"
         )

@@ -1,7 +1,7 @@
 """The requests of a model, by kind: what each does to a trainer, and what the client is told."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from posttrain.serving.limits import Limits
 from posttrain.serving.losses import Loss, loss_of
 from posttrain.serving.run import Run
 from posttrain.serving.samplers import UNNAMED, Sampler, Samplers
-from posttrain.serving.trainer import WEIGHTS, AdamParams, Output, Trainer
+from posttrain.serving.trainer import AdamParams, Output, Trainer
 from posttrain.serving.wire import PROTOBUF, forward_backward_output, read_data, read_forward_backward
 from posttrain.training.checkpoint import save_tensors
+from posttrain.training.state import MASTERS
 
 JSON = "application/json"
 
@@ -33,6 +34,10 @@ class Context:
     samplers: Samplers
     limits: Limits
     microbatch_tokens: int
+
+
+Slices = Generator[None, None, Entry]
+"""Work that is done in slices, others' between them, and the answer at its end."""
 
 
 def _json(**content: Any) -> Entry:
@@ -80,10 +85,10 @@ def read_batch(body: bytes, context: Context) -> Batch:
     return Batch(data, loss, not request.forward_only)
 
 
-def forward_backward(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
+def forward_backward(trainer: Trainer, body: bytes, model: Run, context: Context) -> Slices:
     """Add the gradient of a batch; with `forward_only` only the loss is computed."""
     batch = read_batch(body, context)
-    return answer_of(trainer.forward_backward(batch.data, batch.loss, backward=batch.backward))
+    return answer_of((yield from trainer.slices(batch.data, batch.loss, backward=batch.backward)))
 
 
 def answer_of(output: Output) -> Entry:
@@ -103,7 +108,7 @@ def save(trainer: Trainer, body: bytes, model: Run, context: Context) -> Entry:
     address = Address(model.record.model_id, "weights", checked_name(asked["name"], "a checkpoint"))
 
     def write(folder: Path) -> None:
-        trainer.save(folder)
+        trainer.learner.save(folder)
         trainer.model.save(folder)
 
     _save(address, write, asked, model, context)
@@ -115,7 +120,7 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Run, context: Context
     asked = json.loads(body)
 
     def write(folder: Path) -> None:
-        save_tensors(folder / WEIGHTS, trainer.weights())
+        save_tensors(folder / MASTERS, trainer.weights())
 
     if asked["name"]:
         address = Address(model.record.model_id, "sampler_weights", checked_name(asked["name"], "a checkpoint"))
@@ -193,7 +198,7 @@ class Operation:
         joint: whether it may be computed in one pass with those of other models.
     """
 
-    run: Callable[[Trainer, bytes, Run, Context], Entry]
+    run: Callable[[Trainer, bytes, Run, Context], Entry | Slices]
     state: bool = False
     gradient: bool = False
     ends: bool = False

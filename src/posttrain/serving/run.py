@@ -47,8 +47,10 @@ class Run:
     trainer: Trainer | None = None
     waiting: dict[int, int] = field(default_factory=dict[int, int])
     queued: dict[int, int] = field(default_factory=dict[int, int])
+    last: int | None = None  # the request after which it ends
+    busy: bool = False  # a request of it is being done
     apart: bool = False  # its last pass with others failed, and nothing has shown since that it was not at fault
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def journal(self) -> Journal:

@@ -14,7 +14,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,17 +29,17 @@ from posttrain.serving.guard import Pending
 from posttrain.serving.joint_requests import Asked, JointPass
 from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.limits import OVERHEAD
-from posttrain.serving.operations import Context, Operation, operation_of, unloaded
+from posttrain.serving.operations import Context, Operation, Slices, operation_of, unloaded
 from posttrain.serving.run import Record, Run
 from posttrain.serving.samplers import UNNAMED
-from posttrain.serving.trainer import Trainer
+from posttrain.serving.sessions import IDLE_SECONDS
+from posttrain.serving.trainer import NotFinite, Trainer, finished
 from posttrain.serving.worker import Worker
 from posttrain.training import checkpoint
 
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
 Computed = tuple[Entry, Entry]  # a request that was computed with others, and its result
-IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
 
 
 class Runs:
@@ -63,11 +63,14 @@ class Runs:
         self._joint = JointPass(context) if batch_gradients else None
         self._backlog = Pending(context.limits.backlog_per_key)
         self._runs: dict[str, Run] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}  # of all models, the oldest first
         context.models.mkdir(parents=True, exist_ok=True)
-        for folder in context.models.iterdir():
+        for path in sorted(context.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
+            record = Record(**read_json(path))
+            self._records[record.model_id] = record
             for kind in checkpoints.KINDS:
-                checkpoints.tidy(folder, kind)
+                checkpoints.tidy(path.parent, kind)
 
     @property
     def base(self) -> Base:
@@ -81,30 +84,51 @@ class Runs:
             UserError: the owner has too many.
         """
         with self._lock:
-            folder = self._folder(model_id)
-            if not (folder / "model.json").exists():
+            if model_id not in self._records:
                 self._make_room(owner)
+                record, folder = Record(model_id, owner, self.base.name, asdict(adapter)), self._folder(model_id)
                 Journal(folder).create()
-                write_json(folder / "model.json", asdict(Record(model_id, owner, self.base.name, asdict(adapter))))
+                write_json(folder / "model.json", asdict(record))
+                self._records[model_id] = record
         return self.accept(self.get(owner, model_id), 0, first)
 
     def _make_room(self, owner: str) -> None:
-        """Raise `UserError` if the owner has as many models as may be; those without a client are ended."""
-        most = self._context.limits.models_per_key
-        mine = [record for record in self.records() if record.owner == owner and not record.ended]
-        mine.sort(key=lambda record: self._heard(record.model_id.split(":")[0]))
-        for record in mine[: max(0, len(mine) - most + 1)]:
-            if self._heard(record.model_id.split(":")[0]) > time.time() - IDLE_SECONDS:
+        """Raise `UserError` if the owner has as many models as may be; those without a client are ended.
+
+        Of models that have ended, the oldest without a checkpoint are deleted.
+        """
+        limits = self._context.limits
+        mine = [record for record in self._records.values() if record.owner == owner]
+        ended = [record for record in mine if record.ended]
+        surplus = len(ended) - limits.ended_per_key + 1
+        for record in ended if surplus > 0 else []:
+            folder = self._folder(record.model_id)
+            if surplus > 0 and not any(checkpoints.names(folder, kind) for kind in checkpoints.KINDS):
+                shutil.rmtree(folder, ignore_errors=True)
+                del self._records[record.model_id]
+                surplus -= 1
+        if surplus > 0:
+            raise UserError(
+                f"a key may have checkpoints of {limits.ended_per_key} models that have ended; delete those of one"
+            )
+        training = sorted((record for record in mine if not record.ended), key=self._heard_of)
+        for record in training[: max(0, len(training) - limits.models_per_key + 1)]:
+            if self._heard_of(record) > time.time() - IDLE_SECONDS:
                 raise UserError(
-                    f"a key may have {most} models in training; end one of your clients, or use unload_model"
+                    f"a key may have {limits.models_per_key} models in training; end one of your clients, or use "
+                    "unload_model"
                 )
             self._end(record)
 
-    def records(self) -> list[Record]:
-        """All models, the oldest first."""
-        found = (read_json(path) for path in self._context.models.glob("*/model.json"))
-        records = [Record(**record) for record in found if record is not None]
-        return sorted(records, key=lambda record: (self._folder(record.model_id) / "model.json").stat().st_mtime)
+    def _heard_of(self, record: Record) -> float:
+        return self._heard(record.model_id.split(":")[0])
+
+    def record(self, owner: str, model_id: str) -> Record:
+        """What a model is, ended or not; raises `UserError` if the owner has none of this id."""
+        found = self._records.get(model_id)
+        if found is None or found.owner != owner:
+            raise UserError(f"there is no model '{model_id[:80]}'")
+        return found
 
     def get(self, owner: str, model_id: str) -> Run:
         """A model; what was accepted and not done before the server ended is then done.
@@ -112,28 +136,22 @@ class Runs:
         Raises:
             UserError: the owner has none of this id, or it belongs to another base model.
         """
-        checkpoints.checked_model(model_id)
         with self._lock:
-            run = self._runs.get(model_id)
-            if run is None:
-                run = self._opened(model_id)
-            if run is None or run.record.owner != owner or run.record.ended:
+            record = self.record(owner, model_id)
+            if record.ended:
                 raise UserError(f"there is no model '{model_id}'")
-            if run.record.base_model != self.base.name:
-                raise UserError(f"'{model_id}' is on '{run.record.base_model}', and this server has '{self.base.name}'")
-            if model_id not in self._runs:
-                self._runs[model_id] = run
+            if record.base_model != self.base.name:
+                raise UserError(f"'{model_id}' is on '{record.base_model}', and this server has '{self.base.name}'")
+            if (run := self._runs.get(model_id)) is None:
+                self._runs[model_id] = run = self._opened(record)
                 with run.lock:
                     self._schedule(run)
         return run
 
-    def _opened(self, model_id: str) -> Run | None:
-        folder = self._folder(model_id)
-        record = read_json(folder / "model.json")
-        if record is None or record.get("ended"):
-            return None
+    def _opened(self, record: Record) -> Run:
+        folder = self._folder(record.model_id)
         tidy(folder)
-        run = Run(Record(**record), folder)
+        run = Run(record, folder)
         if (state := checkpoint.latest(folder / "state")) is not None:
             run.saved = int(state.state["seq"])
             if run.journal.result(run.saved) is None:  # killed after the one and before the other
@@ -143,6 +161,8 @@ class Runs:
         run.waiting = {seq: 0 for seq in run.journal.accepted() if seq > run.executed}
         for seq in run.waiting:
             self._futures.open(run.request_id(seq))
+            if operation_of(run.journal.kind(seq)).ends:
+                run.last = seq
         return run
 
     def accept(self, run: Run, seq: int, request: Entry) -> str:
@@ -152,15 +172,15 @@ class Runs:
             UserError: it is too far ahead.
             TooMuchWaits: its key has too much that is not done.
         """
-        request_id = run.request_id(seq)
+        request_id, ends = run.request_id(seq), operation_of(request.kind).ends
         with run.lock:
-            if run.record.ended:
+            if run.record.ended or (run.last is not None and seq >= run.last and not ends):
                 raise _gone(run.record)
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
             if seq >= run.next and seq not in run.waiting:
                 # unload makes room; what waits for an earlier request leaves room for that one
-                counts = 0 if operation_of(request.kind).ends else len(request.body) + OVERHEAD
+                counts = 0 if ends else len(request.body) + OVERHEAD
                 self._backlog.enter(run.record.owner, counts, share=1.0 if seq == run.next else 0.5)
                 try:
                     run.journal.accept(seq, request)
@@ -172,13 +192,39 @@ class Runs:
                 self._schedule(run)
         return request_id
 
+    def unload(self, owner: str, model_id: str) -> str:
+        """End a model after what it was asked; later requests are refused. Returns the id of the request."""
+        run = self.get(owner, model_id)
+        with run.lock:
+            if run.last is None:
+                self.accept(run, run.next, Entry("unload", b"{}"))
+                run.last = run.next - 1
+            return run.request_id(run.last)
+
+    def end_session(self, owner: str, session_id: str) -> None:
+        """End the models of a session once what they were asked is done. Their named checkpoints stay."""
+        for record in list(self._records.values()):
+            if record.model_id.startswith(f"{session_id}:") and record.owner == owner and not record.ended:
+                if record.base_model == self.base.name:
+                    self.get(owner, record.model_id)  # which does what was accepted before the server ended
+                self._worker.submit(partial(self._end_with_session, record), _client(record))
+
+    def _end_with_session(self, record: Record) -> None:
+        try:
+            self._end(record)
+        except OSError as error:  # such as a disk that is full
+            self._report(
+                f"{record.model_id} was not ended with its session: {described(error)}; it makes room for "
+                "others of its key an hour after its client was last heard of"
+            )
+
     def _schedule(self, run: Run) -> None:
         """Hand over all requests that no earlier one is missing for."""
         while run.next in run.waiting:
             seq = run.next
             run.queued[seq] = run.waiting.pop(seq)
             run.next += 1
-            self._worker.submit(partial(self._execute, run, seq))
+            self._worker.submit(partial(self._execute, run, seq), _client(run.record))
 
     def result(self, owner: str, model_id: str, seq: int) -> bool:
         """Whether the result of a request is awaited or there; from disk, if need be.
@@ -188,15 +234,11 @@ class Runs:
         Raises:
             UserError: the owner has no such model, nor had one.
         """
-        request_id = f"{model_id}:{seq}"
-        try:
-            run = self.get(owner, model_id)
-        except UserError:
-            ended = self._ended(owner, model_id)
-            if ended is None:
-                raise
-            kept = unloaded(model_id) if seq == ended.unloaded else None
+        request_id, record = f"{model_id}:{seq}", self.record(owner, model_id)
+        if record.ended:
+            kept = unloaded(model_id) if seq == record.unloaded else None
         else:
+            run = self.get(owner, model_id)
             kept = None if self._futures.known(request_id) else self._kept(run, seq)
         if kept is not None:
             self._futures.finish(request_id, kept)
@@ -206,30 +248,10 @@ class Runs:
         """A result on the disk."""
         return run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
 
-    def _ended(self, owner: str, model_id: str) -> Record | None:
-        """A model of the owner's that has ended."""
-        found = read_json(self._folder(checkpoints.checked_model(model_id)) / "model.json")
-        return Record(**found) if found and found["owner"] == owner and found.get("ended") else None
-
-    def end(self, record: Record) -> None:
-        """End a model once what it was asked is done. Its named checkpoints stay."""
-        if record.base_model == self.base.name:
-            self.get(record.owner, record.model_id)  # which does what was accepted before the server ended
-
-        def task() -> None:
-            try:
-                self._end(record)
-            except OSError as error:  # such as a disk that is full
-                self._report(
-                    f"{record.model_id} was not ended with its session: {described(error)}; it makes room for "
-                    "others of its key an hour after its client was last heard of"
-                )
-
-        self._worker.submit(task)
-
     def _end(self, record: Record, request: int | None = None) -> None:
         folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
         write_json(folder / "model.json", asdict(ended))
+        self._records[record.model_id] = ended
         run = self._runs.pop(record.model_id, None)
         if run is not None:
             with run.lock:
@@ -243,51 +265,60 @@ class Runs:
     def _folder(self, model_id: str) -> Path:
         return self._context.models / checkpoints.folder_name(model_id)
 
-    def _execute(self, run: Run, seq: int) -> None:
+    def _execute(self, run: Run, seq: int) -> Generator[None, None, None]:
         """Do a request, unless it was done with one of another model. In the worker's thread."""
         if seq not in run.queued:
             return
-        batch = [(run, seq, None)] if self._joint is None else self._batch(self._joint, run, seq)
+        batch = self._batch(self._joint, run) if self._joint else []
         with contextlib.ExitStack() as stack:  # each of them is told, whatever fails for another
             for each in reversed(batch):
-                stack.callback(self._finish, *each)
+                stack.callback(finished, self._finish(*each))
+        if not batch:
+            yield from self._finish(run, seq, None)
 
-    def _finish(self, run: Run, seq: int, computed: Computed | None) -> None:
+    def _finish(self, run: Run, seq: int, computed: Computed | None) -> Generator[None, None, None]:
         """Do a request, unless it is computed, and tell the result."""
         with run.lock:
             counts = run.queued.pop(seq)
-        told = SERVER_FAILED  # whatever fails, a client shall not wait for ever
+        told: Entry | None = SERVER_FAILED  # whatever fails, a client shall not wait for ever
+        run.busy = True
         try:
             if run.record.ended:
                 result = failure(_gone(run.record))
             else:
-                result = self._done(run, seq, computed)
+                result = yield from self._done(run, seq, computed)
                 run.executed = seq
             if run.apart and result.kind != ERROR and run.trainer is not None:
                 run.apart = not math.isfinite(run.trainer.optimizer.grad_norm())
             told = result
+        except GeneratorExit:  # the server ends between two slices, and the next one does it
+            told = None
+            raise
         finally:
+            run.busy = False
+            if seq == run.last and not run.record.ended:
+                run.last = None  # it could not end
             self._backlog.leave(run.record.owner, counts)  # first: who has the result may ask for as much again
-            self._futures.finish(run.request_id(seq), told)
+            if told is not None:
+                self._futures.finish(run.request_id(seq), told)
 
-    def _batch(self, joint: JointPass, run: Run, seq: int) -> list[tuple[Run, int, Computed | None]]:
-        """A request, with those of other models that could be computed in one pass; without answers if that failed."""
+    def _batch(self, joint: JointPass, run: Run) -> list[tuple[Run, int, Computed]]:
+        """What was computed in one pass: a model's next request, with those of others; empty if there was none."""
         asked: list[Asked] = []
         try:
             with self._lock:
                 others = [each for each in self._runs.values() if each is not run]
             asked = joint.compatible(run, others, load=self._loaded)
-            if asked:
-                answers = joint.answers([(self._loaded(each.run), each) for each in asked])
-                return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
+            answers = joint.answers([(self._loaded(each.run), each) for each in asked]) if asked else []
+            return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
         except Exception as error:  # it comes again where each is computed by itself, to the one at fault
             if not isinstance(error, PosttrainError):
                 self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
             for each in asked:
                 each.run.apart = True  # until it has computed alone what is finite
-        return [(each.run, each.seq, None) for each in asked] or [(run, seq, None)]
+            return []
 
-    def _done(self, run: Run, seq: int, computed: Computed | None) -> Entry:
+    def _done(self, run: Run, seq: int, computed: Computed | None) -> Slices:
         """Do a request, unless it is computed, and save what has changed; the result."""
         try:
             request = computed[0] if computed else run.journal.request(seq)
@@ -297,7 +328,9 @@ class Runs:
                 run.journal.fail(seq)
             return SERVER_FAILED
         operation = operation_of(request.kind)
-        result = computed[1] if computed else self._attempt(run, operation, seq, request)
+        result = computed[1] if computed else (yield from self._attempt(run, operation, seq, request))
+        if run.record.ended:  # meanwhile
+            return failure(_gone(run.record))
         try:
             if operation.state and result.kind != ERROR:
                 run.steps += 1
@@ -331,10 +364,14 @@ class Runs:
         run.saved, run.steps = seq, 0
         return True
 
-    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
+    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Slices:
         try:
             trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
-            return operation.run(trainer, request.body, run, self._context)
+            found = operation.run(trainer, request.body, run, self._context)
+            return found if isinstance(found, Entry) else (yield from found)
+        except NotFinite as error:
+            run.trainer = None  # what was done before is computed again; the gradient is discarded
+            return failure(error)
         except Exception as error:
             if not isinstance(error, PosttrainError):
                 self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
@@ -347,7 +384,8 @@ class Runs:
         if run.trainer is None:
             with self._lock:
                 others = [each for each in self._runs.values() if each.trainer is not None]
-            for other in others[: max(0, len(others) - self._in_memory + 1)]:
+            idle = [each for each in others if not each.busy]
+            for other in idle[: max(0, len(others) - self._in_memory + 1)]:
                 other.trainer = None
             trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
@@ -369,14 +407,21 @@ class Runs:
             if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
                 trainer.optimizer.discard()  # it was not finite
         elif operation.state or operation.gradient:
-            operation.run(trainer, request.body, run, self._context)
+            found = operation.run(trainer, request.body, run, self._context)
+            if not isinstance(found, Entry):
+                finished(found)
 
     def _save(self, run: Run, seq: int, result: Entry) -> None:
         assert run.trainer is not None
         about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
-        checkpoint.save(run.folder / "state", seq, run.trainer.save, about, keep_last=1)
+        checkpoint.save(run.folder / "state", seq, run.trainer.learner.save, about, keep_last=1)
         run.saved, run.steps = seq, 0
         run.journal.prune(seq)
+
+
+def _client(record: Record) -> str:
+    """Whose turn it is: a key's, or where none is needed a session's."""
+    return record.owner or record.model_id.split(":")[0]
 
 
 def _gone(record: Record) -> UserError:

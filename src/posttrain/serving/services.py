@@ -60,11 +60,12 @@ class Services:
         self.limits, self.keys = limits or Limits(), keys or keys_of(store)
         self.lock = locked(store, "store")
         models = store / "models"
-        self.samplers = Samplers(store / "samplers", models)
+        self.samplers = Samplers(store / "samplers", models, self.limits.samplers_per_key)
         self.decoder = Decoder(base, self.samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
         self.worker, self.futures = Worker(self.decoder, report), Futures()
         self.context = Context(base, models, self.samplers, self.limits, microbatch_tokens)
-        self.sessions, self.pending = Sessions(store / "sessions"), Pending(self.limits.pending_per_key)
+        self.sessions = Sessions(store / "sessions", self.limits.sessions_per_key)
+        self.pending = Pending(self.limits.pending_per_key)
         self.runs = Runs(
             self.context,
             self.worker,

@@ -1,33 +1,37 @@
-"""One client's adapter: gradients, optimiser, state.
+"""One client's adapter: a learner (`training/learner.py`) whose gradients are computed in slices.
 
 Shape letters: N targets of a packed row, flat; K targets of a token.
 """
 
 import contextlib
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow, pack
-from posttrain.errors import UserError
+from posttrain.errors import TrainingError, UserError
 from posttrain.models.language_model import LanguageModel
 from posttrain.serving.datum import Datum
 from posttrain.serving.losses import Columns, Loss
-from posttrain.training.checkpoint import load_tensors, save_tensors
-from posttrain.training.learner import Share
-from posttrain.training.microbatch import accumulate_gradients
+from posttrain.training.checkpoint import load_tensors
+from posttrain.training.learner import POLICY, Batch, Models, Share
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
+from posttrain.training.state import MASTERS
 
 SHARED = 16  # tokens that neighbours must have in common to be computed once
-WEIGHTS, MOMENTS, ABOUT = "masters.safetensors", "optimizer.safetensors", "optimizer.json"
+
+
+class NotFinite(TrainingError):
+    """Weights after a step that are not finite."""
 
 
 @dataclass(frozen=True)
@@ -57,36 +61,77 @@ class Output:
     logprobs: list[np.ndarray]
 
 
+@dataclass(frozen=True)
+class OfData:
+    """A client's loss of some datums, as a learner takes it; keeps the logprobs of their targets.
+
+    Attributes:
+        data: the datums, in the order of the batch's examples.
+        loss: of their targets.
+        numbers: the number of each in the client's request, for errors.
+        outputs: get the logprobs of each.
+    """
+
+    data: Sequence[Datum]
+    loss: Loss
+    numbers: Sequence[int]
+    outputs: list[np.ndarray]
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
+        """A row's share."""
+        place_targets(row, self.data)
+        loss = loss_of_row(parts.model.logprobs(row).logprobs, row, self.data, self.loss, self.outputs)
+        if loss.requires_grad and not math.isfinite(value := loss.item()):
+            where = [self.numbers[example] for example in row.examples]
+            raise TrainingError(f"the loss is {value} for the datums {where} of the batch; the weights are unchanged")
+        return Share(loss, {})
+
+
 class Trainer:
-    """An adapter with its gradient and its optimiser. One thread at a time."""
+    """An adapter with its learner. One thread at a time.
+
+    Attributes:
+        model: the base with the adapter.
+        optimizer: of the adapter.
+        learner: computes its gradients and steps.
+    """
 
     def __init__(self, model: LanguageModel, *, microbatch_tokens: int) -> None:
         self.model, self._microbatch_tokens = model, microbatch_tokens
         self.optimizer = MasterAdamW(model.trainable(), max_grad_norm=math.inf)
+        longest = max(microbatch_tokens, model.context)
+        self.learner = LocalLearner(model, self.optimizer, microbatch_tokens=longest)
 
-    def forward_backward(self, data: Sequence[Datum], loss: Loss, *, backward: bool = True) -> Output:
+    def slices(self, data: Sequence[Datum], loss: Loss, *, backward: bool = True) -> Generator[None, None, Output]:
         """The loss of a batch; unless `backward` is off its gradient is added to what is there.
 
-        If it raises, the gradient is what it was.
+        Yields after each packed row but the last, and leaves everything to others until it goes on; the sums are
+        those of one pass. If it raises, the gradient is what it was.
 
         Raises:
             TrainingError: the loss is not finite.
         """
         outputs: list[np.ndarray] = [np.empty(0)] * len(data)
-
-        def of_row(row: PackedRow) -> Share:
-            place_targets(row, data)
-            return Share(loss_of_row(self.model.logprobs(row).logprobs, row, data, loss, outputs), {})
-
-        examples = sharing_prefixes(data)
+        examples, total = sharing_prefixes(data), 0.0
         most = max(self._microbatch_tokens, *(len(datum.tokens) for datum in data))
-        if backward:
-            with self.all_or_nothing():
-                total, _ = accumulate_gradients(self.optimizer, examples, of_row, microbatch_tokens=most)
-        else:
-            with torch.no_grad():
-                total = sum(of_row(row).loss.item() for row in pack(examples, most))
+        rows = [row.examples for row in pack(examples, most)]
+        with self.all_or_nothing() if backward else contextlib.nullcontext():
+            for place, numbers in enumerate(rows):
+                if place:
+                    yield
+                part = OfData([data[number] for number in numbers], loss, numbers, [np.empty(0)] * len(numbers))
+                batch = Batch([examples[number] for number in numbers], Counts(len(numbers), 0))
+                learn = self.learner.forward_backward if backward else self.learner.forward
+                total += learn(batch, part)["loss"]
+                for number, found in zip(numbers, part.outputs, strict=True):
+                    outputs[number] = found
         return Output(total, outputs)
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss, *, backward: bool = True) -> Output:
+        """All slices of a batch at once."""
+        return finished(self.slices(data, loss, backward=backward))
 
     @contextlib.contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -104,39 +149,45 @@ class Trainer:
         """One step of AdamW on the gradient so far, which is then gone.
 
         Raises:
-            TrainingError: the gradient is not finite. It is discarded, and no weight has changed.
+            TrainingError: the gradient is not finite, and no weight has changed; or the new weights are not, and this
+                trainer is of no use any more.
         """
         for group in self.optimizer.adam.param_groups:
             group |= {"betas": (adam.beta1, adam.beta2), "eps": adam.eps, "weight_decay": adam.weight_decay}
-        norm = self.optimizer.step(adam.learning_rate, max_grad_norm=adam.grad_clip_norm or math.inf)
+        self.optimizer.max_grad_norm = adam.grad_clip_norm or math.inf
+        norm = self.learner.optim_step({POLICY: adam.learning_rate})["grad_norm"]
+        if not all(bool(master.isfinite().all()) for master in self.optimizer.masters):
+            raise NotFinite(f"a step with the learning rate {adam.learning_rate:g} gives weights that are not finite")
         return {"grad_norm:mean": norm}
 
     def weights(self) -> dict[str, Tensor]:
         """The adapter's weights by name."""
         return dict(self.optimizer.named_masters())
 
-    def save(self, folder: Path) -> None:
-        """Write weights and moments."""
-        save_tensors(folder / WEIGHTS, self.weights())
-        tensors, about = optimizer_state(self.optimizer.adam, self.optimizer.named_masters())
-        save_tensors(folder / MOMENTS, tensors)
-        (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-
     def restore(self, folder: Path, *, optimizer: bool = True) -> None:
-        """Take weights, and moments unless `optimizer` is off, which are else forgotten; as is the gradient.
+        """Take what `learner.save` has written; without `optimizer` its moments are forgotten, as the gradient is.
 
         Raises:
-            CheckpointError: they belong to another adapter, or cannot be read. Nothing has changed then.
+            CheckpointError: it belongs to another adapter, or cannot be read. Nothing has changed then.
         """
-        about, moments = None, {}
         if optimizer:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            moments = load_tensors(folder / MOMENTS)
-        self.optimizer.load_masters(load_tensors(folder / WEIGHTS))
-        self.optimizer.discard()
-        self.optimizer.adam.state.clear()
-        if about is not None:
-            restore_optimizer(self.optimizer.adam, self.optimizer.named_masters(), moments, about)
+            self.learner.restore(folder)
+        else:
+            self.optimizer.load_masters(load_tensors(folder / MASTERS))
+            self.optimizer.discard()
+            self.optimizer.adam.state.clear()
+
+
+T = TypeVar("T")
+
+
+def finished(work: Generator[None, None, T]) -> T:
+    """What work in slices returns, done at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
 
 
 def sharing_prefixes(data: Sequence[Datum]) -> list[Example]:

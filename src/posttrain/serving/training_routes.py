@@ -26,7 +26,7 @@ from posttrain.serving.bodies import (
     WeightsInfo,
 )
 from posttrain.serving.checkpoints import Address
-from posttrain.serving.guard import Owner
+from posttrain.serving.guard import Held, Owner
 from posttrain.serving.journal import Entry
 from posttrain.serving.operations import readable
 from posttrain.serving.services import Served, Services
@@ -79,8 +79,7 @@ def get_info(body: OfModel, owner: Owner, served: Served) -> Json:
 @router.post("/unload_model")
 def unload_model(body: OfModel, owner: Owner, served: Served) -> Json:
     """End a model; its named checkpoints stay."""
-    run = served.runs.get(owner, body.model_id)
-    return _future(served.runs.accept(run, run.next, _entry("unload")))
+    return _future(served.runs.unload(owner, body.model_id))
 
 
 @router.post("/forward_backward")
@@ -90,12 +89,14 @@ async def forward_backward(request: Request, owner: Owner, served: Served) -> Re
         return JSONResponse({"error": f"forward_backward takes {PROTOBUF}; use a newer SDK"}, 415)
     body = await request.body()
     zstd = request.headers.get("content-encoding", "") == "zstd"
-    return JSONResponse(await run_in_threadpool(_forward_backward, body, zstd, owner, served))
+    return JSONResponse(
+        await run_in_threadpool(_forward_backward, body, request.state.held if zstd else None, owner, served)
+    )
 
 
-def _forward_backward(body: bytes, zstd: bool, owner: str, served: Services) -> Json:
-    if zstd:
-        body = decompressed(body, served.limits.body_bytes)
+def _forward_backward(body: bytes, compressed: Held | None, owner: str, served: Services) -> Json:
+    if compressed is not None:
+        body = decompressed(body, compressed)
     asked = read_forward_backward(body)
     run = served.runs.get(owner, asked.model_id)
     kind = "forward" if asked.forward_only else "forward_backward"
@@ -198,7 +199,5 @@ def delete_checkpoint(model_id: str, kind: str, name: str, owner: Owner, served:
 
 def _folder(model_id: str, owner: str, served: Services) -> Any:
     """The folder of a model of the owner, ended or not."""
-    checkpoints.checked_model(model_id)
-    if not any(record.model_id == model_id and record.owner == owner for record in served.runs.records()):
-        raise UserError(f"there is no model '{model_id}'")
+    served.runs.record(owner, model_id)
     return served.context.models / checkpoints.folder_name(model_id)

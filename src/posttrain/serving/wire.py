@@ -13,8 +13,10 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
 from posttrain.serving.datum import MAX_TARGETS, Datum, PromptLogprobs, Sampled
+from posttrain.serving.guard import Held, TooLarge
 
 PROTOBUF = "application/x-protobuf"
+MOST_PARTS = 2**17  # of a message; a datum with four columns has about 40
 COLUMNS = 4  # of a loss: targets, weights, advantages, logprobs
 
 
@@ -37,26 +39,78 @@ def read_data(message: Any, most_tokens: int) -> list[Datum]:
     return [_datum(number, datum) for number, datum in enumerate(message.data)]
 
 
-def decompressed(body: bytes, most_bytes: int) -> bytes:
-    """The contents of a zstandard frame; raises `UserError` if they are none, or larger than `most_bytes`."""
+def decompressed(body: bytes, held: Held) -> bytes:
+    """The contents of a zstandard frame, which the request holds from now on.
+
+    Raises:
+        UserError: they are none.
+        TooLarge: they are larger than a request may be.
+        TooMuch: others hold what would be needed.
+    """
     try:
+        size = zstandard.frame_content_size(body)  # -1 if the frame does not say it
+        held.grow(size if size >= 0 else held.most)
         with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(io.BytesIO(body)) as reader:
-            found = reader.read(most_bytes + 1)
+            found = reader.read(held.most + 1)
     except zstandard.ZstdError as error:
         raise UserError(f"the body is no zstandard frame: {error}") from error
-    if len(found) > most_bytes:
-        raise UserError(f"a request may have {most_bytes} bytes; send smaller batches")
+    held.grow(len(found))
     return found
 
 
 def read_forward_backward(body: bytes) -> Any:
-    """The message of a request for a gradient, its data still encoded; raises `UserError` for what is none."""
-    message = pb.ForwardBackwardRequest()
+    """The message of a request for a gradient, its data still encoded.
+
+    Raises:
+        UserError: it is none.
+        TooLarge: it has more than `MOST_PARTS` parts, each of which takes far more memory parsed than encoded.
+    """
     try:
+        _check_parts(body)
+        message = pb.ForwardBackwardRequest()
         message.ParseFromString(body)
-    except DecodeError as error:
+    except (DecodeError, IndexError) as error:
         raise UserError("the body is no ForwardBackwardRequest") from error
     return message
+
+
+def _check_parts(body: bytes) -> None:
+    """Count fields of messages, at every depth, and numbers of lists, without parsing them."""
+    parts = 0
+    messages: list[tuple[Any, int, int]] = [(pb.ForwardBackwardRequest.DESCRIPTOR, 0, len(body))]
+    while messages:
+        descriptor, at, end = messages.pop()
+        while at < end:
+            tag, at = _varint(body, at)
+            parts += 1
+            kind = tag & 7
+            if kind == 2:
+                size, at = _varint(body, at)
+                field: Any = descriptor.fields_by_number.get(tag >> 3)
+                if field is not None and field.type == field.TYPE_MESSAGE:
+                    messages.append((field.message_type, at, at + size))
+                elif field is not None and field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
+                    parts += size
+                at += size
+            elif kind == 0:
+                _, at = _varint(body, at)
+            else:
+                at += {1: 8, 5: 4}.get(kind, len(body) + 1)
+            if at > end:
+                raise IndexError
+            if parts > MOST_PARTS:
+                raise TooLarge(f"a request may have {MOST_PARTS} fields and sizes of tensors; send smaller batches")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = body[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128 or shift > 63:
+            return value, at
 
 
 def _datum(number: int, message: Any) -> Datum:

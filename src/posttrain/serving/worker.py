@@ -1,26 +1,29 @@
-"""The thread that computes: training requests one by one, and between them the steps of sampling.
+"""The thread that computes: training requests in slices, and between them the steps of sampling.
 
-A training request runs to its end. Sampling then gets as much time as that took, if there is any to do. Adapters that
-sample are copies, so their weights do not change during a decoding.
+Clients take turns: after a slice of one's work the next one's comes, so that a small request waits at most for one
+slice of each of the others. Requests of one client are done in order. After a slice, sampling gets as much time as that
+took, if there is any to do. Adapters that sample are copies, so their weights do not change during a decoding.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from posttrain.errors import described, place_of
 from posttrain.serving.decoder import Decoder
 
 PAUSE_SECONDS = 0.1  # after an error, so that one that comes again and again leaves time to others
+END = object()
 
 
 class Worker:
-    """Runs tasks in the order in which they come. An error is reported, and the next task runs."""
+    """Runs the tasks of each client in the order in which they come. An error is reported, and the next task runs."""
 
     def __init__(self, sampling: Decoder, report: Callable[[str], None]) -> None:
         self._sampling, self._report = sampling, report
-        self._tasks: deque[Callable[[], None]] = deque()
+        self._turns: OrderedDict[str, deque[Any]] = OrderedDict()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="server worker", daemon=True)
@@ -29,10 +32,10 @@ class Worker:
         """Begin."""
         self._thread.start()
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run a task after those that came before."""
+    def submit(self, task: Callable[[], Iterator[None] | None], client: str = "") -> None:
+        """Run a task after those of the same client that came before; what it returns is done in slices."""
         with self._wake:
-            self._tasks.append(task)
+            self._turns.setdefault(client, deque()).append(task)
             self._wake.notify()
 
     def wake(self) -> None:
@@ -41,7 +44,7 @@ class Worker:
             self._wake.notify()
 
     def close(self) -> None:
-        """End after the task that runs now; the others are on disk, if they matter."""
+        """End after the slice that runs now; the others are on disk, if they matter."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -51,14 +54,14 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._tasks or self._sampling.busy or self._closing):
+                while not (self._turns or self._sampling.busy or self._closing):
                     self._wake.wait()
                 if self._closing:
                     return
-                task = self._tasks.popleft() if self._tasks else None
+                client = next(iter(self._turns), None)
             began = time.monotonic()
-            if task is not None:
-                self._do(task)
+            if client is not None:
+                self._slice(client, self._turns[client])
             taken = time.monotonic() - began
             until = time.monotonic() + taken
             while self._sampling.busy and not self._closing:
@@ -66,9 +69,27 @@ class Worker:
                 if time.monotonic() >= until:
                     break
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _slice(self, client: str, tasks: deque[Any]) -> None:
+        """A slice of a client's first task; the client is the last one then."""
+
+        def work() -> Any:
+            task: Any = tasks[0]
+            if not isinstance(task, Iterator):
+                task = tasks[0] = task() or iter(())
+            return next(task, END)
+
+        ended = self._do(work) is END
+        with self._wake:
+            if ended:
+                tasks.popleft()
+            self._turns.move_to_end(client)
+            if not tasks:
+                del self._turns[client]
+
+    def _do(self, work: Callable[[], Any]) -> Any:
         try:
-            work()
+            return work()
         except Exception as error:  # the thread goes on, for every client waits for it
             self._report(f"an error of the server itself: {described(error)}{place_of(error)}")
             time.sleep(PAUSE_SECONDS)
+            return END

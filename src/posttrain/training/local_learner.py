@@ -244,9 +244,9 @@ class LocalLearner(Generic[M]):
     def _restore(self, folder: Path) -> None:
         for part, optimizer in self._optimizers.items():
             masters = optimizer.named_masters()
-            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
             about: dict[str, Json] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
-            tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)
+            tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)  # first: it may not be there
+            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
             restore_optimizer(optimizer.adam, masters, tensors, about, self._shards)
         if self._renewed is not None:
             own = self._renewed.kept()

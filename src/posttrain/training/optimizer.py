@@ -73,7 +73,7 @@ class MasterAdamW:
         self._shards: Shards = REPLICATED
         self._changed: list[int] = []  # weights of which this rank holds a shard
         self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
-        self._max_grad_norm, self._weight_decay = max_grad_norm, weight_decay
+        self.max_grad_norm, self._weight_decay = max_grad_norm, weight_decay
         self._betas, self._eps = betas, eps
         self._moment_bits, self._wide = moment_bits, embedding if moment_bits == 8 else None
         self._offload, self._host = offload, HostSums()
@@ -203,21 +203,19 @@ class MasterAdamW:
             raise TrainingError(f"the gradient's norm is {norm}; the weights are unchanged")
         return norm
 
-    def step(self, lr: float, *, max_grad_norm: float | None = None, norm: float | None = None) -> float:
-        """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
+    def step(self, lr: float, *, norm: float | None = None) -> float:
+        """Clip to `max_grad_norm`, update the masters, write them to the model; returns the length before clipping.
 
-        `max_grad_norm` is for this step alone; None: the optimiser's own. `norm` is what `finite_norm` has returned;
-        None: not known yet.
+        `norm` is what `finite_norm` has returned; None: not known yet.
 
         Raises:
             TrainingError: the gradient is not finite. The gradient is then discarded, and no weight has changed.
         """
         norm = self.finite_norm() if norm is None else norm
-        most = self._max_grad_norm if max_grad_norm is None else max_grad_norm
-        if norm > most:
+        if norm > self.max_grad_norm:
             for master in self.masters:
                 if master.grad is not None:
-                    master.grad *= most / norm
+                    master.grad *= self.max_grad_norm / norm
         for group in self.adam.param_groups:
             group["lr"] = lr
         with self._shards.local_step(self.adam):

@@ -159,7 +159,7 @@ class Gradients(MasterAdamW):
         super().__init__(model.trainable())
         self.found: dict[str, torch.Tensor] = {}
 
-    def step(self, lr: float, *, max_grad_norm: float | None = None, norm: float | None = None) -> float:
+    def step(self, lr: float, *, norm: float | None = None) -> float:
         """Take the gradient away."""
         norm = self.grad_norm()
         self.found = {name: m.grad for name, m in self.named_masters().items() if m.grad is not None}
