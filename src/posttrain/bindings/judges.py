@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from posttrain.data.chat import ChatFormat
 from posttrain.engine.batched import BatchedEngine
 from posttrain.engine.budget import Budget
 from posttrain.engine.chat_models import EngineChat, LateChat, PolicyChat
@@ -22,6 +23,7 @@ from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
 from posttrain.errors import ModelError, UserError, described, unknown
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate
 from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate, ScoreCompletions
@@ -61,6 +63,21 @@ class JudgeModels:
         """Load the local models."""
         for model in (*self.local.values(), *self.classifiers):
             model.load()
+
+    def bind(self, chat: ChatFormat, context: int, model: LanguageModel | None, cache_gb: float) -> None:
+        """Answer for the policy, which is `model` where it is trained in this process and from it.
+
+        Raises:
+            UserError: an earlier policy plays, and it is not.
+        """
+        self.policy.bind(chat, context)
+        for past in self.past:
+            if model is None:
+                raise UserError(
+                    "'learner' has weights of its own, which an earlier policy cannot follow; give a function that "
+                    "makes a learner from the policy, or give the seat to a run"
+                )
+            past.bind(model, chat, cache_gb)
 
     def refuse_policy(self, command: str) -> None:
         """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""

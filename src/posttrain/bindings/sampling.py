@@ -34,7 +34,7 @@ from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
 from posttrain.runs.training import Together, Trained
-from posttrain.training.resolve_model import named, saved_model
+from posttrain.training.resolve_model import saved_model
 from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
@@ -150,6 +150,7 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    check_engine(options.engine)
     with ExitStack() as stack:
         return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes, teachers)
 
@@ -163,7 +164,6 @@ def _set_up(
     group_sizes: Sequence[tuple[int, str]],
     teachers: Teachers,
 ) -> Setup:
-    check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     if options.schedule == PIPELINED and judging.policy in judging.models.values():
         raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
@@ -194,8 +194,7 @@ def _set_up(
         environment=played,
     )
     _need_groups(options, environment, heldout_environment, group_sizes)
-    context = read_shape(model).context
-    room = _room(options, environment.environment, context, together)
+    room = _room(options, environment.environment, context := read_shape(model).context, together)
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
     _check_teachers(teachers, options, [*prompts.tasks, *heldout], chat, environment.environment, room, context)
@@ -213,19 +212,10 @@ def _set_up(
         max_lost=options.max_lost,
         policy_chat=judging.policy,
     )
-    judging.policy.bind(backend.chat, backend.context)
-    for past in judging.past:
-        if backend.model is None:
-            raise UserError(
-                "'learner' has weights of its own, which an earlier policy cannot follow; give a function that makes a "
-                "learner from the policy, or give the seat to a run"
-            )
-        past.bind(backend.model, backend.chat, options.cache_gb)
-    folders |= judging.folders | {one.name: one.name for one in judging.classifiers}
-    folders |= {named(each.typed): each.where for each in teachers.models.values()}
-    notes = (*met, *parsed.notes, *prompts.notes)
-    sampled = (prompts.tasks, heldout, environment, backend, players)
-    return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
+    judging.bind(backend.chat, backend.context, backend.model, options.cache_gb)
+    folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
+    sampled = (prompts.tasks, heldout, environment, backend, players, (*met, *parsed.notes, *prompts.notes))
+    return Setup(*sampled, heldout_environment, gold, folders, judging)
 
 
 def _need_groups(

@@ -15,7 +15,7 @@ from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.reference import FrozenModel
 from posttrain.options.kinds import Model
 from posttrain.training.learner import POLICY, TEACHER
-from posttrain.training.resolve_model import saved_model
+from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import Message, Task
 
 COLUMN = "teacher"  # of the data, where teachers have names
@@ -57,6 +57,11 @@ class Teachers:
     def columns(self) -> set[str]:
         """The columns of a row that are read."""
         return {*_FIELD.findall(self.prompt), *([COLUMN] if self.parts and "" not in self.parts else [])}
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Where models are, by their names as typed."""
+        return {named(each.typed): each.where for each in self.models.values()}
 
     def part_of(self, task: Task) -> str:
         """The part of the learner that teaches a row.
