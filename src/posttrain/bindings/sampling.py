@@ -20,7 +20,7 @@ from posttrain.engine.async_engine import Schedule
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
-from posttrain.environments.judged import verdicts_kept_in
+from posttrain.environments.judged import ParsedRewards, verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
 from posttrain.environments.single_turn import SingleTurn
@@ -165,15 +165,8 @@ def _set_up(
     teachers: Teachers,
 ) -> Setup:
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
-    if options.schedule == PIPELINED and judging.policy in judging.models.values():
-        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
-    for each in (parsed.rewards, parsed.gold):
-        if options.schedule == PIPELINED and each and each.asks_policy:
-            raise UserError(
-                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; use "
-                "--schedule auto, lockstep or continuous"
-            )
+    _refuse_pipelined(options, judging, parsed)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
@@ -216,6 +209,18 @@ def _set_up(
     folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
     sampled = (prompts.tasks, heldout, environment, backend, players, (*met, *parsed.notes, *prompts.notes))
     return Setup(*sampled, heldout_environment, gold, folders, judging)
+
+
+def _refuse_pipelined(options: OnlineOptions, judging: JudgeModels, parsed: ParsedRewards) -> None:
+    """Raise `UserError` where scoring would ask the policy while it samples."""
+    if options.schedule == PIPELINED and judging.policy in judging.models.values():
+        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
+    for each in (parsed.rewards, parsed.gold):
+        if options.schedule == PIPELINED and each and each.asks_policy:
+            raise UserError(
+                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; use "
+                "--schedule auto, lockstep or continuous"
+            )
 
 
 def _need_groups(
