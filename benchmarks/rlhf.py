@@ -41,6 +41,7 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
+from posttrain.training.inputs import examples_in
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
 from posttrain.training.policy_batch import distance
@@ -113,7 +114,7 @@ def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
         "reward": [fmean(group.rewards) for group in groups],
         "gold": by_prompt(*setup.gold),
         "length": [mean_length(group) for group in groups],
-        "kl": distance(groups, before),
+        "kl": distance(groups, before(examples_in(groups))),
     }
 
 

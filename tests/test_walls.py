@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options",
         "types",
         "errors",
+        "user_code",
         "background",
         "data",
         "models",

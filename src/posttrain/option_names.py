@@ -29,10 +29,10 @@ _NAMES = """
     root rounds rows rules runs sampler_cpus sampler_gpus sampler_memory_gb sampler_threads samplers samples
     save_every schedule scorer_cpus scorer_gpus scorer_memory_gb scorer_threads scorers scoring_seconds seats seed
     served_name sft_batch sft_epochs sft_lr slips split std_epsilon step_aggregation step_tokens steps stop_after
-    stop_gradient store system tau_negative tau_positive teacher temperature template_args tensor_parallel thinking
-    thinking_first ties tis_cap title to tokens tokens_per_request top_k top_p track track_name track_project
-    track_tags train_on trainer_cpus trainer_gpus trainer_memory_gb trainer_threads trainers trusted
-    uncertainty_penalty updates_per_round updates_per_step url uses value_clip value_coefficient version
-    warmup_steps weight_decay weight_sync weights without
+    stop_gradient store system tau_negative tau_positive teacher teacher_prompt temperature template_args
+    tensor_parallel thinking thinking_first ties tis_cap title to tokens tokens_per_request top_k top_p track
+    track_name track_project track_tags train_on trainer_cpus trainer_gpus trainer_memory_gb trainer_threads
+    trainers trusted uncertainty_penalty updates_per_round updates_per_step url uses value_clip value_coefficient
+    version warmup_steps weight_decay weight_sync weights without
 """
 OPTIONS = frozenset(_NAMES.split())

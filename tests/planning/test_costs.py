@@ -52,13 +52,13 @@ def activation_bytes(training: Training, load: Load) -> int:
 def test_a_teacher_is_held_beside_an_adapter_too_and_reads_as_slowly_as_it_is_large():
     twice = replace(SHAPE, parameters=2 * P, active=2 * SHAPE.active, hidden=2 * SHAPE.hidden)
     for rank in (0, 16):
-        training = Training(SHAPE, 2, rank, reads=1, teacher=twice)
+        training = Training(SHAPE, 2, rank, reads=1, teachers=(twice,))
         assert training.held()["teacher"] == 2 * 2 * P and "teacher" not in Training(SHAPE, 2, rank).held()
         assert training.passes == 2.0
-    assert replace(FULL, teacher=SHAPE).passes == 1.0
-    assert replace(FULL, reads=2, teacher=twice).passes == 3.0  # of the reference, and of the teacher
+    assert replace(FULL, teachers=(SHAPE,)).passes == 1.0
+    assert replace(FULL, reads=2, teachers=(twice,)).passes == 3.0  # of the reference, and of the teacher
     speed = Speed(trained_token=3.0, read_token=1.0, decode_step=5.0, parameter=0.0)
-    both = [update_seconds(each, LOAD, speed) for each in (replace(FULL, teacher=twice), FULL)]
+    both = [update_seconds(each, LOAD, speed) for each in (replace(FULL, teachers=(twice,)), FULL)]
     assert both[0] - both[1] == LOAD.tokens * 1.0
 
 

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from posttrain.algorithms.opd import OPD
 from posttrain.episodes.sampler import Sampler
-from posttrain.errors import UserError
+from posttrain.errors import PosttrainError, UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.runs.inputs import InputsChanged
+from posttrain.training import policy_batch
 from tests.recipes.folders import model_folder
 
 
@@ -32,8 +35,8 @@ def config(folder: Path, **changes: Any) -> RL:
     common = {"prompts_per_step": 4, "completions_per_prompt": 4, "steps": 2, "max_new_tokens": 8, "reward": "length"}
     common |= {"lr": 1e-2, "warmup_steps": 0, "precision": "float32", "teacher": str(folder / "teacher")}
     common |= {"eval_every": 10, "eval_dataset": str(folder / "heldout.jsonl")}
-    dataset, model = str(folder / "tasks.jsonl"), str(folder / "student")
-    return RL(dataset=dataset, model=model, algorithm="opd", **(common | changes))
+    common |= {"dataset": str(folder / "tasks.jsonl"), "model": str(folder / "student")}
+    return RL(algorithm="opd", **(common | changes))
 
 
 MANY = {"prompts_per_step": 8, "completions_per_prompt": 8, "eval_every": 20}  # a sampled token's KL is a noisy one
@@ -113,3 +116,112 @@ def test_a_plan_counts_the_teacher(folder):
     held = plan.training.held()
     assert held["teacher"] == plan.training.shape.parameters * 4 and plan.training.reads == 1
     assert plan.training.passes == 1.0
+
+
+NAMED = "math={0}/teacher code={0}/other"
+SOLVED = "{prompt} The solution is: {answer}. {kind}"
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> Path:
+    """Rows that name a teacher each, in turn, with braces in the data."""
+    model_folder(folder / "other", seed=2)
+    rows = [
+        {"prompt": f"{i}?", "answer": f"{i} {{kind}}", "kind": "k", "teacher": ("math", "code")[i % 2]}
+        for i in range(8)
+    ]
+    (folder / "named.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def taught(folder: Path, monkeypatch: pytest.MonkeyPatch, run: Path, **changes: Any) -> tuple[list[Any], list[float]]:
+    """The groups of the only step, and what the algorithm was told of their tokens."""
+    told, make = [], policy_batch.columns_of
+
+    def watched(inputs: Any, groups: Any, context: Any, *, samples: bool) -> Any:
+        found = make(inputs, groups, context, samples=samples)
+        told.append((groups, found["teacher_N"].tolist()))
+        return found
+
+    monkeypatch.setattr(policy_batch, "columns_of", watched)
+    options = config(folder, dataset=str(folder / "named.jsonl"), steps=1, eval_every=0, eval_dataset="", **changes)
+    rl.run(options, OPD(), output=run, quiet=True)
+    return told[0]
+
+
+def read_alone(model: Path, prompt: str, said: Any) -> list[float]:
+    """The logprobs of sampled tokens behind a prompt, by an ordinary forward pass of transformers."""
+    network = AutoModelForCausalLM.from_pretrained(str(model))
+    words = [{"role": "user", "content": prompt}]
+    shown = AutoTokenizer.from_pretrained(str(model)).apply_chat_template(words, add_generation_prompt=True)
+    shown = list(shown if isinstance(shown, list) else shown["input_ids"])
+    with torch.no_grad():
+        logits = network(torch.tensor([[*shown, *said]])).logits[0, len(shown) - 1 : -1]
+    return logits.log_softmax(-1)[torch.arange(len(said)), torch.tensor(said)].tolist()
+
+
+def test_each_of_two_teachers_reads_the_rows_that_name_it(two, tmp_path, monkeypatch):
+    groups, told = taught(two, monkeypatch, tmp_path / "run", teacher=NAMED.format(two))
+    expected = [
+        value
+        for group in groups
+        for row in group.rows
+        for value in read_alone(
+            two / {"math": "teacher", "code": "other"}[group.task.metadata["teacher"]],
+            group.task.prompt[-1].content,
+            row.trajectory.turns[0].token_ids,
+        )
+    ]
+    assert {group.task.metadata["teacher"] for group in groups} == {"math", "code"}
+    assert told == pytest.approx(expected, abs=1e-4)
+    inputs = read_run(tmp_path / "run").environment["inputs"]["teacher"]
+    assert inputs.count("sha256:") == 2 and len(set(inputs.split())) == 2
+
+
+@pytest.mark.parametrize("teacher", ["policy", "teacher"])
+def test_a_teacher_that_is_shown_the_solution_reads_the_same_tokens_behind_another_prompt(
+    two, tmp_path, monkeypatch, teacher
+):
+    typed = teacher if teacher == "policy" else str(two / teacher)
+    groups, told = taught(two, monkeypatch, tmp_path / "run", teacher=typed, teacher_prompt=SOLVED)
+    expected = [
+        value
+        for group in groups
+        for row in group.rows
+        for value in read_alone(
+            two / ("student" if teacher == "policy" else teacher),
+            f"{group.task.prompt[-1].content} The solution is: {group.task.answer}. k",
+            row.trajectory.turns[0].token_ids,
+        )
+    ]
+    assert told == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": "math=x/teacher"}, "names the teacher 'code' in its column 'teacher'; expected .*: math"),
+        ({"teacher": "math=x/teacher math=x/other"}, "the teacher 'math' is given twice"),
+        ({"teacher": "math=x/teacher x/other"}, "has no name; of several, each is NAME=MODEL"),
+        ({"teacher": "a=x/teacher", "dataset": "x/tasks.jsonl"}, "names no teacher in its column 'teacher'"),
+        ({"teacher": "policy"}, "a teacher that is the policy has to see more"),
+        ({"teacher": "", "teacher_prompt": "{prompt}"}, "`teacher`"),
+        ({"teacher": "policy", "teacher_prompt": "Solve it"}, r"`teacher_prompt` needs \{prompt\}"),
+        ({"teacher": "policy", "teacher_prompt": "{prompt} {solution}"}, "has no 'solution', which `teacher_prompt`"),
+        ({"teacher": "policy", "teacher_prompt": "{prompt}" + " long" * 99}, "tokens as `teacher_prompt` shows it"),
+    ],
+)
+def test_teachers_that_cannot_teach_a_row_are_refused_before_weights_are_read(
+    two, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(
+        "posttrain.bindings.backend.trained_policy", lambda *_, **__: pytest.fail("weights were loaded")
+    )
+    given = {name: value.replace("x/", f"{two}/") for name, value in changes.items()}
+    options = config(two, **({"dataset": str(two / "named.jsonl"), "eval_every": 0, "eval_dataset": ""} | given))
+    for run in (
+        lambda: rl.run(options, OPD(), output=tmp_path / "refused", quiet=True),
+        lambda: rl.dry_run(options, OPD(), measure=False),
+    ):
+        with pytest.raises(PosttrainError, match=message):
+            run()

@@ -8,8 +8,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from posttrain import algorithms
+from posttrain.bindings.cluster_options import AsyncOptions
+from posttrain.engine.past_policy import PastPolicy
 from posttrain.errors import EpisodeError, UserError
 from posttrain.recipes import evaluate, generate, rl
 from posttrain.recipes.evaluate import Evaluate
@@ -17,6 +20,7 @@ from posttrain.recipes.generate import Generate
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.runs.inputs import InputsChanged
+from posttrain.training import checkpoint
 from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder
 from tests.recipes.test_self_play import DUEL, found_in
@@ -90,6 +94,9 @@ def test_another_opponent_is_noticed_where_a_run_goes_on(here):
         ("second", r"a seat is NAME=MODEL or NAME=URL#MODEL \(with generate NAME=human\); got 'second'"),
         ("second=a second=b", "the seat 'second' is given twice"),
         ("second=http://x/v1", "seat 'second' has a URL without a model"),
+        ("second=duel.py", "cannot read the seat 'second' 'duel.py'; expected path/to/file.py:class"),
+        ("second=duel.py:Dual", "'duel.py' has no class 'Dual'; did you mean 'Duel'"),
+        ("second=duel.py:Duel", "seat 'second': duel.py:Duel has no method async chat"),
     ],
 )
 def test_seats_that_are_none_are_refused_before_weights_are_read(here, monkeypatch, seats, message):
@@ -104,6 +111,71 @@ def test_seats_that_are_none_are_refused_before_weights_are_read(here, monkeypat
     ):
         with pytest.raises(UserError, match=message):
             run()
+
+
+@pytest.mark.parametrize(
+    "typed", ["policy?behind=0", "policy?behind=2&copies=1", "policy?", "policy?ago=2", "policy?behind=x"]
+)
+def test_an_earlier_policy_that_is_none_is_refused(here, typed):
+    with pytest.raises(UserError, match=r"an earlier policy is policy\?behind=N"):
+        rl.run(replace(OPTIONS, seats=f"second={typed}"), GRPO(), output=here / "x", quiet=True)
+
+
+def test_an_earlier_policy_plays_only_where_one_is_trained(here):
+    where = {"environment": "duel.py:Duel", "model": "model", "seats": "second=policy?behind=2"}
+    with pytest.raises(UserError, match="only plays seats in rl"):
+        evaluate.run(Evaluate(**where), output=here / "x", quiet=True)
+    with pytest.raises(UserError, match="leave out `trainers`"):
+        rl.run(replace(OPTIONS, seats=where["seats"]), GRPO(), AsyncOptions(trainers=1), output=here / "x", quiet=True)
+
+
+@pytest.mark.parametrize(("seats", "begun"), [("policy?behind=2", [0, 0, 0, 1]), ("policy?behind=3&copies=2", [0] * 4)])
+def test_an_opponent_of_some_updates_ago_is_renewed_and_a_resumed_run_is_equal(here, monkeypatch, seats, begun):
+    options = replace(OPTIONS, seats=f"second={seats}", steps=3, eval_every=1)
+    (here / "duel.py").write_text(DUEL)
+    renewed, renew = [], PastPolicy.renew
+
+    def watched(self, step):
+        renew(self, step)
+        now = dict(self._own.network.named_parameters())
+        renewed.append((step, self.begun_at, {name: p.clone() for name, p in now.items()}, len(self._kept)))
+
+    monkeypatch.setattr(PastPolicy, "renew", watched)
+    whole = rl.run(options, GRPO(), output=here / "whole", quiet=True).run
+    assert [each[1] for each in renewed] == begun and max(each[3] for each in renewed) <= 5
+    weights = checkpoint.load_tensors(here / "model" / "model.safetensors")
+    last = renewed[-1]
+    apart = max((last[2][name] - weight).abs().max() for name, weight in weights.items() if name in last[2])
+    assert (apart > 0) == (last[1] > 0)
+    part = rl.run(replace(options, steps=2), GRPO(), output=here / "part", quiet=True).run
+    rl.run(options, GRPO(), resume=part, quiet=True)
+    (rows, state, ended), (others, its, theirs) = found_in(whole), found_in(part)
+    assert rows == others and state == its and all(torch.equal(ended[name], theirs[name]) for name in ended)
+    again = renewed[-1]
+    assert again[:2] == last[:2] and all(torch.equal(last[2][name], again[2][name]) for name in last[2])
+
+
+PLAYER = '''
+from posttrain.types import Message, Reply, StopReason, Usage
+
+
+class Silent:
+    """Says nothing."""
+
+    async def chat(self, messages, *, sampling, tools=(), seed=0):
+        return Reply(Message("assistant", ""), StopReason.STOP, Usage(1, 1))
+'''
+
+
+def test_a_class_of_a_file_plays_a_seat_and_its_code_stays_in_the_run(here):
+    (here / "player.py").write_text(PLAYER)
+    options = replace(OPTIONS, seats="second=player.py:Silent", steps=1)
+    run = rl.run(options, GRPO(), output=here / "run", quiet=True).run
+    assert seats_in(run) == {""} and "sha256:" in read_run(run).environment["inputs"]["seats"]
+    assert [path.name for path in run.glob("inputs/seats/*/*")] == ["player.py"]
+    (here / "player.py").write_text(PLAYER.replace('nt", ""', 'nt", "a"'))
+    with pytest.raises(InputsChanged, match="seats"):
+        rl.run(replace(options, steps=2), GRPO(), resume=run, quiet=True)
 
 
 def test_seats_need_an_environment(here):

@@ -5,11 +5,11 @@ import time
 import httpx
 import numpy as np
 import torch
-from posttrain.training.state import MASTERS
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.serving import checkpoints
 from posttrain.training.checkpoint import load_tensors
+from posttrain.training.local_learner import MASTERS
 from tests.serving.serving import KEY, NAME, serving
 
 ADAM = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.0, "grad_clip_norm": 0.0}

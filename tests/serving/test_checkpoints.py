@@ -3,7 +3,6 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from posttrain.training.state import MASTERS
 
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
@@ -11,6 +10,7 @@ from posttrain.serving.base import Adapter
 from posttrain.serving.checkpoints import Address
 from posttrain.serving.samplers import Samplers
 from posttrain.training.checkpoint import save_tensors
+from posttrain.training.local_learner import MASTERS
 
 MODEL = f"{'0a' * 16}:train:3"
 

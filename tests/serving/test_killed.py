@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
-from posttrain.training.state import MASTERS
 
 from posttrain.serving import checkpoints
 from posttrain.training.checkpoint import load_tensors
+from posttrain.training.local_learner import MASTERS
 from tests.serving.plain_client import Client, same, uninterrupted
 from tests.serving.serving import KEY, NAME
 

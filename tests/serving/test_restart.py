@@ -8,14 +8,13 @@ import pytest
 
 pytest.importorskip("tinker", reason="needs the extra server")
 
-from posttrain.training.state import MASTERS
-
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services
+from posttrain.training.local_learner import MASTERS
 from tests.serving.plain_client import ADAM, Client, batch, same, uninterrupted, weights
 from tests.serving.serving import serving
 

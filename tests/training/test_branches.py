@@ -17,7 +17,7 @@ from posttrain.models.critic import TrunkCritic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
-from posttrain.training.inputs import Context, columns_of, example_of
+from posttrain.training.inputs import Context, columns_of, example_of, examples_in
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
@@ -228,7 +228,7 @@ def test_a_pair_is_not_made_of_several_branches():
 
 
 def test_a_kl_is_of_a_row_and_not_of_a_branch():
-    found = distance(CUT, lambda examples: [(-0.5,) * sum(e.learned) for e in examples])
+    found = distance(CUT, [(-0.5,) * sum(e.learned) for e in examples_in(CUT)])
     rows = [row.trajectory for group in CUT for row in group.rows]
     assert found == pytest.approx(sum(sum(row.logprobs) + 0.5 * len(row.logprobs) for row in rows) / 5)
     batch, _ = policy_batch(CUT, GRPO(), context=LOGPROBS)

@@ -10,9 +10,13 @@ from transformers import AutoModelForCausalLM
 
 from posttrain.errors import UserError
 from posttrain.training import teacher
-from posttrain.training.teacher import differing, find_teacher
+from posttrain.training.teacher import differing, find_teachers
 from tests.recipes.folders import model_folder
 from tests.tiny import tiny_llama
+
+
+def one_teacher(name: str, policy: str, *, microbatch_tokens: int) -> teacher.Teacher:
+    return find_teachers(name, "", policy, microbatch_tokens=microbatch_tokens).models["teacher"]
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +33,11 @@ def with_rows(folder: Path, more: int) -> Path:
 
 
 def test_without_a_name_there_is_none(policy):
-    assert find_teacher("", str(policy), microbatch_tokens=64) is None
+    assert find_teachers("", "", str(policy), microbatch_tokens=64).parts == {}
 
 
 def test_a_teacher_computes_as_the_policy_does_and_stays(policy, tmp_path):
-    found = find_teacher(str(model_folder(tmp_path / "teacher", seed=1)), str(policy), microbatch_tokens=64)
+    found = one_teacher(str(model_folder(tmp_path / "teacher", seed=1)), str(policy), microbatch_tokens=64)
     assert found is not None and found.shape.name == found.where == str(tmp_path / "teacher")
     for dtype in (torch.float32, torch.bfloat16):
         held = found.load(tiny_llama(dtype=dtype))
@@ -51,17 +55,17 @@ def test_every_token_must_have_the_same_number():
 
 def test_a_teacher_may_predict_more_tokens_than_the_policy_and_not_fewer(policy, tmp_path):
     wider = with_rows(model_folder(tmp_path / "wider"), 8)
-    assert find_teacher(str(wider), str(policy), microbatch_tokens=64) is not None
+    assert one_teacher(str(wider), str(policy), microbatch_tokens=64) is not None
     with pytest.raises(UserError, match=r"predicts [\d,]+ tokens and the policy [\d,]+"):
-        find_teacher(str(policy), str(wider), microbatch_tokens=64)
+        one_teacher(str(policy), str(wider), microbatch_tokens=64)
 
 
 def test_a_teacher_must_read_what_a_micro_batch_may_have(policy, tmp_path):
     shorter = str(model_folder(tmp_path / "shorter", context=64))
-    assert find_teacher(shorter, str(policy), microbatch_tokens=64) is not None
+    assert one_teacher(shorter, str(policy), microbatch_tokens=64) is not None
     with pytest.raises(UserError, match="lower microbatch_tokens to 64, or"):
-        find_teacher(shorter, str(policy), microbatch_tokens=65)
-    assert find_teacher(str(policy), shorter, microbatch_tokens=4096) is not None  # the policy's sequences are short
+        one_teacher(shorter, str(policy), microbatch_tokens=65)
+    assert one_teacher(str(policy), shorter, microbatch_tokens=4096) is not None  # the policy's sequences are short
 
 
 def test_a_tokenizer_of_another_family_is_refused(policy, tmp_path):
@@ -72,7 +76,7 @@ def test_a_tokenizer_of_another_family_is_refused(policy, tmp_path):
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     file.write_text(json.dumps(words))
     with pytest.raises(UserError, match=r"another tokenizer than the policy: 2 of \d+ tokens differ, such as 'a'"):
-        find_teacher(str(other), str(policy), microbatch_tokens=64)
+        one_teacher(str(other), str(policy), microbatch_tokens=64)
 
 
 def test_docstring_examples_run():

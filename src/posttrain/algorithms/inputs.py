@@ -117,7 +117,10 @@ class PretrainingNLL:
 
 @dataclass(frozen=True)
 class TeacherLogprobs:
-    """A frozen teacher's logprobs of the sampled tokens, at the sampling temperature: `teacher_N`."""
+    """A teacher's logprobs of the sampled tokens, at the sampling temperature: `teacher_N`.
+
+    Rows may have teachers by name, and these another prompt (`training/teacher.py`).
+    """
 
     title: ClassVar[str] = "teacher"
     passes: ClassVar[int] = 1

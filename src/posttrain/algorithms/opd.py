@@ -26,6 +26,11 @@ What to know about it:
 - Reverse KL is mode-seeking: the student concentrates on the teacher's most likely outputs.
 - The teacher's logprob of one sampled token is a noisy estimate of the KL; it needs no second distribution in memory.
 - The teacher gets the prompts as rendered by the policy's chat template.
+- Several teachers, --teacher "math=runs/a code=runs/b": each row's column `teacher` names its own. All are in memory.
+- --teacher-prompt "{prompt} The solution is: {answer}" shows teachers more than the policy saw, behind which they read
+  the same sampled tokens. With --teacher policy the policy itself teaches, as in on-policy self-distillation (Zhao et
+  al. 2026, https://arxiv.org/abs/2601.18734, which compares whole distributions). It has the current weights, so that
+  no second copy is in memory; for a frozen one name the model that the run begins with.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.bindings.cluster_options import ClusterOptions, evicts, staleness_of
+from posttrain.bindings.judges import PAST, named_models
 from posttrain.bindings.lora_options import lora_of
 from posttrain.bindings.sampling import PIPELINED
 from posttrain.errors import UserError
@@ -42,6 +43,9 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
         raise UserError('`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`')
     if evicts(cluster) and config.schedule == "lockstep":
         raise UserError('`evict_stale` samples continuously; leave out `schedule="lockstep"`')
+    players = named_models("seats", config.seats).values()
+    if cluster.trainers and any(isinstance(player, str) and player.startswith(PAST) for player in players):
+        raise UserError("an earlier policy plays where the policy is trained in one process; leave out `trainers`")
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(
@@ -57,6 +61,8 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
             if config.teacher
             else f"{config.algorithm} needs a teacher; pass `teacher`, a model with the policy's tokenizer"
         )
+    if config.teacher_prompt and not config.teacher:
+        raise UserError('`teacher_prompt` is what a teacher sees; pass `teacher` too, such as `teacher="policy"`')
     _check_reference(config, algorithm)
     if config.length_penalty and any(declared(algorithm, kind) for kind in (GreedyReward, StateValues, NamedScores)):
         raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out `length_penalty`")

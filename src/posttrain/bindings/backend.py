@@ -82,6 +82,7 @@ class Backend:
         staleness: how many steps old the weights may be from which a step was sampled.
         ahead: where steps are sampled while others are trained: makes such rollouts.
         settings: what a run's configuration says of the processes.
+        model: the policy's, where it is trained in this process and from it.
     """
 
     chat: ChatFormat
@@ -96,6 +97,7 @@ class Backend:
     staleness: int = 0
     ahead: Callable[..., Ahead[Any]] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    model: LanguageModel | None = None
 
     @contextmanager
     def ended_by_errors(self) -> Generator[None]:
@@ -155,7 +157,8 @@ def online_backend(
         build = partial(_handed, learner)
     load = partial(_loaded, where=where)  # of trainers: an engine that they do not use would take memory
     if not cluster.trainers or build is None:
-        return _in_process(options, partial(load, engine=options.engine, cache_gb=options.cache_gb), build)
+        found = _in_process(options, partial(load, engine=options.engine, cache_gb=options.cache_gb), build)
+        return found if learner is None or callable(learner) else replace(found, model=None)
     with ExitStack() as stack:
         found, alike = _trainers(options, where, load, build, cluster, stack)
         ahead = cluster if isinstance(cluster, AsyncOptions) and cluster.max_staleness else None
@@ -244,7 +247,7 @@ def _in_process(options: TrainingOptions, load: Load, build: Build | None) -> Ba
     policy = load(options)
     model, compute = policy.model, compute_of(policy.model, options.precision)
     trained = build(policy, ALONE) if build else None
-    return Backend(policy.chat, model.context, compute, ExitStack(), trained, policy.engine)
+    return Backend(policy.chat, model.context, compute, ExitStack(), trained, policy.engine, model=model)
 
 
 def connect(cluster: TrainerOptions, stack: ExitStack) -> None:

@@ -3,37 +3,45 @@
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
+from posttrain.data.chat import ChatFormat
 from posttrain.engine.budget import Budget
 from posttrain.engine.chat_models import EngineChat, LateChat, PolicyChat
 from posttrain.engine.client import Client
 from posttrain.engine.openai_chat import OpenAIChat
+from posttrain.engine.past_policy import PastPolicy
 from posttrain.engine.policy import load_policy
 from posttrain.engine.reply_cache import CACHE, ReplyCache
 from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
-from posttrain.errors import ModelError, UserError, unknown
+from posttrain.errors import ModelError, UserError, described, unknown
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate
 from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate, ScoreCompletions
-from posttrain.options.online import SampledOptions
+from posttrain.options.online import RL, SampledOptions
 from posttrain.types import ChatModel, Sampling
+from posttrain.user_code import load
 
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")
 """Options of judges that change no score."""
 JudgeOptions = SampledOptions | Evaluate | ScoreCompletions
 """The forms that have options of judges."""
 POLICY = "policy"  # what is typed for the policy itself
+PAST = "policy?"  # how the policy of earlier updates begins, as the player of a seat
+COPIES = 5  # of its weights, unless said otherwise
 HUMAN = "human"  # and for a person at the terminal
 Named = str | Mapping[str, str | ChatModel]
-"""What names chat models: words NAME=MODEL and NAME=URL#MODEL, or models, addresses and objects by name."""
+"""What names chat models: words NAME=MODEL, NAME=URL#MODEL and NAME=FILE.py:CLASS, or models and objects by name."""
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -49,12 +57,28 @@ class JudgeModels:
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
     policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
     seats: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    past: Collection[PastPolicy] = ()  # of these, the policy of earlier updates
     classifiers: list[TextClassifier] = field(default_factory=list[TextClassifier])  # of rewards
 
     def load(self) -> None:
         """Load the local models."""
         for model in (*self.local.values(), *self.classifiers):
             model.load()
+
+    def bind(self, chat: ChatFormat, context: int, model: LanguageModel | None, cache_gb: float) -> None:
+        """Answer for the policy, which is `model` where it is trained in this process and from it.
+
+        Raises:
+            UserError: an earlier policy plays, and it is not.
+        """
+        self.policy.bind(chat, context)
+        for past in self.past:
+            if model is None:
+                raise UserError(
+                    "'learner' has weights of its own, which an earlier policy cannot follow; give a function that "
+                    "makes a learner from the policy, or give the seat to a run"
+                )
+            past.bind(model, chat, cache_gb)
 
     def refuse_policy(self, command: str) -> None:
         """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
@@ -98,10 +122,18 @@ class _Models:
     cache: ReplyCache = field(default_factory=ReplyCache)
     folders: dict[str, str] = field(default_factory=dict[str, str])
     loaded: dict[str, LateChat] = field(default_factory=dict[str, LateChat])
+    trained: bool = False  # whether the policy is, so that an earlier one may play
+    past: dict[str, PastPolicy] = field(default_factory=dict[str, PastPolicy])
 
     def named(self, kind: str, name: str, what: str | ChatModel) -> ChatModel:
         if not isinstance(what, str):
             return what
+        if what.startswith(PAST):
+            if kind != "seat" or not self.trained:
+                raise UserError(f"{kind} '{name}' is an earlier policy, '{what}', which only plays seats in rl")
+            return self.past.setdefault(what, _past(name, what))
+        if what.endswith(".py") or ".py:" in what:
+            return _made(kind, name, what)
         address, hash_, model = what.partition("#")
         if hash_ and ":" in address and "://" not in address:
             raise UserError(f"the address of {kind} '{name}' has no http:// or https://; write {name}=http://{what}")
@@ -132,7 +164,8 @@ def judges_in(
     Raises:
         UserError: what is typed names no chat model, or the library for an address is not installed.
     """
-    made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
+    budget, trained = Budget(options.judge_budget), isinstance(options, RL)
+    made = _Models(where, options.precision, options.judge_concurrency, budget, trained=trained)
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
         raise UserError(f"a person plays with posttrain generate alone; give the seat '{people[0]}' to a model")
@@ -142,7 +175,10 @@ def judges_in(
         for name, what in named_models("judge", options.judge).items()
     }
     seated = {name: made.named("seat", name, what) for name, what in players.items()}
-    return JudgeModels(models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated)
+    past = made.past.values()
+    return JudgeModels(
+        models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated, past
+    )
 
 
 def seat_models(seats: Mapping[str, str | ChatModel], where: Callable[[str], str], precision: str) -> JudgeModels:
@@ -231,6 +267,30 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, go
         classifier.ask[:] = [model]
         judging.classifiers.append(model)
     return found
+
+
+def _past(name: str, typed: str) -> PastPolicy:
+    """An earlier policy, as `policy?behind=4` and `policy?behind=4&copies=3` name it."""
+    given = {"copies": str(COPIES), **dict(parse_qsl(typed[len(PAST) :], keep_blank_values=True))}
+    least = {"behind": 1, "copies": 2}
+    if given.keys() != least.keys() or any(not v.isdecimal() or int(v) < least[k] for k, v in given.items()):
+        raise UserError(
+            f"the seat '{name}' is '{typed}'; an earlier policy is {PAST}behind=N, N updates ago (1 or more), and "
+            "&copies=N, as many copies of its weights at most (2 or more)"
+        )
+    return PastPolicy(int(given["behind"]), int(given["copies"]))
+
+
+def _made(kind: str, name: str, typed: str) -> ChatModel:
+    """An object of a class FILE.py:CLASS."""
+    made: Any = load(f"{kind} '{name}'", typed, "class")
+    try:
+        made = made()
+    except Exception as error:
+        raise UserError(f"{kind} '{name}': {typed} cannot be made without arguments: {described(error)}") from error
+    if not inspect.iscoroutinefunction(getattr(made, "chat", None)):
+        raise UserError(f"{kind} '{name}': {typed} has no method async chat(messages, *, sampling, tools, seed)")
+    return made
 
 
 def _local(folder: str, precision: str) -> Callable[[], EngineChat]:

@@ -33,7 +33,9 @@ from posttrain.models.load import tokenizer_of
 from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
+from posttrain.runs.training import Together, Trained
 from posttrain.training.resolve_model import saved_model
+from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
 PIPELINED = "pipelined"
@@ -63,7 +65,7 @@ class Setup:
     notes: tuple[str, ...]  # messages to the user
     heldout_environment: ScoredEnvironment  # with gold rewards
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
-    # of reward models and local judges, by name as typed
+    # of reward models, local judges and teachers, by name as typed
     model_folders: dict[str, str] = field(default_factory=dict[str, str])
     judging: JudgeModels = field(default_factory=JudgeModels)  # judge models
 
@@ -83,6 +85,16 @@ class Setup:
         """What progress shows of metrics: the accuracy only where a verifier says what is solved."""
         verified = self.environment.reward.verified
         return {"reward": "reward/mean"} | ({"accuracy": "accuracy"} if verified else {})
+
+    @property
+    def trained(self) -> Trained:
+        """What checkpoints keep."""
+        return Together((self.backend.learner, *self.judging.past)) if self.judging.past else self.backend.learner
+
+    def renew_seats(self, step: int) -> None:
+        """Have earlier policies play in this step that are as old as asked."""
+        for past in self.judging.past:
+            past.renew(step)
 
     def opened(self) -> AbstractContextManager[None]:
         """The environment is open while the block runs."""
@@ -122,6 +134,7 @@ def set_up(
     together: int = 1,
     group_sizes: Sequence[tuple[int, str]] = (),
     cluster: ClusterOptions = ONE_PROCESS,
+    teachers: Teachers = NO_TEACHERS,
 ) -> Setup:
     """Load the model and all other parts that the options name.
 
@@ -132,12 +145,14 @@ def set_up(
         together: number of completions of a prompt that must fit in one micro-batch.
         group_sizes: further ones that rewards must be able to score, each with its name in errors.
         cluster: where reward models and functions are loaded.
+        teachers: those that must be able to read what is sampled.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    check_engine(options.engine)
     with ExitStack() as stack:
-        return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes)
+        return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes, teachers)
 
 
 def _refuse_asking_policy(judging: JudgeModels, parsed: ParsedRewards) -> None:
@@ -159,8 +174,8 @@ def _set_up(
     placed: Placed,
     together: int,
     group_sizes: Sequence[tuple[int, str]],
+    teachers: Teachers,
 ) -> Setup:
-    check_engine(options.engine)
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     if options.schedule == PIPELINED:
@@ -168,7 +183,7 @@ def _set_up(
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
-    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played, teachers)
     refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     parsed, models, gold_model, folders = placed.load(parsed, judging)
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
@@ -185,9 +200,10 @@ def _set_up(
         environment=played,
     )
     _need_groups(options, environment, heldout_environment, group_sizes)
-    room = _room(options, environment.environment, read_shape(model).context, together)
+    room = _room(options, environment.environment, context := read_shape(model).context, together)
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
+    _check_teachers(teachers, options, [*prompts.tasks, *heldout], chat, environment.environment, room, context)
     for each in [*models, *([gold_model] if gold_model else [])]:
         each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)
     backend = placed.joined(load())
@@ -202,11 +218,10 @@ def _set_up(
         max_lost=options.max_lost,
         policy_chat=judging.policy,
     )
-    judging.policy.bind(backend.chat, backend.context)
-    folders |= judging.folders | {one.name: one.name for one in judging.classifiers}
-    notes = (*met, *parsed.notes, *prompts.notes)
-    sampled = (prompts.tasks, heldout, environment, backend, players)
-    return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
+    judging.bind(backend.chat, backend.context, backend.model, options.cache_gb)
+    folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
+    sampled = (prompts.tasks, heldout, environment, backend, players, (*met, *parsed.notes, *prompts.notes))
+    return Setup(*sampled, heldout_environment, gold, folders, judging)
 
 
 def _need_groups(
@@ -220,6 +235,20 @@ def _need_groups(
         need_group(environment, size, name)
     if options.eval_every:
         need_group(heldout, options.eval_samples, "`eval_samples`")
+
+
+def _check_teachers(
+    teachers: Teachers,
+    options: OnlineOptions,
+    tasks: Sequence[Task],
+    chat: ChatFormat,
+    environment: Environment,
+    room: int,
+    context: int,
+) -> None:
+    """Check that each task has a teacher that can read it; errors as of `Teachers.check`."""
+    completion = room if environment.max_turns > 1 else options.max_new_tokens
+    teachers.check(tasks, chat, completion=completion, room=room, most=min(options.microbatch_tokens, context))
 
 
 def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
@@ -278,7 +307,14 @@ def fitting_prompts(
     return Prompts(fitting, lengths, tuple(notes))
 
 
-def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> PlannedPrompts:
+def read_prompts(
+    options: OnlineOptions,
+    chat: ChatFormat,
+    context: int,
+    *,
+    together: int = 1,
+    teachers: Teachers = NO_TEACHERS,
+) -> PlannedPrompts:
     """The prompts of a run that is only planned: reads everything that the options name except weights.
 
     Raises:
@@ -288,13 +324,14 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
-    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played)
+    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played, teachers)
     refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
     if parsed.rewards:
         need_group(ScoredEnvironment(parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
     check_engine(options.engine)
     room = _room(options, played or SingleTurn(), context, together)
     found = fitting_prompts(options, tasks, chat, room, together=together)
+    _check_teachers(teachers, options, [*found.tasks, *heldout], chat, played or SingleTurn(), room, context)
     episode = episode_length(played or SingleTurn(), chat, options.max_new_tokens, options.seed)
     episode = replace(episode, tokens=min(episode.tokens, max(options.max_new_tokens, room - max(found.lengths))))
     chats = sum(read_shape(folder).parameters for folder in judging.folders.values())
@@ -321,7 +358,11 @@ def rewards_of(config: OnlineOptions) -> Rewards:
 
 
 def read_tasks(
-    config: OnlineOptions, rewards: _Rewards | None, gold: _Rewards | None, environment: Environment | None = None
+    config: OnlineOptions,
+    rewards: _Rewards | None,
+    gold: _Rewards | None,
+    environment: Environment | None = None,
+    teachers: Teachers = NO_TEACHERS,
 ) -> tuple[list[Task], list[Task], list[str]]:
     """Training tasks, held-out tasks, and messages to the user.
 
@@ -334,7 +375,7 @@ def read_tasks(
         return tasks, heldout, []
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
-    words |= {"named": columns_read(rewards, gold, environment), "columns": columns, "seed": config.seed}
+    words |= {"named": columns_read(rewards, gold, environment, teachers), "columns": columns, "seed": config.seed}
     tasks = load_tasks(config.dataset, limit=config.limit, **words)
     for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
         if each:

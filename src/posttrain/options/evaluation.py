@@ -37,7 +37,7 @@ class Evaluate(Judges, Playing, Rendering):
     """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without `dataset`, its own
     held-out tasks; without `reward`, its own reward."""
     seats: Judge = ""
-    """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
+    """Models that play other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=FILE.py:CLASS. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
     plays all seats."""
     max_lost: Annotated[float, Range(0, 1)] = 0.1

@@ -48,9 +48,9 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     gold_model: Model = ""
     """Reward model as gold reward, such as a larger one. With `gold`, their weighted sum."""
     seats: Judge = ""
-    """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
-    "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
-    plays all seats."""
+    """Models that play other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=FILE.py:CLASS. Such as
+    "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. In rl also
+    "opponent=policy?behind=4", the policy of four updates ago. Default: the policy plays all seats."""
     max_episode_tokens: Annotated[int, Range(0)] = 0
     """Token budget per seat and episode, 0: the model's context. Prompts count; past the budget replies are empty."""
     max_lost: Annotated[float, Range(0, 1)] = 0.1
@@ -179,7 +179,12 @@ class RL(OnlineOptions):
     pretraining_per_step: Annotated[int, Range(1)] = 16
     """Pretraining texts per update; each is truncated at `max_prompt_tokens`."""
     teacher: Model = ""
-    """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
+    """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's.
+    Several teach the rows whose column `teacher` names them: "math=runs/a code=runs/b". policy is the policy itself
+    with its current weights, which `teacher_prompt` shows more."""
+    teacher_prompt: str = ""
+    """What teachers see in place of the last user message. It has the fields {prompt} (that message), {answer}, {gold}
+    and other columns: "{prompt} The solution is: {answer}". Default: what the policy sees."""
 
     def together(self) -> None:
         """Gold rewards and a budget of KL are measured on held-out tasks."""

@@ -49,7 +49,7 @@ class Networks:
     critic: bool = False  # whether there is a separate critic network, of the policy's size
     reward_models: int = 0  # parameters of all reward models
     chat_models: int = 0  # parameters of local judges and players of seats
-    teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
+    teachers: tuple[Shape, ...] = ()  # models that are distilled; one of `reads` is theirs, which share the rows
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ class Training(Networks):
 
     @property
     def passes(self) -> float:
-        """`reads` in passes of the policy: the teacher's one takes as many times longer as it has more weights."""
-        return self.reads + (_multiplied(self.teacher) / _multiplied(self.shape) - 1 if self.teacher else 0.0)
+        """`reads` in passes of the policy: the teachers' one takes as many times longer as they have more weights."""
+        weights = [_multiplied(each) for each in self.teachers]
+        return self.reads + (sum(weights) / len(weights) / _multiplied(self.shape) - 1 if weights else 0.0)
 
     def held(self) -> dict[str, int]:
         """Memory of the device held from the first update to the last."""
@@ -103,8 +104,8 @@ class Training(Networks):
             kept["modules trained whole"] = self.itemsize * whole
         if self.references and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.references * self.shape.parameters * self.itemsize
-        if self.teacher:
-            kept["teacher"] = self.teacher.parameters * self.itemsize
+        if self.teachers:
+            kept["teacher"] = sum(each.parameters for each in self.teachers) * self.itemsize
         if self.reward_models:
             kept[REWARD_MODELS] = self.reward_models * self.itemsize
         if self.chat_models:

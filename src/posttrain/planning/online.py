@@ -16,7 +16,7 @@ from posttrain.planning.work import Load, Work, sampled_work, text_load, with_al
 from posttrain.training.pretraining import longest_text, pretraining_texts
 from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import unreached
-from posttrain.training.teacher import find_teacher
+from posttrain.training.teacher import NO_TEACHERS, Teachers, find_teachers
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 
@@ -32,17 +32,21 @@ def plan_rl(
     """Plan a run of rl; raises `UserError` as that would before weights are read."""
     check_algorithm(config, algorithm, cluster)
     model = unloaded(config, resume)
-    where = began_from(config.model, resume).where
-    teacher = find_teacher(config.teacher, where, microbatch_tokens=config.microbatch_tokens)
+    teachers = find_teachers(
+        config.teacher,
+        config.teacher_prompt,
+        began_from(config.model, resume).where,
+        microbatch_tokens=config.microbatch_tokens,
+    )
     compared = declared(algorithm, ReferenceLogprobs) is not None
     apart = leaves_start(config) and (not compared or config.ref_sync_every > 0)
-    work = _sampled("rl", config, model, config.steps)
+    work = _sampled("rl", config, model, config.steps, teachers=teachers)
     work = replace(
         with_algorithm(work, algorithm, text=_text(config, model) if algorithm.extra_losses else None),
         updates=config.updates_per_step,
         critic=config.critic == "own",
         references=compared + apart,
-        teacher=teacher.shape if teacher else None,
+        teachers=tuple(each.shape for each in teachers.models.values()),
     )
     return plan_of(config, work, cluster, measure=measure)
 
@@ -67,9 +71,17 @@ def plan_online_preference(
     return plan_of(config, work, cluster, measure=measure)
 
 
-def _sampled(command: str, config: OnlineOptions, model: Unloaded, steps: int, *, together: int = 1) -> Work:
+def _sampled(
+    command: str,
+    config: OnlineOptions,
+    model: Unloaded,
+    steps: int,
+    *,
+    together: int = 1,
+    teachers: Teachers = NO_TEACHERS,
+) -> Work:
     """What sampling and scoring take, as far as the prompts tell."""
-    prompts = read_prompts(config, model.chat, model.shape.context, together=together)
+    prompts = read_prompts(config, model.chat, model.shape.context, together=together, teachers=teachers)
     work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
     return replace(
         work,

@@ -56,17 +56,17 @@ from posttrain.runs.samples import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.critic import CriticLoss, critic_for
-from posttrain.training.inputs import Columns, Context, columns_of
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
+from posttrain.training.inputs import Columns, Context, columns_of, examples_in, teacher_logprobs
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from, named, precision_of
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
-from posttrain.training.teacher import Teacher, find_teacher
+from posttrain.training.teacher import Teacher, find_teachers
 from posttrain.types import Group
 
 START = "start"  # the learner's name of the policy before training, to which evaluations measure the KL
@@ -112,15 +112,13 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         rollouts = _rollouts(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
         batched = partial(policy_batch, longest=setup.longest)
+        setup.renew_seats(session.step)
         session.evaluate(examine)  # here and below only where an evaluation is due
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, columns = rollouts.take(step)
-            weights = setup.environment.reward.weights
-            context = Context(
-                learner=learner, temperature=config.temperature, weights=weights, state=dict(state["inputs"])
-            )
+            context = replace(parts.context, temperature=config.temperature, state=dict(state["inputs"]))
             batch, metrics = batched(
                 rolled.groups, algorithm, sampled=columns, context=context, seed=seed, key=f"{step}"
             )
@@ -140,6 +138,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             state |= {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.until_stopped(partial(rollouts.trained, step + 1))  # the engine may take the new weights
+            setup.renew_seats(step + 1)
             session.evaluate(examine)
         complete = session.stopped or session.step == config.steps
         if complete and (said := heldout.none_is_best(config, session.directory.checkpoints)):
@@ -173,7 +172,7 @@ def _rollouts(
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    distances: dict[str, str]  # evaluation metric: the model to which it measures the policy's KL
+    context: Context  # of the inputs
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
@@ -185,8 +184,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     check_algorithm(config, algorithm, cluster)
     config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
-    teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    make_learner = partial(_learner, config, algorithm, teacher)
+    most = config.microbatch_tokens
+    teachers = find_teachers(config.teacher, config.teacher_prompt, saved.where, microbatch_tokens=most)
+    make_learner = partial(_learner, config, algorithm, teachers.models)
     load = partial(online_backend, config, saved.where, make_learner, cluster, where.get("learner"))
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     group_sizes: list[tuple[int, str]] = []  # that rewards must be able to score, too
@@ -194,24 +194,24 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
         group_sizes.append((1, f"the most likely one, which {config.algorithm} compares with,"))
     if states := declared(algorithm, StateValues):
         group_sizes.append((states.samples, "`continuations`"))
-    setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster)
-    distances = {TEACHER_KL: TEACHER} if teacher else {}
-    if teacher:
-        setup = replace(setup, model_folders=setup.model_folders | {named(config.teacher): teacher.where})
-    if leaves_start(config):
-        distances[heldout.KL] = START
+    setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster, teachers=teachers)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, distances, pretraining, saved.where, notes)
+    context = Context(
+        learner=setup.backend.learner,
+        weights=setup.environment.reward.weights,
+        teachers=replace(teachers, chat=setup.backend.chat),
+    )
+    return _Parts(setup, context, pretraining, saved.where, notes)
 
 
-def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks) -> Learner:
-    """The learner of a policy: with the critic, reference and teacher that the algorithm declares."""
+def _learner(
+    config: RL, algorithm: OnlineAlgorithm, teachers: Mapping[str, Teacher], policy: Policy, ranks: Ranks
+) -> Learner:
+    """The learner of a policy: with the critic, reference and teachers that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
-    references: dict[str, Reference] = {}
+    references: dict[str, Reference] = {part: teacher.load(model) for part, teacher in teachers.items()}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
-    if teacher:
-        references[TEACHER] = teacher.load(model)
     if leaves_start(config):
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
@@ -220,14 +220,15 @@ def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, po
 
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
-    """Evaluate the policy on the held-out tasks, with its KL to the initial policy or a teacher."""
+    """Evaluate the policy on the held-out tasks, with its KL to the initial policy or the teachers."""
     groups, found = heldout.examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
-    distances = {
-        heldout.PREFIX + name: distance(groups, partial(parts.setup.backend.learner.logprobs, model=model))
-        for name, model in parts.distances.items()
-    }
-    return found | distances
+    if parts.context.teachers.parts:
+        found |= {heldout.PREFIX + TEACHER_KL: distance(groups, teacher_logprobs(groups, parts.context))}
+    if leaves_start(config):
+        said = parts.setup.backend.learner.logprobs(examples_in(groups), START)
+        found |= {heldout.PREFIX + heldout.KL: distance(groups, said)}
+    return found
 
 
 class _Update(NamedTuple):
@@ -278,7 +279,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
     about = parts.setup.about(settings, parts.model, config.steps)
     training = Training(
         steps=config.steps,
-        trained=parts.setup.backend.learner,
+        trained=parts.setup.trained,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
         evaluations=Evaluations(
             config.eval_every, held, held, score, partial(heldout.reason_to_stop, config, parts.setup)

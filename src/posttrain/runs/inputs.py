@@ -81,8 +81,10 @@ def _text(value: object) -> str:
 
 
 def _chat_model_digest(word: str, folder: str) -> str:
-    """NAME=DIGEST: of a local model's files, or of its name behind an address, which may be another one."""
+    """NAME=DIGEST: of a file's code, a local model's files, or a name behind an address, which may be another one."""
     lead = _lead("judge", word)
+    if _MARK in (code := _replaced("environment", word[lead:], lambda path: f"{_MARK}{_digest(path)}")):
+        return word[:lead] + code
     if Path(folder).is_dir() and folder:
         return word[:lead] + _MARK + model_digest(Path(folder))
     return word[:lead] + _MARK + digest_of({"model": word[lead:].rpartition("#")[2]})
@@ -135,9 +137,11 @@ def _digests(text: str | None) -> list[str]:
 
 
 def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
-    """The folders of reward models, classifiers and a teacher, known by their names, by the options that name them."""
+    """The folders of reward models, classifiers and teachers, known by their names, by the options that name them."""
     named = {"reward_model": _words(options.get("reward_model") or "")}
-    named |= {option: [options.get(option) or ""] for option in ("gold_model", "teacher")}
+    named |= {"gold_model": [options.get("gold_model") or ""], "teacher": [text := str(options.get("teacher") or "")]}
+    if text not in judges:  # NAME=MODEL of each
+        named["teacher"] = [word[_lead("teacher", word) :] for word in _words(text)]
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
     for option in ("reward", "gold"):
         named_in = partial(_is_classifier_of, _text(options.get(option)))
@@ -156,9 +160,11 @@ def _is_classifier_of(text: str, name: str) -> bool:
 
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
     """Copy the files of code and prompts that the options name into the run, with the neighbours that they import."""
-    for name in CODE:
+    for name in (*CODE, *CHAT_MODELS):
         text = _text(options.get(name))
         for path in _paths(name, text) if text else ():
+            if name in CHAT_MODELS and path.suffix != ".py":  # a model
+                continue
             into = run / FOLDER / name / _digest(path)[:_SHORT]
             into.mkdir(parents=True, exist_ok=True)
             for file in (path, *imported(path)):
@@ -341,8 +347,8 @@ def _words(text: str) -> list[str]:
 
 
 def _lead(name: str, word: str) -> int:
-    """Where a path may begin within a word: behind NAME= in options of judges and seats."""
-    found = _NAMED.match(word) if name in ("judge_prompt", *CHAT_MODELS) else None
+    """Where a path may begin within a word: behind NAME= in options of judges, seats and teachers."""
+    found = _NAMED.match(word) if name in ("judge_prompt", "teacher", *CHAT_MODELS) else None
     return found.end() if found else 0
 
 

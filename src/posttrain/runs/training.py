@@ -37,6 +37,23 @@ class Trained(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Together:
+    """Several parts in one checkpoint. Conforms to `Trained`."""
+
+    parts: Sequence[Trained]
+
+    def save(self, folder: Path) -> None:
+        """As in `Trained`."""
+        for part in self.parts:
+            part.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """As in `Trained`."""
+        for part in self.parts:
+            part.restore(folder)
+
+
 def _no_score(row: MetricsRow) -> float | None:
     return None
 

@@ -20,7 +20,7 @@ from posttrain.serving.samplers import UNNAMED, Sampler, Samplers
 from posttrain.serving.trainer import AdamParams, Output, Trainer
 from posttrain.serving.wire import PROTOBUF, forward_backward_output, read_data, read_forward_backward
 from posttrain.training.checkpoint import save_tensors
-from posttrain.training.state import MASTERS
+from posttrain.training.local_learner import MASTERS
 
 JSON = "application/json"
 

@@ -12,7 +12,7 @@ from posttrain.serving.base import Adapter
 from posttrain.serving.decoder import Weights
 from posttrain.serving.files import read_json, write_json
 from posttrain.training.checkpoint import load_tensors
-from posttrain.training.state import MASTERS
+from posttrain.training.local_learner import MASTERS
 
 UNNAMED = "unnamed"  # in a model's folder: weights that were saved for one sampling session
 

@@ -23,9 +23,8 @@ from posttrain.serving.datum import Datum
 from posttrain.serving.losses import Columns, Loss
 from posttrain.training.checkpoint import load_tensors
 from posttrain.training.learner import POLICY, Batch, Models, Share
-from posttrain.training.local_learner import LocalLearner
+from posttrain.training.local_learner import MASTERS, LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.state import MASTERS
 
 SHARED = 16  # tokens that neighbours must have in common to be computed once
 

@@ -29,9 +29,11 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
 )
 from posttrain.data.packing import Example
+from posttrain.errors import UserError
 from posttrain.objectives.advantages import moving_baselines
-from posttrain.training.learner import REFERENCE, TEACHER, Learner
+from posttrain.training.learner import REFERENCE, TEACHER, Column, Learner
 from posttrain.training.load import Load
+from posttrain.training.teacher import Teachers
 from posttrain.types import Group, States, Trajectory
 from posttrain.types import StateValues as ValuesOfStates
 
@@ -39,6 +41,8 @@ Columns = Mapping[str, Any]
 """Fields of `algorithm.Rollout` by name."""
 
 BASELINES = "seat_baselines"  # in the state of a context, by "GAME SEAT": the average of the return
+
+ONE_TEACHER = Teachers({"": TEACHER})
 
 T = TypeVar("T")
 
@@ -53,6 +57,7 @@ class Context:
         learner: what the reference and the critic say.
         temperature: of the sampling.
         weights: of the rewards that are optimised, by name.
+        teachers: which part of the learner teaches a row, and what it is shown.
         state: what inputs keep from step to step, by their names, as JSON. A provider puts a new entry in the place of
             its old one; a checkpoint has what the last finished step left.
     """
@@ -62,6 +67,7 @@ class Context:
     learner: Learner | None = None
     temperature: float = 1.0
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    teachers: Teachers = ONE_TEACHER
     state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -180,9 +186,36 @@ def _reference_logprobs(need: ReferenceLogprobs, groups: Sequence[Group], contex
 
 
 def _teacher_logprobs(need: TeacherLogprobs, groups: Sequence[Group], context: Context) -> Columns:
-    """`teacher_N`: a teacher's logprobs of what the policy sampled."""
-    learner = _given(context.learner, "a teacher")
-    return {"teacher_N": flat(learner.logprobs(examples_in(groups), TEACHER, temperature=context.temperature))}
+    """`teacher_N`: teachers' logprobs of what the policy sampled."""
+    return {"teacher_N": flat(teacher_logprobs(groups, context))}
+
+
+def teacher_logprobs(groups: Sequence[Group], context: Context) -> Column:
+    """Of each branch the logprobs of its sampled tokens by the teacher of its row, behind the prompt that this sees.
+
+    Of a branch the tokens of the task's prompt are replaced, and all that follows stays.
+
+    Raises:
+        UserError: teachers have a prompt of their own, and an environment showed a seat another than the task's.
+    """
+    learner, teachers = _given(context.learner, "a teacher"), context.teachers
+    of_part: dict[str, list[int]] = {}
+    examples: list[Example] = []
+    for group in groups:
+        own, its = teachers.prefix(group.task) if teachers.prompt else ((), ())
+        for example in examples_in([group]):
+            if example.prefix[: len(own)] != own:
+                raise UserError(
+                    "`teacher_prompt` stands in place of the task's prompt, and the environment began an episode with "
+                    "other messages; leave it out"
+                )
+            of_part.setdefault(teachers.part_of(group.task), []).append(len(examples))
+            examples.append(replace(example, prefix=(*its, *example.prefix[len(own) :])))
+    found: dict[int, Sequence[float]] = {}
+    for part, numbers in of_part.items():
+        said = learner.logprobs([examples[number] for number in numbers], part, temperature=context.temperature)
+        found |= zip(numbers, said, strict=True)
+    return [found[number] for number in range(len(examples))]
 
 
 def _step_rewards(need: StepRewards, groups: Sequence[Group], context: Context) -> Columns:

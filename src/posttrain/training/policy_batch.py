@@ -3,7 +3,7 @@
 Shape letters: N sampled tokens of a batch; R rows, one for each episode and trained seat; G rows of a group and seat.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -14,7 +14,6 @@ from posttrain import fast_paths
 from posttrain.algorithms.algorithm import Counts, OnlineAlgorithm
 from posttrain.algorithms.inputs import CriticValues, declared
 from posttrain.algorithms.rollout import Rollout
-from posttrain.data.packing import Example
 from posttrain.objectives.shaping import adaptive_length_penalty
 from posttrain.training.inputs import Columns, Context, branches_in, columns_of, examples_in, flat
 from posttrain.training.learner import Batch, Column
@@ -107,14 +106,14 @@ def policy_batch(
     return batch.chosen(list(chain.from_iterable(taken))), metrics
 
 
-def distance(groups: Sequence[Group], logprobs_of: Callable[[Sequence[Example]], Column]) -> float:
+def distance(groups: Sequence[Group], logprobs: Column) -> float:
     """Monte Carlo estimate of the KL of the sampling policy to another model, in nats per row.
 
         KL = E_{y ~ pi} sum_t [ log pi(y_t | y_<t) - log ref(y_t | y_<t) ]
 
-    `logprobs_of` gives that model's logprobs of the learned tokens. The samples are drawn at temperature 1. The
+    `logprobs` are that model's, of the sampled tokens of each branch. The samples are drawn at temperature 1. The
     estimate may be negative.
     """
-    behind = zip(branches_in(groups), logprobs_of(examples_in(groups)), strict=True)
+    behind = zip(branches_in(groups), logprobs, strict=True)
     gone = sum(sum(branch.logprobs) - sum(before) for branch, before in behind)
     return gone / sum(len(group.rows) for group in groups)

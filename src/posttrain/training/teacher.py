@@ -1,21 +1,33 @@
-"""Teacher model for on-policy distillation: frozen, provides logprobs of the policy's samples."""
+"""Teachers of on-policy distillation: models, or the policy itself, that give logprobs of the policy's samples."""
 
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import UserError
+from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.reference import FrozenModel
 from posttrain.options.kinds import Model
-from posttrain.training.resolve_model import saved_model
+from posttrain.training.learner import POLICY, TEACHER
+from posttrain.training.resolve_model import named, saved_model
+from posttrain.types import Message, Task
+
+COLUMN = "teacher"  # of the data, where teachers have names
+_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
+_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A teacher that is not loaded yet: where it is, and its shape."""
+    """A teacher that is not loaded yet: as typed, where it is, and its shape."""
 
+    typed: Model
     where: str
     shape: Shape
 
@@ -24,17 +36,169 @@ class Teacher:
         return FrozenModel(load_model(self.where, dtype=policy.dtype, device=str(policy.device)))
 
 
-def find_teacher(name: Model, policy: str, *, microbatch_tokens: int) -> Teacher | None:
-    """The teacher that --teacher names: a hub id, a folder, a run or a packaged model; None for an empty name.
+@dataclass(frozen=True)
+class Teachers:
+    """The teachers of a run, and what they are shown.
 
-    No weights are read. `policy` is where the policy is.
+    Attributes:
+        parts: the learner's part by what the column `teacher` of a row names; "" for one that teaches all rows.
+        models: what each part is, where it is not the policy with its current weights.
+        prompt: what stands in place of the last user message, with the fields {prompt} (that message), {answer},
+            {gold} and the other columns of the row; empty: teachers see what the policy saw.
+        chat: renders it.
+    """
+
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    models: Mapping[str, Teacher] = field(default_factory=dict[str, Teacher])
+    prompt: str = ""
+    chat: ChatFormat | None = None
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns of a row that are read."""
+        return {*_FIELD.findall(self.prompt), *([COLUMN] if self.parts and "" not in self.parts else [])}
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Where models are, by their names as typed."""
+        return {named(each.typed): each.where for each in self.models.values()}
+
+    def part_of(self, task: Task) -> str:
+        """The part of the learner that teaches a row.
+
+        Raises:
+            DataError: the row names no teacher, or one that there is not.
+        """
+        if "" in self.parts:
+            return self.parts[""]
+        name = task.metadata.get(COLUMN)
+        if isinstance(name, str) and name in self.parts:
+            return self.parts[name]
+        said = "names no teacher" if name is None else f"names the teacher {name!r}"
+        raise DataError(
+            f"{_place(task)} {said} in its column 'teacher'; expected one that `teacher` names: {', '.join(self.parts)}"
+        )
+
+    def shown(self, task: Task) -> tuple[Message, ...]:
+        """The prompt of a row as its teacher sees it.
+
+        Fields are filled in one pass, so that braces in the data stay as they are.
+
+        Raises:
+            DataError: the row has no such column, or no user message.
+        """
+        if not self.prompt:
+            return task.prompt
+        users = [place for place, message in enumerate(task.prompt) if message.role == "user"]
+        if not users:
+            raise DataError(f"{_place(task)} has no user message, which `teacher_prompt` would replace")
+        said = task.prompt[users[-1]]
+        known = {**task.metadata, "answer": task.answer, "gold": task.gold, "prompt": said.content}
+
+        def value(found: re.Match[str]) -> str:
+            if known.get(found[1]) is None:
+                raise DataError(f"{_place(task)} has no '{found[1]}', which `teacher_prompt` shows as {found[0]}")
+            return str(known[found[1]])
+
+        instead = replace(said, content=_FIELD.sub(value, self.prompt))
+        return (*task.prompt[: users[-1]], instead, *task.prompt[users[-1] + 1 :])
+
+    def check(self, tasks: Iterable[Task], chat: ChatFormat, *, completion: int, room: int, most: int) -> None:
+        """Check that each row has a teacher, and that its prompt fits, before weights are read.
+
+        Args:
+            tasks: all that are sampled.
+            chat: renders prompts.
+            completion: tokens that may follow the prompt of an episode of one turn; `room` where there are more.
+            room: tokens of an episode.
+            most: tokens that a teacher reads.
+
+        Raises:
+            DataError: as `part_of` and `shown`.
+            UserError: a prompt does not fit.
+        """
+        for task in tasks if self.parts else ():
+            self.part_of(task)
+            if not self.prompt:
+                continue
+            own, its = (len(chat.prompt_ids(messages)) for messages in (task.prompt, self.shown(task)))
+            whole = its + min(completion, room - own)
+            if whole > most:
+                raise UserError(
+                    f"{_place(task)} has {its} tokens as `teacher_prompt` shows it, and may have {whole} with what is "
+                    f"sampled; {most} fit, the smaller of `microbatch_tokens` and the model's context. Lower "
+                    "`max_new_tokens` or, of several turns, `max_episode_tokens`; or leave out the row"
+                )
+
+    def prefix(self, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens of a row's prompt as the policy sees it, and as its teacher does."""
+        assert self.chat is not None, "teachers with a prompt of their own need a chat format"
+        return tuple(self.chat.prompt_ids(task.prompt)), tuple(self.chat.prompt_ids(self.shown(task)))
+
+
+NO_TEACHERS = Teachers()
+
+
+def find_teachers(typed: Model, prompt: str, policy: str, *, microbatch_tokens: int) -> Teachers:
+    """The teachers that --teacher names: MODEL, or NAME=MODEL of each; none for an empty text.
+
+    A model is a hub id, a folder, a run or a packaged model, or `policy`, the policy with its current weights. No
+    weights are read.
+
+    Args:
+        typed: as typed.
+        prompt: as in `Teachers`.
+        policy: where the policy is.
+        microbatch_tokens: of one forward pass.
 
     Raises:
-        UserError: its vocabulary differs from the policy's, its head is smaller, or its context is too short.
+        UserError: a tokenizer differs from the policy's, a head is smaller, or a context too short; a name is given
+            twice; the policy is a teacher of what it sees itself; the prompt does not show the question.
         ModelError: there is no such model.
     """
-    if not name:
-        return None
+    if not typed:
+        return NO_TEACHERS
+    if prompt and "{prompt}" not in prompt:
+        raise UserError(f"`teacher_prompt` needs {{prompt}}, where the question stands; got {prompt!r}")
+    named = _by_name(typed)
+    parts = {name: f"{TEACHER} {name}" if name else TEACHER for name in named}
+    models: dict[str, Teacher] = {}
+    for name, model in named.items():
+        if model == POLICY:
+            if not prompt:
+                raise UserError(
+                    "a teacher that is the policy has to see more than the policy does; pass `teacher_prompt`, such as "
+                    '"{prompt}\n\nThe solution is: {answer}"'
+                )
+            parts[name] = POLICY
+        else:
+            models[parts[name]] = _find(model, policy, microbatch_tokens)
+    return Teachers(parts, models, prompt)
+
+
+def _by_name(typed: Model) -> dict[str, Model]:
+    """Teachers by name; one without a name is "". What is there is a path, whatever its name."""
+    if not isinstance(typed, str) or not _NAMED.match(typed) or Path(typed).expanduser().exists():
+        return {"": typed}
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:
+        raise UserError(f"cannot read `teacher={typed!r}`: {error}; put a path with spaces in quotes") from error
+    found: dict[str, Model] = {}
+    for word in words:
+        pair = _NAMED.fullmatch(word)
+        if pair is None or pair[1] in found:
+            wrong = "has no name" if pair is None else "is given twice"
+            raise UserError(f"the teacher '{pair[1] if pair else word}' {wrong}; of several, each is NAME=MODEL")
+        found[pair[1]] = pair[2]
+    return found
+
+
+def _place(task: Task) -> str:
+    return f"the row {task.id or repr(task.prompt[-1].content)[:60]}"
+
+
+def _find(name: Model, policy: str, microbatch_tokens: int) -> Teacher:
     where = saved_model(name).where
     mine, its = (load_tokenizer(tokenizer_of(one)).get_vocab() for one in (policy, where))
     if said := differing(mine, its):
@@ -54,7 +218,7 @@ def find_teacher(name: Model, policy: str, *, microbatch_tokens: int) -> Teacher
             f"the teacher {name} reads {teacher.context} tokens at most, and a prompt with its completion may have "
             f"{longest}; lower microbatch_tokens to {teacher.context}, or give another teacher"
         )
-    return Teacher(where, teacher)
+    return Teacher(name, where, teacher)
 
 
 def differing(mine: dict[str, int], its: dict[str, int]) -> str:
