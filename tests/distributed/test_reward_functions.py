@@ -148,7 +148,7 @@ def here(function, groups, timeout_s=60.0):
 @pytest.mark.parametrize("size", ["one", "two"])
 @pytest.mark.parametrize("name", ["single", "single_async", "batch", "batch_async", "group", "group_async"])
 def test_scores_are_those_of_one_process_in_order(size, name, functions, request):
-    ask = request.getfixturevalue(size).call(functions[name], 60.0)
+    ask = request.getfixturevalue(size).reward(functions[name], 60.0)
     for sizes in [(3, 1, 5, 2), (4,), (1, 1, 1), ()]:
         groups = groups_of(*sizes)
         assert repr(ask(groups)) == repr(here(functions[name], groups)), sizes
@@ -156,9 +156,9 @@ def test_scores_are_those_of_one_process_in_order(size, name, functions, request
 
 def test_episodes_are_shared_evenly_whatever_their_group(two, functions):
     scores = [
-        score.explanation for of_group in two.call(functions["who"], 60.0)(groups_of(1, 8, 2)) for score in of_group
+        score.explanation for of_group in two.reward(functions["who"], 60.0)(groups_of(1, 8, 2)) for score in of_group
     ]
-    places = two.actors.whereabouts()
+    places = two.whereabouts()
     assert scores == [str(places[0].pid)] * 6 + [str(places[1].pid)] * 5
 
 
@@ -166,8 +166,8 @@ def test_episodes_are_shared_evenly_whatever_their_group(two, functions):
 def test_a_share_whose_process_is_lost_in_the_middle_is_scored_again_and_nothing_else(sign, two, functions, tmp_path):
     log, replaced, found = tmp_path / "log", two.replaced, []
     groups = groups_of(3, 3, log=str(log))
-    thread = threading.Thread(target=lambda: found.append(two.call(functions["slow"], 60.0)(groups)))
-    pids = [str(two.actors.whereabouts()[place].pid) for place in (0, 1)]
+    thread = threading.Thread(target=lambda: found.append(two.reward(functions["slow"], 60.0)(groups)))
+    pids = [str(two.whereabouts()[place].pid) for place in (0, 1)]
     thread.start()
     while not log.exists() or pids[1] not in log.read_text().split():
         time.sleep(0.02)
@@ -181,11 +181,11 @@ def test_a_share_whose_process_is_lost_in_the_middle_is_scored_again_and_nothing
 
 
 def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, functions, tmp_path):
-    ask, groups = two.call(functions["limited"], 60.0), groups_of(2, 3)  # completions of five lengths
+    ask, groups = two.reward(functions["limited"], 60.0), groups_of(2, 3)  # completions of five lengths
     with TIME_LIMITS.kept_in(tmp_path / "timeouts.jsonl"):
         assert [score.value for of_group in ask(groups) for score in of_group] == [0.0] * 5
         assert len(TIME_LIMITS.known) == len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 5
-        os.kill(two.actors.whereabouts()[0].pid, signal.SIGKILL)
+        os.kill(two.whereabouts()[0].pid, signal.SIGKILL)
         backwards = [replace(group, episodes=group.episodes[::-1]) for group in groups[::-1]]
         assert [score.value for of_group in ask(backwards) for score in of_group] == [1.0] * 5
 
@@ -193,7 +193,7 @@ def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, f
 def test_a_process_that_its_function_ends_is_replaced(two, functions, tmp_path):
     log, replaced = tmp_path / "log", two.replaced
     groups = groups_of(*[1] * 12, log=str(log))
-    found = two.call(functions["ends_once"], 60.0)(groups)
+    found = two.reward(functions["ends_once"], 60.0)(groups)
     assert [score.value for (score,) in found] == list(range(12)) and two.replaced == replaced + 1
 
 
@@ -212,7 +212,7 @@ def test_the_error_is_that_of_one_process(name, timeout_s, one, two, functions):
 
 def test_a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored(functions, tmp_path):
     function = functions["single"]
-    process = ScoringProcess(1)
+    process = ScoringProcess(0, 1, 1)
     with pytest.raises(UserError, match=r"a scorer on \S+ cannot load a reward function: .*gone.py.*does not exist"):
         process.build(
             lambda precision: Models(), "float32", [replace(function.source, path=f"{tmp_path}/gone.py:single")]
@@ -222,7 +222,7 @@ def test_a_function_that_cannot_be_loaded_is_an_error_before_anything_is_scored(
 
 
 def test_what_cannot_be_read_there_is_an_error_that_says_so(functions):
-    process = ScoringProcess(1)
+    process = ScoringProcess(0, 1, 1)
     process.build(lambda precision: Models(), "float32", [functions["single"].source])
     with pytest.raises(RewardError, match="reward 'single': episodes cannot be sent to a scorer, with the tasks'"):
         process.rewards(0, 60.0, b"cno.such.module\nName\n.", frozenset())
@@ -302,7 +302,7 @@ def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tm
 
 
 def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, shared_processes, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("posttrain.distributed.group.GAP_S", 0.0)  # each share is a span
+    monkeypatch.setattr("posttrain.distributed.ledger.GAP_S", 0.0)  # each share is a span
     more = {"eval_dataset": "", "eval_every": 0, "gold": ""}
     job = rewarded(folder, schedule="pipelined", reward=f"{folder / 'rewards.py'}:most", **more)
     ours = job(output=tmp_path / "here", quiet=True).run

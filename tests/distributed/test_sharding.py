@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +62,7 @@ class Shown(LocalLearner):
 def built(ranks, *, tokens=12, kind=Shown, **more):
     """The learner of one rank."""
     learner = made(tokens, ranks=ranks, kind=kind, **more)
-    learner._trained = replace(learner._trained, save_model=learner.body.save)
+    learner._save_model = learner.body.save
     return learner
 
 

@@ -74,5 +74,5 @@ def test_a_run_in_a_notebook_shows_where_it_is_and_what_cannot_be_checked(tmp_pa
     trained, shown, resumed = executed(new_notebook(cells=cells), tmp_path, monkeypatch)
     (live,) = [page for page in html(trained) if "<img" in page]
     assert "step 2 of 2" in live and "2 steps" in html(shown)[0]
-    assert "no source of --reward is found" in "".join([*html(trained), printed(trained)])
+    assert "no source of `reward` is found" in "".join([*html(trained), printed(trained)])
     assert "dataset=..., reward=..." in resumed.outputs[-1].evalue

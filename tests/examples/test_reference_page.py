@@ -76,9 +76,18 @@ def page() -> str:
     ]
     for name, kind in others:
         if said := algorithms.get(kind):
-            inherited = [f"[{base.__name__}](#{base.__name__.lower()})" for base in kind.__bases__ if own_options(base)]
+            bases = [base for base in kind.__mro__[1:] if own_options(base)]
+            inherited = [f"[{base.__name__}](#{base.__name__.lower()})" for base in bases if base in algorithms][:1]
+            hidden = [base for base in bases if base not in algorithms]
             beside = f", and those of {', '.join(inherited)}" if inherited else ""
-            lines += ["", f"### {name}", "", f"[{said}](algorithms.md#{anchor(said)}){beside}.", "", *table(kind)]
+            lines += [
+                "",
+                f"### {name}",
+                "",
+                f"[{said}](algorithms.md#{anchor(said)}){beside}.",
+                "",
+                *table(kind, *hidden),
+            ]
     lines += ["", "## Conformance kits: `pt.testing`"]
     for name in posttrain.testing.__all__:
         value = getattr(posttrain.testing, name)
@@ -103,14 +112,15 @@ def own_options(form: type) -> list[str]:
     return [name for name in vars(form).get("__annotations__", {}) if name in known]
 
 
-def table(form: type) -> Iterator[str]:
-    """The form's own options."""
+def table(form: type, *hidden: type) -> Iterator[str]:
+    """The form's own options, and those of bases that have no heading."""
     texts, options = field_docstrings(form), options_of(form)
-    if not own_options(form):
+    names = dict.fromkeys(name for one in (form, *hidden) for name in own_options(one))
+    if not names:
         return
     yield "| option | type | default | range | |"
     yield "|---|---|---|---|---|"
-    for name in own_options(form):
+    for name in names:
         option = options[name]
         kind = option.kind or f"`{typed(option.type)}`"
         cells = (f"`{name}`", kind, f"`{option.default!r}`", str(option.range or ""), texts.get(name, ""))

@@ -237,7 +237,7 @@ def test_attributes_that_contradict_people_are_named(config, tmp_path, capsys):
     told = replace(config, dataset=write(tmp_path / "other.jsonl", rows))
     run(told, output=tmp_path / "run")
     printed = capsys.readouterr().err
-    assert "people choose the response with less 'kind'" in printed and "give --weights kind=-1" in printed
+    assert "people choose the response with less 'kind'" in printed and "give `weights` kind=-1" in printed
     assert "more 'clear'" not in printed
     run(replace(told, weights="kind=-1"), output=tmp_path / "turned")
     assert "its weight says otherwise" not in capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_the_strength_of_a_pair_is_used_or_spoken_of(config, tmp_path, capsys):
     strong = write(tmp_path / "strong.jsonl", [row | {"strength": i} for i, row in enumerate(ROWS)])
     told = replace(config, dataset=strong, steps=1, eval_dataset="")
     run(told, output=tmp_path / "told")
-    assert "the pairs say how much better the chosen response is; --margin 1" in capsys.readouterr().err
+    assert "the pairs say how much better the chosen response is; `margin=1`" in capsys.readouterr().err
     run(replace(told, margin=1.0), output=tmp_path / "used")
     assert "--margin" not in capsys.readouterr().err
     run(replace(config, margin=1.0, steps=1), output=tmp_path / "alike")

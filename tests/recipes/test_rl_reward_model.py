@@ -188,7 +188,7 @@ def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):
     sinking = replace(config, gold=f"{tmp_path / 'sinking.py'}:gold", steps=12, eval_every=1, stop_after=3)
     found = train(sinking, output=tmp_path / "run", quiet=False)
     assert (found.steps, found.interrupted, found.stopped_early) == (3, "", True)
-    assert "stopped after step 3: no improvement for 3 evaluations (--stop-after)" in capsys.readouterr().err
+    assert "stopped after step 3: no improvement for 3 evaluations (`stop_after`)" in capsys.readouterr().err
     on = train(replace(sinking, stop_after=0, steps=5), resume=found.run)
     assert (on.steps, on.stopped_early) == (5, False)
     assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
@@ -207,7 +207,7 @@ def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path,
     budget = (max(gone[:passed]) + gone[passed]) / 2
     found = train(replace(rising, kl_budget=budget), output=tmp_path / "run", quiet=False)
     assert (found.steps, found.interrupted, found.stopped_early) == (passed, "", True)
-    said = f"stopped after step {passed}: KL to the initial policy is {gone[passed]:.1f} nats (--kl-budget {budget:g})"
+    said = f"stopped after step {passed}: KL to the initial policy is {gone[passed]:.1f} nats (`kl_budget={budget:g}`)"
     assert said in capsys.readouterr().err
     assert [row["evaluation/kl"] for row in read_run(found.run).metrics] == pytest.approx(gone[: passed + 1], abs=1e-6)
     assert checkpoint.best(found.run / "checkpoints").step == passed - 1
@@ -223,7 +223,7 @@ def test_a_run_that_no_evaluation_finds_within_its_budget_says_so_and_can_be_gon
     assert checkpoint.best(found.run / "checkpoints") is None
     assert checkpoint.latest(found.run / "checkpoints").step == found.steps
     said = capsys.readouterr().err
-    assert "no evaluation after a step was within --kl-budget, so there is no best checkpoint" in " ".join(said.split())
+    assert "no evaluation after a step was within `kl_budget`, so there is no best checkpoint" in " ".join(said.split())
     again = train(small, resume=found.run)
     assert (again.steps, again.stopped_early) == (found.steps, True)
 
