@@ -164,9 +164,9 @@ def test_the_strength_of_a_pair_is_used_or_spoken_of(config, tmp_path, capsys):
     run(told, output=tmp_path / "told")
     assert "the pairs say how much better the chosen response is; `margin=1`" in capsys.readouterr().err
     run(replace(told, margin=1.0), output=tmp_path / "used")
-    assert "--margin" not in capsys.readouterr().err
+    assert "margin" not in capsys.readouterr().err
     run(replace(config, margin=1.0, steps=1), output=tmp_path / "alike")
-    assert "all pairs are of strength 1; --margin asks the same of each" in capsys.readouterr().err
+    assert "all pairs are of strength 1; `margin` asks the same of each" in capsys.readouterr().err
     losses = [read_run(tmp_path / name).metrics[-1]["loss"] for name in ("told", "used")]
     assert losses[1] > losses[0] + 0.5
 

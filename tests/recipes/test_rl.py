@@ -197,7 +197,9 @@ def test_the_likelihood_of_the_reference_is_a_reward_and_groups_that_hardly_vary
     assert "accuracy" not in found
     some = rows(train(replace(options, min_reward_std=10.0), output=tmp_path / "none").run)[0]
     assert (some["groups/kept"], some["groups/thrown_away"], some["grad_norm"]) == (0, 8, 0.0)
-    with pytest.raises(UserError, match="'rlpr' asks the policy, which cannot answer while it samples; leave out `schedule"):
+    with pytest.raises(
+        UserError, match="'rlpr' asks the policy, which cannot answer while it samples; leave out `schedule"
+    ):
         train(replace(options, schedule="pipelined"), output=tmp_path / "refused")
 
 

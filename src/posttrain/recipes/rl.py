@@ -111,7 +111,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
         rollouts = _rollouts(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
-        batched = partial(policy_batch, longest=setup.longest)
+        batch_of = partial(policy_batch, longest=setup.longest)
         setup.renew_seats(session.step)
         session.evaluate(examine)  # here and below only where an evaluation is due
         for step in session.steps():
@@ -119,9 +119,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             with session.rollout():
                 rolled, columns = rollouts.take(step)
             context = replace(parts.context, temperature=config.temperature, state=dict(state["inputs"]))
-            batch, metrics = batched(
-                rolled.groups, algorithm, sampled=columns, context=context, seed=seed, key=f"{step}"
-            )
+            batch, metrics = batch_of(rolled.groups, algorithm, columns, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):  # none, where no group has a gradient: then it adds none
                 for update in _updates(config, algorithm, parts, session, seed):  # the last one's metrics stay
                     metrics |= learner.forward_backward(batch, update.loss)

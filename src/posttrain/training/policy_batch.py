@@ -53,9 +53,9 @@ def rows_of(groups: Sequence[Group]) -> dict[str, Any]:
 def policy_batch(
     groups: Sequence[Group],
     algorithm: OnlineAlgorithm,
+    sampled: Columns | None = None,
     *,
     longest: int = 0,
-    sampled: Columns | None = None,
     context: Context = NOTHING,
     seed: int | None = None,
     key: str = "",
@@ -70,8 +70,8 @@ def policy_batch(
     Args:
         groups: of any size that the algorithm accepts. May be empty.
         algorithm: computes the advantages.
-        longest: maximum tokens of a row.
         sampled: columns of the algorithm's inputs that require sampling.
+        longest: maximum tokens of a row.
         context: provides the columns of the other inputs.
         seed: as in `Batch`.
         key: as in `Batch`.
