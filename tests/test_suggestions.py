@@ -23,6 +23,7 @@ OF_OTHERS = {
     "runs/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
     "annotation/store/backup.py": {"--format", "--file"},  # pg_dump
     "report/run_report.py": {"--low", "--high", "--at"},  # custom properties of CSS
+    "serving/jobs/services.py": {"--model", "--output", "--title", "--resume", "--config"},  # it starts posttrain
     "engine/vllm_server.py": {"--port", "--logprobs-mode", "--tokens-only", "--worker-extension-cls", "--dtype"},
 }
 """Options of other programs, by the file that names them."""

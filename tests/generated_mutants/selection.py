@@ -43,7 +43,7 @@ TESTS_OF = {
     "distributed/fsdp_calls.py": "distributed/test_replicas.py",
     "distributed/process_group.py": "distributed/test_recipes.py distributed/test_learner_group.py "
     "distributed/test_replicas.py",
-    "distributed/sampler.py": "distributed/test_passing_on.py",
+    "distributed/sampler.py": "distributed/test_broadcast.py",
     "distributed/trainers.py": "distributed/test_learner_group.py distributed/test_recipes.py",
     "docstrings.py": "test_usage.py",
     "environments/gold_rewards.py": "environments/test_scored.py recipes/test_rl_reward_model.py",

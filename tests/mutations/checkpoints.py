@@ -77,8 +77,8 @@ MUTATIONS = [
             ),
             (
                 "local_learner",
-                "together(lambda: self._trained.save(folder, writes=writes), self._ranks)",
-                "self._trained.save(folder, writes=writes)",
+                "together(lambda: self._save(folder, writes=self._ranks.rank == 0), self._ranks)",
+                "self._save(folder, writes=self._ranks.rank == 0)",
                 "a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
             ),
         ]

@@ -61,7 +61,7 @@ MUTATIONS = [
     *(
         Mutation("training/inputs.py", old, new, "training/test_inputs.py")
         for old, new in [
-            ("TEACHER, temperature=context.temperature", "TEACHER"),
+            ("part, temperature=context.temperature", "part"),
             (' {row.seat}" for group', '" for group'),
             ("{group.task.metadata.get('kind', '')} ", " "),
             ("found_R, context.state[BASELINES] =", "found_R, _ ="),
@@ -71,8 +71,8 @@ MUTATIONS = [
     ),
     Mutation(
         "training/inputs.py",
-        "(examples_in(groups), TEACHER",
-        '(examples_in(groups), "reference"',
+        "for number in numbers], part,",
+        'for number in numbers], "reference",',
         "training/test_inputs.py",
     ),
     *(

@@ -28,7 +28,7 @@ _FAULTS = {
         ('        self._discard()\n        self._kept.begin("")\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None\n", "None\n"),
-        ("critic[1] if critic else None, reference", "None, reference"),
+        ("({CRITIC: critic[1]} if critic else {})", "{}"),
         ("self.body.logprobs(row, temperature)", "self.body.logprobs(row)"),
         ("with self.body.dropping(None):", "if True:"),
     ],
