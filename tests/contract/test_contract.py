@@ -196,15 +196,15 @@ def failures_scored_0(monkeypatch):
 
 
 def wrapped_causes(monkeypatch):
-    right = episodes.play
+    right = episodes._play_all
 
-    def grouped(*given, **named):
+    async def grouped(*given):
         try:
-            return right(*given, **named)
+            return await right(*given)
         except Exception as error:
             raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) from error
 
-    monkeypatch.setattr(episodes, "play", grouped)
+    monkeypatch.setattr(episodes, "_play_all", grouped)
 
 
 def stale_sampler(monkeypatch):
@@ -260,14 +260,14 @@ def lost_episodes_in_denominators(monkeypatch):
 
 def lost_episodes_as_others(monkeypatch):
     """One that failed is taken for the one beside it."""
-    right = episodes.play
+    right = episodes._play_all
 
-    def play(*given):
-        found = right(*given)
+    async def play(*given):
+        found = await right(*given)
         whole = next(each for each in found if not isinstance(each, Lost))
         return [whole if isinstance(each, Lost) else each for each in found]
 
-    monkeypatch.setattr(episodes, "play", play)
+    monkeypatch.setattr(episodes, "_play_all", play)
 
 
 def context_of_a_branch_trained(monkeypatch):

@@ -54,7 +54,7 @@ class KeepsGradients(LocalLearner):
 
 class RestoresNoCritic(LocalLearner):
     def restore(self, folder):
-        self._trained = replace(self._trained, critic=None)
+        self._optimizers.pop("critic", None)
         super().restore(folder)
 
 

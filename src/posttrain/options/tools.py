@@ -99,7 +99,8 @@ class PlanCluster(Form):
     price_per_gpu_hour: Annotated[float, Range(0)] = 0.0
     """Price of a GPU-hour, 0: costs in GPU-hours."""
     weight_sync: Literal["broadcast", "channel"] = "broadcast"
-    """Weight transfer: broadcast between GPUs, or channel: between hosts over gloo, as posttrain does."""
+    """Weight transfer: broadcast or channel. broadcast: between GPUs; channel: between hosts over gloo, as posttrain
+    does."""
     logprob_passes: Annotated[float, Range(0)] = 0.0
     """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
     scoring_seconds: Annotated[float, Range(0)] = 0.0

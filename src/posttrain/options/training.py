@@ -146,7 +146,7 @@ class AttributeHeads(Form):
 
 @dataclass(frozen=True)
 class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
-    """Reward models: scores learned from preference pairs (Bradley-Terry), rated attributes or labelled steps."""
+    """Reward models: scores learned from preference pairs (Bradley-Terry), ratings or labelled steps."""
 
     HELP: ClassVar[Mapping[str, str]] = {"model": "heads", "evaluation": "calibrate"}
 
