@@ -15,6 +15,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example
 from posttrain.engine import transformers
 from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.episodes import episodes, policy_seat
 from posttrain.episodes.episodes import Lost
@@ -196,15 +197,15 @@ def failures_scored_0(monkeypatch):
 
 
 def wrapped_causes(monkeypatch):
-    right = episodes._play_all
+    right = Scheduler.run
 
-    async def grouped(*given):
+    def grouped(self, client, coroutine):
         try:
-            return await right(*given)
+            return right(self, client, coroutine)
         except Exception as error:
             raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) from error
 
-    monkeypatch.setattr(episodes, "_play_all", grouped)
+    monkeypatch.setattr(Scheduler, "run", grouped)
 
 
 def stale_sampler(monkeypatch):

@@ -54,8 +54,10 @@ class KeepsGradients(LocalLearner):
 
 class RestoresNoCritic(LocalLearner):
     def restore(self, folder):
-        self._optimizers.pop("critic", None)
+        all_parts = self._optimizers
+        self._optimizers = {"policy": all_parts["policy"]}
         super().restore(folder)
+        self._optimizers = all_parts
 
 
 class TeachesItself(LocalLearner):

@@ -88,7 +88,8 @@ def _serve(store: Any, weights: Weights, failed: list[Exception]) -> None:
         except RuntimeError:  # a receiver is gone, or late: the others say so themselves
             continue
         except Exception as error:
-            failed.append(error.with_traceback(None))  # which would keep the group, in which the others wait
+            failed.append(error)  # first: the others learn of it when the group goes, which the traceback keeps
+            error.with_traceback(None)
 
 
 def _send(passed: Pass, weights: Weights) -> None:
