@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posttrain.data import load_tasks
-from posttrain.environments import Environment, ScoredEnvironment, Seat
-from posttrain.rewards import parse_rewards
-from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.engine.policy import load_policy
+from posttrain.environments import Environment, ScoredEnvironment, Seat
+from posttrain.episodes.episodes import Players, sample_groups
+from posttrain.rewards import parse_rewards
 from posttrain.testing import check_environment
 from posttrain.types import Message, Outcome, Sampling, Task
 
