@@ -94,6 +94,11 @@ class Client:
         return self.post("asample", sampling_session_id=self.sampler, seq_id=seq, **ask)
 
 
+def refused(answer: Any) -> dict[str, str]:
+    """What an answer says that is an error."""
+    return {"error": answer["error"]} if isinstance(answer, dict) and "error" in answer else {}
+
+
 def memory(process: int, what: str = "VmHWM") -> float:
     """MB of a process: the peak, or with VmRSS what it has now."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
@@ -178,16 +183,23 @@ def measured(port: int, server: int, hostile: Client, other: Client, args: argpa
     time.sleep(0.5)
     seconds = other.waited()
     began = time.monotonic()
-    hostile.result(asked)
-    say(f"behind a gradient of {args.tokens} tokens", seconds=seconds, it_took=time.monotonic() - began)
+    answer = hostile.result(asked)
+    say(
+        f"behind a gradient of {args.tokens} tokens",
+        seconds=seconds,
+        it_took=time.monotonic() - began,
+        **refused(answer),
+    )
 
-    for number in range(args.samples // 256):
-        hostile.sample(number, 256, args.length // 4)
+    sampled = [hostile.sample(number, 256, args.length // 4) for number in range(args.samples // 256)]
     time.sleep(0.5)
     seconds = other.waited()
     began = time.monotonic()
     other.result(other.sample(0, 1, 4))
-    say(f"behind {args.samples} samples", seconds=seconds, a_sample=time.monotonic() - began)
+    small = time.monotonic() - began
+    answer = hostile.result(sampled[-1])
+    took = time.monotonic() - began
+    say(f"behind {args.samples} samples", seconds=seconds, a_sample=small, they_took=took, **refused(answer))
 
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(900)]
     began = time.monotonic()
