@@ -19,7 +19,7 @@ REWARDS = {
 }
 
 
-def trained(name: str, data: str, output: Path, steps: int) -> pt.RLResult:
+def trained(name: str, data: str, output: Path, steps: int) -> pt.RunResult:
     """One run, or what is there of it."""
     form = pt.RL(
         dataset=data,
