@@ -2,7 +2,8 @@
 
 import hashlib
 
-from posttrain.data.digests import digests
+from posttrain.data.digests import digests, rows_digest
+from posttrain.data.packing import Example
 
 
 def test_files_folders_mixtures_and_globs_have_a_digest_each_and_names_of_hubs_none(tmp_path, monkeypatch):
@@ -27,3 +28,8 @@ def test_files_folders_mixtures_and_globs_have_a_digest_each_and_names_of_hubs_n
     # longer than a file's name may be
     assert digests({"dataset": f"a.jsonl=1 {'gym:chain_sum?max_terms=3=1 ' * 11}"}) == of("a.jsonl")
     assert digests({"dataset": "x" * 300}) == {}
+
+
+def test_what_rows_mean_has_the_digest_that_it_always_had():
+    """Else no run that was made before could be gone on with."""
+    assert rows_digest([Example((1,), (2, 3), (False, True))]) == "f1bb8c7bf8fe2c73a128ee7a9ddcf722"

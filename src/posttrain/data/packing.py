@@ -19,7 +19,9 @@ class Example:
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
     learned: tuple[bool, ...]  # one per token of `continuation`
-    temperatures: tuple[float, ...] = ()  # of each of them, where some have their own; 0: that of the run
+    # of each of them, where some have their own; 0: that of the run. Digests of rows are those of their repr, and no
+    # data has it
+    temperatures: tuple[float, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if len(self.learned) != len(self.continuation):
