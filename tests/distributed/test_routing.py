@@ -64,13 +64,14 @@ def said(request):
     return Completion((request.seed,), (-1.0,), StopReason.LENGTH)
 
 
-class Group:
+class Group(Actors):
     """What a decoding reads of a group."""
 
     facts, timeout_s = Facts("m", 1000, frozenset(), {}), 60.0
 
     def __init__(self, size, losses=()):
-        self.actors, self.revived = Actors(size, losses), []
+        super().__init__(size, losses)
+        self.revived = []
         self.places = [routing.Place(number, "1") for number in range(size)]
 
     def revive(self, place):
@@ -107,14 +108,14 @@ def test_each_request_is_answered_once_whoever_is_lost(size, drawn, losses):
     requests = {number: request(prompt, seed) for number, (prompt, seed) in enumerate(drawn)}
     done = ask(group.decoding(), requests)
     assert done == {number: said(each) for number, each in requests.items()}
-    assert len(group.revived) == len([loss for loss in set(losses) if loss <= group.actors.calls])
+    assert len(group.revived) == len([loss for loss in set(losses) if loss <= group.calls])
 
 
 @given(st.integers(1, 4), requests_of)
 def test_shares_are_equal_and_split_few_prompts(size, drawn):
     group = Group(size)
     ask(group.decoding(), {number: request(prompt, seed) for number, (prompt, seed) in enumerate(drawn)})
-    shares = [[number for batch in sent for number in batch] for sent in group.actors.sent]
+    shares = [[number for batch in sent for number in batch] for sent in group.sent]
     share = -(-len(drawn) // size)
     assert (
         sorted(number for numbers in shares for number in numbers) == list(range(len(drawn)))
@@ -129,10 +130,10 @@ def test_a_later_turn_goes_to_the_sampler_that_has_the_earlier_one():
     decoding = group.decoding(turns=True)
     first = {number: request(number) for number in range(7)}
     done = ask(decoding, first)
-    before = [set(batches[0]) for batches in group.actors.sent]
+    before = [set(batches[0]) for batches in group.sent]
     later = {n + 10: Request((*first[n].token_ids, *done[n].token_ids, 99), Sampling(4)) for n in reversed(range(7))}
     ask(decoding, later | {50: request(50)})
-    after = [{n - 10 for n in batches[1] if n != 50} for batches in group.actors.sent]
+    after = [{n - 10 for n in batches[1] if n != 50} for batches in group.sent]
     assert before == after
 
 
@@ -143,13 +144,13 @@ def test_equal_conversations_go_back_to_their_samplers_whoever_answered_first(or
     for number in range(4):
         decoding.add(number, request(0))  # two on each, with the same answer
     first = {0: {0: order[0]}, 1: {0: order[1]}}
-    group.actors.arrived = lambda calls, timeout_s: {n: calls[n] for n in sorted(calls, key=lambda n: first[n][0])[:1]}
+    group.arrived = lambda calls, timeout_s: {n: calls[n] for n in sorted(calls, key=lambda n: first[n][0])[:1]}
     done = {}
     while len(done) < 4:
         done |= decoding.step()
-    group.actors.arrived = lambda calls, timeout_s: dict(calls)
+    group.arrived = lambda calls, timeout_s: dict(calls)
     ask(decoding, {n + 10: Request((0, 0, n), Sampling(4)) for n in range(4)})
-    assert [batches[1] for batches in group.actors.sent] == [[10, 11], [12, 13]]
+    assert [batches[1] for batches in group.sent] == [[10, 11], [12, 13]]
 
 
 def test_a_sampler_is_not_lost_for_the_time_that_another_took_to_be_replaced(monkeypatch):
@@ -164,7 +165,7 @@ def test_a_sampler_is_not_lost_for_the_time_that_another_took_to_be_replaced(mon
 
     group.revive = slowly
     ready = iter([[0]])  # the first alone; later all are
-    group.actors.arrived = lambda calls, timeout_s: {n: calls[n] for n in next(ready, calls)}
+    group.arrived = lambda calls, timeout_s: {n: calls[n] for n in next(ready, calls)}
     done = ask(group.decoding(), {number: request(number) for number in range(4)})
     assert len(done) == 4 and group.revived == [0]
 
@@ -178,7 +179,7 @@ def test_what_comes_later_fills_the_samplers_that_have_less():
         decoding.add(number, request(number, seed=9))
     for _ in range(3):
         decoding.step()
-    assert group.actors.sent == [[[0], [1]], [[2, 3]]] or group.actors.sent == [[[0], [3]], [[1, 2]]]
+    assert group.sent == [[[0], [1]], [[2, 3]]] or group.sent == [[[0], [3]], [[1, 2]]]
 
 
 def test_cancelled_requests_are_not_answered_and_not_sampled_again():
@@ -201,7 +202,7 @@ def test_a_lost_sampler_gets_its_batches_again_in_order():
     decoding = group.decoding(turns=True)
     ask(decoding, {0: request(0), 1: request(1)})
     ask(decoding, {2: Request((0, 0, 5), Sampling(4), 1), 3: Request((1, 0, 5), Sampling(4), 2)})
-    assert group.actors.sent == [[[0, 1], [2, 3], [0, 1], [2, 3]]]
+    assert group.sent == [[[0, 1], [2, 3], [0, 1], [2, 3]]]
 
 
 def test_where_requests_joined_a_batch_only_the_rest_is_given_again():
@@ -213,7 +214,7 @@ def test_where_requests_joined_a_batch_only_the_rest_is_given_again():
     decoding.add(2, request(2, seed=9))
     for _ in range(3):
         decoding.step()
-    assert group.actors.sent == [[[0, 1], [2], [1, 2]]]
+    assert group.sent == [[[0, 1], [2], [1, 2]]]
 
 
 def test_too_many_losses_in_a_row_are_an_error():
@@ -228,7 +229,7 @@ def test_too_many_losses_in_a_row_are_an_error():
 def test_one_that_does_not_answer_in_time_is_lost(monkeypatch):
     group = Group(2)
     hung = group.places[1]
-    monkeypatch.setattr(group.actors, "arrived", lambda calls, timeout_s: {n: c for n, c in calls.items() if n == 0})
+    monkeypatch.setattr(group, "arrived", lambda calls, timeout_s: {n: c for n, c in calls.items() if n == 0})
     now = [time.monotonic()]
     monkeypatch.setattr(routing.time, "monotonic", lambda: now[0])
     decoding = group.decoding()
@@ -359,13 +360,13 @@ def test_a_sampler_that_answers_wrong_lengths_is_replaced_and_again_and_again_an
     for times in (1, 99):
         group, left = Group(1), [wrong] * times
 
-        def exchange(place, method, *args, call=group.actors.call, left=left):
+        def exchange(place, method, *args, call=group.call, left=left):
             answer = call(place, method, *args)
             if method == "exchange" and answer.value.done and left:
                 return Answer(answer.value._replace(done=dict.fromkeys(answer.value.done, left.pop())))
             return answer
 
-        group.actors.call = exchange
+        group.call = exchange
         if times == 1:
             assert ask(group.decoding(), {0: request(0, seed=2)}) == {0: said(request(0, seed=2))}
             assert group.revived == [0]

@@ -85,7 +85,7 @@ class RoutedDecoding:
         if not calls:
             return {}
         patience = min(place.since for place in self._places if place.call is not None) + self._group.timeout_s
-        answers = self._group.actors.arrived(calls, max(0.0, patience - time.monotonic()))
+        answers = self._group.arrived(calls, max(0.0, patience - time.monotonic()))
         now = time.monotonic()  # to replace one takes time, for which the others are not to blame
         done: dict[int, Completion] = {}
         for place in self._places:
@@ -93,7 +93,7 @@ class RoutedDecoding:
                 done |= self._received(place, answers[place.number])
             elif place.call is not None and now - place.since > self._group.timeout_s:
                 why = f"has not answered for {self._group.timeout_s:g} s{LONGER}"
-                self.lost(place, self._group.actors.lost(place.number, why))
+                self.lost(place, self._group.lost(place.number, why))
         return done
 
     def _assign(self) -> None:
@@ -127,9 +127,8 @@ class RoutedDecoding:
 
     def _begin_all(self) -> None:
         """Open a decoding on each sampler; those that were lost since the last one are replaced."""
-        actors = self._group.actors
-        calls = {place.number: actors.call(place.number, "begin", self._turns) for place in self._places}
-        for number, answer in actors.collect(calls, self._group.timeout_s).items():
+        calls = {place.number: self._group.call(place.number, "begin", self._turns) for place in self._places}
+        for number, answer in self._group.collect(calls, self._group.timeout_s).items():
             if isinstance(answer.error, Lost):
                 self.lost(self._places[number], answer.error)
             else:
@@ -137,8 +136,8 @@ class RoutedDecoding:
 
     def _begin(self, place: Place) -> None:
         """The same on a sampler that was replaced."""
-        call = self._group.actors.call(place.number, "begin", self._turns)
-        self._group.actors.collect({place.number: call}, self._group.timeout_s)[place.number].result()
+        call = self._group.call(place.number, "begin", self._turns)
+        self._group.collect({place.number: call}, self._group.timeout_s)[place.number].result()
 
     def _send(self, place: Place) -> None:
         """Have a sampler work for a slice of time."""
@@ -152,7 +151,7 @@ class RoutedDecoding:
 
     def _exchange(self, place: Place, new: Mapping[int, Request], cancelled: Sequence[int] = ()) -> None:
         place.since = time.monotonic()
-        place.call = self._group.actors.call(place.number, "exchange", place.version, list(new.items()), cancelled)
+        place.call = self._group.call(place.number, "exchange", place.version, list(new.items()), cancelled)
 
     def _received(self, place: Place, answer: Answer) -> dict[int, Completion]:
         """What a sampler has done."""
@@ -204,7 +203,7 @@ class RoutedDecoding:
             left, new = set(batch), batch
             while left:
                 self._exchange(place, new)
-                answer = self._group.actors.collect({place.number: place.call}, self._group.timeout_s)[place.number]
+                answer = self._group.collect({place.number: place.call}, self._group.timeout_s)[place.number]
                 left, new = left - answer.result().done.keys(), {}
         place.call = None
         if place.running:

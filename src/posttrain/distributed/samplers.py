@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from posttrain.distributed.cluster import Lost
 from posttrain.distributed.pool import LOSSES, Pool
@@ -78,11 +78,6 @@ class SamplerGroup(DecodingEngine, Pool):
         """Stop all processes."""
         super().stop()
         self._places = []
-
-    @property
-    def actors(self) -> Self:
-        """What `RoutedDecoding` calls."""
-        return self
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
