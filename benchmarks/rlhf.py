@@ -41,7 +41,7 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
-from posttrain.training.inputs import examples_in
+from posttrain.training.policy_batch import examples_in
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
 from posttrain.training.policy_batch import distance

@@ -94,8 +94,8 @@ def test_rows_have_all_algorithms_by_name():
     )
     needs = {row.name: row.needs for row in catalogue.rows()}
     assert needs["dapo"] == ("reward", "groups") and needs["reinforce"] == ("reward", "reference")
-    assert needs["remax"] == ("reward", "greedy completions", "reference")
-    assert needs["vineppo"] == ("reward", "continuations", "reference") and needs["vapo"] == ("reward", "critic")
+    assert needs["remax"] == ("reward", "reference", "greedy completions")
+    assert needs["vineppo"] == ("reward", "reference", "continuations") and needs["vapo"] == ("reward", "critic")
     assert needs["ppo-ptx"] == ("reward", "critic", "reference", "pretraining text")
     assert needs["rae"] == ("reward", "moving baselines") and needs["opd"] == ("reward", "teacher")
     assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference")

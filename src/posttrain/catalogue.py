@@ -8,7 +8,6 @@ from typing import NamedTuple
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, SupervisedAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import (
-    KINDS,
     PretrainingNLL,
     ReferenceDivergence,
     ReferenceLogprobs,
@@ -73,7 +72,7 @@ def describe(name: str) -> CatalogueEntry:
         ("demonstrations", isinstance(algorithm, SupervisedAlgorithm)),
         ("good and bad responses", isinstance(algorithm, UnpairedAlgorithm)),
         ("groups", online and algorithm.least_group > 1),
-        *((kind.title, declared(algorithm, kind) is not None) for kind in KINDS),
+        *((need.title, True) for need in (*algorithm.inputs, *getattr(algorithm, "extra_losses", ()))),
     )
     forwards = 1 + sum(need.passes for need in algorithm.inputs)
     if isinstance(algorithm, UnpairedAlgorithm):

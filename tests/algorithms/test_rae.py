@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from posttrain.algorithms.algorithm import Counts, Tokens
+from posttrain.algorithms.inputs import Context, columns_of
 from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.rollout import Rollout
-from posttrain.training.inputs import Context, columns_of
-from posttrain.training.policy_batch import policy_batch, rows_of
+from posttrain.training.policy_batch import context_of, policy_batch, rows_of
 from posttrain.types import Group, StopReason, Trajectory, Turn
 from tests.groups import group_of
 
@@ -90,7 +90,7 @@ def test_a_kl_is_taken_from_the_reward_and_not_from_the_average():
         def logprobs(self, examples, model="policy", *, temperature=1.0, together=1):
             return [(-1.5, -1.5)] * len(examples)
 
-    context = Context(learner=Behind())
+    context = context_of(Behind())
     found = advantages(RAE(baseline_decay=0.5, kl_coefficient=0.1), [games(1.0)], context)
     assert found == pytest.approx([0.5 - 0.1, -0.5 - 0.1])
     assert context.state["seat_baselines"] == {" first": 0.5, " second": -0.5}

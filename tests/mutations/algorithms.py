@@ -87,12 +87,12 @@ MUTATIONS = [
             ],
             "clip_cov": [
                 ("cov_N < self.cov_low", "cov_N < -self.cov_low"),
-                ("advantages_N[chosen] = 0.0", "advantages_N[chosen] *= 0.5"),
+                ("chosen, 0.0)", "chosen, 0.5)"),
             ],
             "kl_cov": [
                 ("argsort(descending=True)", "argsort()"),
                 ("loss_N + penalty_N * kl", "loss_N - penalty_N * kl"),
-                ("= self.penalty\n", "= 1.0\n"),
+                ("chosen, self.penalty)", "chosen, 1.0)"),
             ],
             "gspo": [
                 ("by_length=True", "by_length=False"),

@@ -59,18 +59,18 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/inputs.py", old, new, "training/test_inputs.py")
+        Mutation("algorithms/inputs.py", old, new, "training/test_inputs.py")
         for old, new in [
-            ("part, temperature=context.temperature", "part"),
             (' {row.seat}" for group', '" for group'),
             ("{group.task.metadata.get('kind', '')} ", " "),
             ("found_R, context.state[BASELINES] =", "found_R, _ ="),
             ("context.state.get(BASELINES, {})", "{}"),
-            ("decay=need.decay", "decay=0.95"),
+            ("decay=self.decay", "decay=0.95"),
         ]
     ),
+    Mutation("training/policy_batch.py", "part, temperature=temperature", "part", "training/test_inputs.py"),
     Mutation(
-        "training/inputs.py",
+        "training/policy_batch.py",
         "for number in numbers], part,",
         'for number in numbers], "reference",',
         "training/test_inputs.py",

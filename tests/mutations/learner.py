@@ -160,7 +160,7 @@ _FAULTS = {
         ("if not needs_column(self.algorithm):", "if True:"),
         ('algorithm.unit == "pair" and (', "("),
     ],
-    ("training/load.py", "planning/test_costs.py"): [
+    ("algorithms/load.py", "planning/test_costs.py"): [
         ("self.prompt_tokens + self.group * self.completion_tokens", "self.group * self.completion_tokens"),
         ("self.group * self.completion_tokens)", "self.completion_tokens)"),
         ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),

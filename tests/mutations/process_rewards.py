@@ -51,7 +51,7 @@ _FAULTS = {
         ("sum(len(unit.right) for unit in units)", "len(units)"),
         ("(logits_S > 0) == right_S", "(logits_S < 0) == right_S"),
     ],
-    ("training/inputs.py", INPUTS): [
+    ("algorithms/inputs.py", INPUTS): [
         ("[token in paid for", "[bool(paid.get(token)) for"),
         ("paid.get(token, 0.0) for", "paid.get(token + 1, 0.0) for"),
     ],

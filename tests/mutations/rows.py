@@ -29,13 +29,11 @@ _FAULTS = {
     ("algorithms/gspo.py", BRANCHES): [
         ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
     ],
-    ("training/inputs.py", BRANCHES): [
+    ("training/policy_batch.py", BRANCHES): [
         (
             "for row in group.rows for branch in row.trajectory.branches]",
             "for row in group.rows for branch in row.trajectory.branches[-1:]]",
         ),
-    ],
-    ("training/policy_batch.py", BRANCHES): [
         ("rollout.per_token(rollout.lengths_R)", "torch.ones_like(rollout.row_N)"),
         ("rows = len(rollout.rewards_R)", "rows = len(lengths)"),
         (

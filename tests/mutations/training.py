@@ -4,21 +4,21 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("training/inputs.py", old, new, tests)
+        Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
+        for old, new in [
+            ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
+            ("branch.sampled[len(prompt) :],", "(True,) * (len(branch.token_ids) - len(prompt)),"),
+        ]
+    ),
+    *(
+        Mutation("algorithms/inputs.py", old, new, tests)
         for tests, pairs in [
-            (
-                "training/test_policy.py training/test_actor_critic.py",
-                [
-                    ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
-                    ("branch.sampled[len(prompt) :],", "(True,) * (len(branch.token_ids) - len(prompt)),"),
-                ],
-            ),
             (
                 "training/test_inputs.py planning/test_plan.py",
                 [
                     ('"greedy_R": torch.tensor(', '"greedy_R": 0 * torch.tensor('),
                     ("by_seat[row.seat] for", "next(iter(by_seat.values())) for"),
-                    ("(replace(load, group=1),)", "(load,)"),
+                    ("(replace(step, group=1),)", "(step,)"),
                 ],
             ),
             (
@@ -36,19 +36,19 @@ MUTATIONS = [
                         "for state in states for step in state.steps",
                         "for state in states[::-1] for step in state.steps",
                     ),
-                    ("math.ceil(load.completion_tokens / max(1, need.step_tokens))", "need.most"),
-                    ("load.sequences * (steps - 1)", "load.sequences * steps"),
-                    ("prompt, completion = load.prompt_tokens + done,", "prompt, completion = load.prompt_tokens,"),
-                    ("load.completion_tokens - done\n", "load.completion_tokens\n"),
-                    ("return replace(load, group=need.samples), later", "return (later,)"),
+                    ("math.ceil(step.completion_tokens / max(1, self.step_tokens))", "self.most"),
+                    ("step.sequences * (steps - 1)", "step.sequences * steps"),
+                    ("prompt, completion = step.prompt_tokens + done,", "prompt, completion = step.prompt_tokens,"),
+                    ("step.completion_tokens - done\n", "step.completion_tokens\n"),
+                    ("return replace(step, group=self.samples), later", "return (later,)"),
                 ],
             ),
             (
                 "training/test_inputs.py planning/test_plan.py",
                 [
-                    ("samples == (provider.sampled is not None)", "True"),
-                    ("if groups and samples", "if samples"),
-                    ("found |= provider.columns", "found = provider.columns"),
+                    (" if need.sampled == samples else {}", ""),
+                    (" if groups else ()", ""),
+                    ("found |= need.of", "found = need.of"),
                 ],
             ),
         ]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from posttrain.algorithms.load import Load
 from posttrain.models.footprint import Shape, head_bytes, saved_bytes
 from posttrain.planning.costs import (
     Phase,
@@ -21,7 +22,6 @@ from posttrain.planning.costs import (
     update_seconds,
     what_to_change,
 )
-from posttrain.training.load import Load
 
 P = 134_515_008
 SHAPE = Shape(

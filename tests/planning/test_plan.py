@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.algorithms.load import Load
 from posttrain.bindings.cluster_options import AsyncOptions, TrainerOptions
 from posttrain.cli import main
 from posttrain.data import ChatFormat
@@ -23,7 +24,6 @@ from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
-from posttrain.training.load import Load
 from posttrain.types import Message
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder

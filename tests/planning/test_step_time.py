@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from posttrain.algorithms.load import Load
 from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from posttrain.planning.costs import Speed
 from posttrain.planning.speed import computing_with
 from posttrain.planning.step_time import SENT, step_time
 from posttrain.planning.work import Work
-from posttrain.training.load import Load
 from tests.planning.test_costs import FULL, LOAD, SHAPE, P
 
 WORK = Work("rl", SHAPE, LOAD, LOAD, rows=1, steps=1, batch="", lengths="", cache=2**40)

@@ -120,7 +120,7 @@ def pulls_to_the_old_policy(t):
         (Plain, "it is the class Plain; expected an object: type Plain()"),
         (with_members(family="offline"), "its family is 'offline'"),
         (Incomplete(), "it lacks accepts, adapted, advantages"),
-        (with_members(inputs=("reference",)), "it declares 'reference'; expected inputs"),
+        (with_members(inputs=("reference",)), "it declares 'reference'; expected an Input"),
         (with_members(inputs=(CriticValues(),)), "does not declare CriticValues, or the other way round"),
         (with_members(advantages=lambda self, rollout: rollout.rewards_R), "advantages returned Tensor"),
         (changed(advantages_N=lambda found, _: found.advantages_N[1:]), "advantages has shape"),

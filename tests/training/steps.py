@@ -5,15 +5,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import Context
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
 from posttrain.models.critic import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.critic import CriticLoss
-from posttrain.training.inputs import Context
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy_batch import context_of as made_of
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch
@@ -49,7 +50,7 @@ def learner_of(
 
 def context_of(model: Any, *, temperature: float = 1.0, **parts: Any) -> Context:
     """What providers ask, of a learner of these parts."""
-    return Context(learner=learner_of(model, **parts), temperature=temperature)
+    return made_of(learner_of(model, **parts), temperature=temperature)
 
 
 def policy_step(

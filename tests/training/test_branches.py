@@ -11,18 +11,25 @@ from posttrain import algorithms
 from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.gspo import GSPO
+from posttrain.algorithms.inputs import columns_of
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.models.critic import TrunkCritic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
-from posttrain.training.inputs import Context, columns_of, example_of, examples_in
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import distance, policy_batch, shortened
+from posttrain.training.policy_batch import (
+    context_of,
+    distance,
+    example_of,
+    examples_in,
+    policy_batch,
+    shortened,
+)
 from posttrain.types import Group, Score, StateValues, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.tiny import tiny_llama
@@ -105,7 +112,8 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
         critic=(critic, critics),
         references={REFERENCE: reference, TEACHER: reference},
     )
-    context, found = Context(greedy, states, learner, weights={"first": 1.0, "second": 0.5, "logged": 0.0}), []
+    weights, found = {"first": 1.0, "second": 0.5, "logged": 0.0}, []
+    context = context_of(learner, greedy_rewards=greedy, state_values=states, weights=weights)
     with Float64():
         sampled = columns_of(algorithm.inputs, groups, context, samples=True)
         batch, metrics = policy_batch(groups, algorithm, longest=9, sampled=sampled, context=context, key="1")
@@ -130,7 +138,7 @@ def test_the_critic_alone_learns_the_same_in_branches():
         learner = LocalLearner(model, Kept(model.trainable()), microbatch_tokens=tokens, critic=(critic, critics))
         algorithm = PPO(kl_coefficient=0.0)
         with Float64():
-            batch, _ = policy_batch(groups, algorithm, context=Context(learner=learner))
+            batch, _ = policy_batch(groups, algorithm, context=context_of(learner))
             learner.forward_backward(batch, CriticLoss(algorithm))
             learner.optim_step({CRITIC: 0.01})
         found.append(critics.kept)
@@ -200,7 +208,7 @@ class Halves:
         return [(-0.5,) * sum(example.learned) for example in examples]
 
 
-LOGPROBS = Context(learner=Halves())
+LOGPROBS = context_of(Halves())
 
 
 def test_the_reward_falls_on_the_last_token_of_the_last_branch_and_gae_goes_on_between_branches():
@@ -210,7 +218,7 @@ def test_the_reward_falls_on_the_last_token_of_the_last_branch_and_gae_goes_on_b
 
     algorithm = PPO(kl_coefficient=0.0, discount=0.5, gae_lambda=1.0)
     group = group_of([in_branches(PLAY[0])], [8.0])
-    batch, _ = policy_batch([group], algorithm, context=Context(learner=Zeros()))
+    batch, _ = policy_batch([group], algorithm, context=context_of(Zeros()))
     assert batch.tokens["returns"] == [(0.5, 1.0), (2.0, 4.0, 8.0)]
 
 

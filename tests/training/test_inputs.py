@@ -7,20 +7,20 @@ import torch
 
 from posttrain import algorithms
 from posttrain.algorithms.inputs import (
-    KINDS,
+    Context,
     GreedyReward,
     PretrainingNLL,
     PromptKinds,
-    ReferenceDivergence,
     ReferenceLogprobs,
     SeatBaselines,
     StateValues,
     StepRewards,
     TeacherLogprobs,
+    columns_of,
     declared,
 )
-from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_besides
-from posttrain.training.load import Load
+from posttrain.algorithms.load import Load
+from posttrain.training.policy_batch import context_of
 from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
 from posttrain.types import StateValues as Found
 from tests.groups import group_of, with_rows
@@ -36,14 +36,6 @@ GROUPS = [
     group_of([trajectory(3, 4), trajectory(5)], [1.0, 0.0], task=Task((), metadata={"kind": "sums"})),
     group_of([trajectory(6, 7, 8)], [0.5]),
 ]
-
-
-def test_every_input_of_an_online_algorithm_has_a_provider():
-    steps = algorithms.online("grpo")(process_rewards=True)
-    needs = [
-        need for each in (*(algorithms.online(name)() for name in algorithms.ONLINE), steps) for need in each.inputs
-    ]
-    assert {type(need) for need in needs} == set(PROVIDERS) == set(KINDS) - {ReferenceDivergence, PretrainingNLL}
 
 
 def test_what_is_declared_is_found_by_its_kind():
@@ -108,7 +100,7 @@ def test_what_samples_comes_with_the_rollout_and_the_rest_with_the_batch():
             return torch.full((len(row.targets),), -0.5)
 
     learner = learner_of(tiny_llama(), reference=Halves())
-    context = Context(greedy_rewards=lambda groups: [{"": 1.0}] * len(groups), learner=learner)
+    context = context_of(learner, greedy_rewards=lambda groups: [{"": 1.0}] * len(groups))
     needs = [GreedyReward(), PromptKinds(), ReferenceLogprobs()]
     assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_R"}
     assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_R", "reference_N"}
@@ -119,7 +111,7 @@ def test_a_teacher_reads_the_sampled_tokens_at_the_sampling_temperature():
         def logprobs(self, row, temperature):
             return -temperature * torch.tensor(row.targets, dtype=torch.float64)
 
-    context = Context(learner=learner_of(tiny_llama(), teacher=Fractions()), temperature=0.5)
+    context = context_of(learner_of(tiny_llama(), teacher=Fractions()), temperature=0.5)
     found = columns_of([TeacherLogprobs()], GROUPS, context, samples=False)
     assert found["teacher_N"].tolist() == [-1.5, -2.0, -2.5, -3.0, -3.5, -4.0]
 
@@ -159,4 +151,4 @@ def test_what_is_sampled_besides_is_one_load_per_need():
     need = StateValues(samples=9, step_tokens=6, most=10)
     # four steps of 6, 6, 6 and 2 tokens: three of 32 completions begin within, half of a completion away on average
     expected = (Load(4, 1, 100, 20, 512), Load(4, 9, 100, 20, 512), Load(96, 9, 110, 10, 512))
-    assert sampled_besides([GreedyReward(), ReferenceLogprobs(), need], load) == expected
+    assert (*GreedyReward().load(load), *ReferenceLogprobs().load(load), *need.load(load)) == expected

@@ -53,10 +53,7 @@ class ClipCov(GRPOWithoutKL):
         cov_N = rollout.covariance_N(found.advantages_N)
         digits_N = torch.frac((1e5 * cov_N + self.choice_seed) * 0.6180339887498949).abs()
         digits_N = digits_N.masked_fill((cov_N < self.cov_low) | (cov_N > self.cov_high), torch.inf)
-        chosen, advantages_N = (
-            digits_N.argsort()[: min(many, int(digits_N.isfinite().sum()))],
-            found.advantages_N.clone(),
-        )
-        advantages_N[chosen] = 0.0
+        chosen = digits_N.argsort()[: min(many, int(digits_N.isfinite().sum()))]
+        advantages_N = found.advantages_N.index_fill(0, chosen, 0.0)
         metrics = {**found.metrics, "chosen": len(chosen) / len(cov_N)}
         return found._replace(advantages_N=advantages_N, metrics=metrics)

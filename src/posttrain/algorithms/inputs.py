@@ -1,69 +1,179 @@
-"""Inputs that an algorithm may declare in addition to samples and rewards; the trainer provides them.
+"""Inputs that an algorithm may declare in addition to samples and rewards.
 
-A new input is one class here, one provider in `training/inputs.py`, and one line in its table there; the recipes, the
-catalogue, the planner and the documentation read it from there. The columns of a batch are fields of
-`rollout.Rollout`.
+An input carries all that it is: its columns, how they are computed, the option that provides it, what it costs and what
+it samples. An algorithm's own file may define a new one: recipes, planner and documentation read it from there. What
+needs a model or samples asks its `Context`, which the recipe fills in.
 
-Shape legend: R rows, one for each episode and trained seat; N sampled tokens; B responses.
+Shape legend: R rows, one for each episode and trained seat; N sampled tokens; B responses; K rewards.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+import math
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from posttrain.types import States
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.load import Load
+from posttrain.objectives.advantages import moving_baselines
+from posttrain.types import Group, States
+from posttrain.types import StateValues as ValuesOfStates
+
+REFERENCE, TEACHER = "reference", "teacher"
+"""Models beside the policy whose logprobs a context has."""
+
+BASELINES = "seat_baselines"  # in the state of a context, by "GAME SEAT": the average of the return
+
+Columns = Mapping[str, Any]
+"""Columns of a batch by name: fields of `rollout.Rollout`; others are in its `more`."""
+
+T = TypeVar("T")
 
 
-class Input(Protocol):
-    """One input."""
+@dataclass(frozen=True)
+class Context:
+    """What the inputs of a step work with. A recipe fills in what those of its algorithm need.
+
+    Attributes:
+        greedy_rewards: plays the task of each group once more, greedily; what that earned, by the seat's name.
+        state_values: continues completions from their states; what those are worth, row by row.
+        logprobs: of the sampled tokens of all branches, by a model beside the policy, at the sampling temperature.
+        values: what the critic expects before each sampled token of all branches.
+        weights: of the rewards that are optimised, by name.
+        state: what inputs keep from step to step, by their names, as JSON. An input puts a new entry in the place of
+            its old one; a checkpoint has what the last finished step left.
+    """
+
+    greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
+    state_values: Callable[[Sequence[Group], States], Sequence[ValuesOfStates]] | None = None
+    logprobs: Callable[[Sequence[Group], str], Sequence[Sequence[float]]] | None = None
+    values: Callable[[Sequence[Group]], Sequence[Sequence[float]]] | None = None
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Input:
+    """An input; a subclass is a frozen dataclass. One without columns is the trainer's own concern."""
 
     title: ClassVar[str]
     """Its name in the table of algorithms."""
 
-    passes: ClassVar[int]
+    passes: ClassVar[int] = 0
     """Forward passes over the batch that it requires in each step."""
 
-    columns: ClassVar[tuple[str, ...]]
-    """The fields of `rollout.Rollout` that it fills."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """The columns that it fills, for the conformance kit; their names end in the letters of their shapes."""
+
+    sampled: ClassVar[bool] = False
+    """Whether it samples, and so comes with the rollouts and not with the batch."""
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """Its columns of these groups, of which there is at least one."""
+        return {}
+
+    def load(self, step: Load) -> tuple[Load, ...]:
+        """What it samples besides a batch of that load."""
+        return ()
+
+
+def columns_of(inputs: Sequence[Input], groups: Sequence[Group], context: Context, *, samples: bool) -> Columns:
+    """The columns of all inputs that sample, or of all that do not."""
+    found: dict[str, Any] = {}
+    for need in inputs if groups else ():
+        found |= need.of(groups, context) if need.sampled == samples else {}
+    return found
+
+
+def flat(numbers: Sequence[Sequence[float]]) -> Tensor:
+    """One number per token of all rows, [N], in float64."""
+    return torch.tensor(list(chain.from_iterable(numbers)), dtype=torch.float64)
+
+
+def given(part: T | None, what: str) -> T:
+    """A part of the context that an input needs; raises `ValueError` where it is missing."""
+    if part is None:
+        raise ValueError(f"the algorithm needs {what}, which the context does not have")
+    return part
 
 
 @dataclass(frozen=True)
-class GreedyReward:
+class GreedyReward(Input):
     """The reward of each row's seat in the greedy episode of its task: `greedy_R`."""
 
     title: ClassVar[str] = "greedy completions"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("greedy_R",)
+    sampled: ClassVar[bool] = True
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """What its seat earned in the greedy episode of its task, of each row."""
+        earned = given(context.greedy_rewards, "greedy completions")(groups)
+        rows = [by_seat[row.seat] for group, by_seat in zip(groups, earned, strict=True) for row in group.rows]
+        return {"greedy_R": torch.tensor(rows, dtype=torch.float64)}
+
+    def load(self, step: Load) -> tuple[Load, ...]:
+        """One more completion of each prompt."""
+        return (replace(step, group=1),)
 
 
 @dataclass(frozen=True, slots=True)
-class StateValues(States):
+class StateValues(States, Input):
     """Monte Carlo values of intermediate states, from continuations of each: `values_N` and `step_N`."""
 
     title: ClassVar[str] = "continuations"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("values_N", "step_N")
+    sampled: ClassVar[bool] = True
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """What the states of completions are worth, and which step a token is of."""
+        states = given(context.state_values, "continuations")(groups, self)
+        steps = [step for state in states for step in state.steps]
+        return {"values_N": flat([state.values for state in states]), "step_N": torch.tensor(steps)}
+
+    def load(self, step: Load) -> tuple[Load, ...]:
+        """Continuations of prompts, in which all completions begin, and of later states.
+
+        There are taken to be as many states as there may be, evenly spread over a completion: where a step is a line,
+        how many it has shows only when it is sampled.
+        """
+        steps = min(self.most, math.ceil(step.completion_tokens / max(1, self.step_tokens)))
+        begun, done = step.sequences * (steps - 1), step.completion_tokens // 2
+        prompt, completion = step.prompt_tokens + done, step.completion_tokens - done
+        later = replace(step, prompts=begun, group=self.samples, prompt_tokens=prompt, completion_tokens=completion)
+        return replace(step, group=self.samples), later
 
 
 @dataclass(frozen=True)
-class PromptKinds:
-    """The kind of each row's prompt, from the data's column `kind`: `kinds_R`."""
+class PromptKinds(Input):
+    """The kind of each row's prompt, from the data's column `kind`, "" where it has none: `kinds_R`."""
 
     title: ClassVar[str] = "kinds of prompts"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("kinds_R",)
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """The column of the data, as text."""
+        return {"kinds_R": tuple(str(group.task.metadata.get("kind", "")) for group in groups for _ in group.rows)}
 
 
 @dataclass(frozen=True)
-class NamedScores:
+class NamedScores(Input):
     """The score of each reward and its weight: `scores_RK`, NaN where a reward does not apply, and `weights_K`."""
 
     title: ClassVar[str] = "scores by name"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("scores_RK", "weights_K")
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """What each reward that is optimised gave each row, and its weight."""
+        weights = given(context.weights or None, "weights of rewards")
+        weights = {name: weight for name, weight in weights.items() if weight}
+        scores = [[row.scores[name].total for name in weights] for group in groups for row in group.rows]
+        numbers = {"scores_RK": scores, "weights_K": list(weights.values())}
+        return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
 
 
 @dataclass(frozen=True)
-class CriticValues:
+class CriticValues(Input):
     """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it.
 
     Attributes:
@@ -76,47 +186,59 @@ class CriticValues:
     passes: ClassVar[int] = 1
     columns: ClassVar[tuple[str, ...]] = ("values_N",)
 
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """What the critic expects."""
+        return {"values_N": flat(given(context.values, "a critic")(groups))}
+
 
 @dataclass(frozen=True)
-class ReferenceLogprobs:
+class ReferenceLogprobs(Input):
     """The reference policy's logprobs of the same tokens: `reference_N`, or a pair's `Responses` of the reference."""
 
     title: ClassVar[str] = "reference"
     passes: ClassVar[int] = 1
     columns: ClassVar[tuple[str, ...]] = ("reference_N",)
 
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """The reference's logprobs of what was sampled."""
+        return {"reference_N": flat(given(context.logprobs, "a reference")(groups, REFERENCE))}
+
 
 @dataclass(frozen=True)
-class ReferenceDivergence:
+class ReferenceDivergence(Input):
     """The token-wise KL(reference || policy) of each response over the whole vocabulary: `Responses.divergence_B`."""
 
     title: ClassVar[str] = "whole distributions"
-    passes: ClassVar[int] = 0
-    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
-class StepRewards:
+class StepRewards(Input):
     """Process rewards, from the spans of scores: `step_rewards_N`, and the ends of steps, `step_end_N`."""
 
     title: ClassVar[str] = "process rewards"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("step_rewards_N", "step_end_N")
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """What is paid at a token, and whether a step ends there: that of a wrong line may pay 0 and is a step too."""
+        rows = [row for group in groups for row in group.rows]
+        places = [(row.step_rewards, token) for row in rows for token in range(len(row.trajectory.logprobs))]
+        return {
+            "step_rewards_N": torch.tensor([paid.get(token, 0.0) for paid, token in places], dtype=torch.float64),
+            "step_end_N": torch.tensor([token in paid for paid, token in places], dtype=torch.bool),
+        }
 
 
 @dataclass(frozen=True)
-class PretrainingNLL:
+class PretrainingNLL(Input):
     """An auxiliary loss: `weight` times the mean negative log-likelihood of a separate batch of pretraining text."""
 
     weight: float
 
     title: ClassVar[str] = "pretraining text"
-    passes: ClassVar[int] = 0
-    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
-class TeacherLogprobs:
+class TeacherLogprobs(Input):
     """A teacher's logprobs of the sampled tokens, at the sampling temperature: `teacher_N`.
 
     Rows may have teachers by name, and these another prompt (`training/teacher.py`).
@@ -126,9 +248,13 @@ class TeacherLogprobs:
     passes: ClassVar[int] = 1
     columns: ClassVar[tuple[str, ...]] = ("teacher_N",)
 
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """Teachers' logprobs of what the policy sampled."""
+        return {"teacher_N": flat(given(context.logprobs, "a teacher")(groups, TEACHER))}
+
 
 @dataclass(frozen=True)
-class SeatBaselines:
+class SeatBaselines(Input):
     """An exponential moving average of the return of each seat: `baselines_R`. It is saved with checkpoints.
 
     Attributes:
@@ -138,24 +264,15 @@ class SeatBaselines:
     decay: float
 
     title: ClassVar[str] = "moving baselines"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("baselines_R",)
 
-
-KINDS = (
-    GreedyReward,
-    StateValues,
-    CriticValues,
-    ReferenceLogprobs,
-    ReferenceDivergence,
-    PretrainingNLL,
-    PromptKinds,
-    TeacherLogprobs,
-    SeatBaselines,
-    StepRewards,
-    NamedScores,
-)
-"""In the order in which the table of algorithms names them."""
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """The averages of each row's seat with this batch, which the state then has."""
+        keys = [f"{group.task.metadata.get('kind', '')} {row.seat}" for group in groups for row in group.rows]
+        returns_R = torch.tensor([row.reward for group in groups for row in group.rows], dtype=torch.float64)
+        before = context.state.get(BASELINES, {})
+        found_R, context.state[BASELINES] = moving_baselines(returns_R, keys, before, decay=self.decay)
+        return {"baselines_R": found_R}
 
 
 class Declares(Protocol):
@@ -167,10 +284,10 @@ class Declares(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Input)
+N = TypeVar("N", bound=Input)
 
 
-def declared(algorithm: Declares, kind: type[T]) -> T | None:
+def declared(algorithm: Declares, kind: type[N]) -> N | None:
     """The input of this type that an algorithm declares, among its inputs and extra losses; None if there is none.
 
     Example:

@@ -7,11 +7,9 @@ Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning (https://arxiv.
     L_n = -w_n A_n + beta D(pi_old, pi)                 for those of the floor(k N) of greatest C_n with A_n not 0
 
 reduced as GRPO's loss, with its A and no KL to a reference. Published: beta 1, k 2e-3 (7B) and 2e-4 (32B).
-
-Differences from the paper: tokens (at least one) are chosen once per batch, by the logprobs at which they were sampled,
-not in each micro-batch by the current policy's. D is the estimator k3 of KL(pi_old || pi), in the authors' code
-|log(pi / pi_old)|. Checked against that code as verl has it; equation numbers could not be read.
-On the first update D and its gradient are 0: use `--updates-per-step` above 1.
+Differences, as of `clip-cov`: tokens (at least one) are chosen once per batch, by the logprobs at which they were
+sampled. D is the estimator k3 of KL(pi_old || pi), in the authors' code |log(pi / pi_old)|. Checked against that code
+as verl has it; equation numbers could not be read. On the first update D is 0: use `--updates-per-step` above 1.
 """
 
 from dataclasses import dataclass
@@ -48,9 +46,8 @@ class KLCov(GRPOWithoutKL):
     def advantages(self, rollout: Rollout) -> Advantages:
         """GRPO's advantages, with the penalty's weight of each token."""
         found, many = super().advantages(rollout), max(1, int(self.penalised_share * len(rollout.row_N)))
-        penalty_N = torch.zeros_like(found.advantages_N)
-        penalty_N[rollout.covariance_N(found.advantages_N).argsort(descending=True)[:many]] = self.penalty
-        return found._replace(penalty_N=penalty_N)
+        chosen = rollout.covariance_N(found.advantages_N).argsort(descending=True)[:many]
+        return found._replace(penalty_N=torch.zeros_like(found.advantages_N).index_fill(0, chosen, self.penalty))
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's own ratio, without a clip, and the penalty; raises `ValueError` without `penalty_N`."""

@@ -4,8 +4,9 @@ Shape legend: R rows, one for each episode and trained seat; N sampled tokens, f
 [P, G] P groups of G rows each; K rewards. Groups may differ in size, and a row may have no tokens.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Num
@@ -37,6 +38,20 @@ class Rollout(NamedTuple):
     scores_RK: Float[Tensor, "R K"] | None = None  # of each reward before its weight; NaN where it does not apply
     weights_K: Float[Tensor, "K"] | None = None  # of the rewards
     baselines_R: Float[Tensor, "R"] | None = None  # the moving average of the return of the row's seat
+    more: Mapping[str, Any] = MappingProxyType({})  # columns of inputs that an algorithm's own file defines, by name
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any], longest: int = 0) -> Self:
+        """A batch of these columns by name: those that are no field are in `more`."""
+        more = {name: column for name, column in columns.items() if name not in cls._fields}
+        own = {name: column for name, column in columns.items() if name not in more}
+        return cls(**own, longest=longest, more=more)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """All columns by name, those in `more` too; what `of` makes a batch of."""
+        fields = self._asdict()
+        return {name: fields[name] for name in fields if name not in ("longest", "more")} | dict(self.more)
 
     @property
     def lengths_R(self) -> Int[Tensor, "R"]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from posttrain.algorithms.load import Load
 from posttrain.models.adapter_footprint import AdapterSize, adapter_bytes, dora_bytes
 from posttrain.models.footprint import (
     Shape,
@@ -18,7 +19,6 @@ from posttrain.models.footprint import (
     moment_bytes,
     saved_bytes,
 )
-from posttrain.training.load import Load
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from posttrain.algorithms.load import Load
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
@@ -31,7 +32,6 @@ from posttrain.planning.speed import computing_with, measured_speed
 from posttrain.planning.step_time import step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
-from posttrain.training.load import Load
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 
 EMBEDDED = "embedded"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.load import Load
 from posttrain.data import Example, pack
 from posttrain.engine.transformers import PACK_FROM, TransformersEngine
 from posttrain.errors import UserError
@@ -15,7 +16,6 @@ from posttrain.models.lora_config import Lora
 from posttrain.models.throughput_probe import probe, products_per_second, seconds_of
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training
-from posttrain.training.load import Load
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Request, Sampling
 

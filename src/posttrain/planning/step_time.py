@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from posttrain.algorithms.load import Load
 from posttrain.bindings.cluster_options import (
     LOCAL,
     ClusterOptions,
@@ -22,7 +23,6 @@ from posttrain.bindings.cluster_options import (
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training
 from posttrain.planning.work import Work
-from posttrain.training.load import Load
 
 SpeedOf = Callable[[int, int], Speed]
 """From the number of sequences that are decoded together, 0 for none, and that of threads to what was measured."""

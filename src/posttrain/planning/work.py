@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
-from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
+from posttrain.algorithms.inputs import GreedyReward, StateValues, declared
+from posttrain.algorithms.load import Load
 from posttrain.bindings.episode_length import EpisodeLength
 from posttrain.bindings.feedback import Feedback, Units
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
 from posttrain.options.online import OnlineOptions
 from posttrain.planning.costs import Networks
-from posttrain.training.inputs import sampled_besides
-from posttrain.training.load import Load
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,9 @@ def sampled_work(
 
 def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None = None) -> Work:
     """The same with the inputs and auxiliary losses of an online algorithm."""
-    greedy, continued = (_besides(algorithm, kind, work.expected) for kind in (GreedyReward, StateValues))
+    greedy, continued = (
+        need.load(work.expected) if (need := declared(algorithm, kind)) else () for kind in (GreedyReward, StateValues)
+    )
     batch = work.batch + "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
     batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
     batch += f", and {text.prompts:,} texts of {text.completion_tokens:,} tokens in an update" if text else ""
@@ -73,7 +74,7 @@ def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None 
         reads=sum(need.passes for need in algorithm.inputs),
         text=text,
         beside=(*greedy, *continued),
-        longest_beside=sampled_besides(algorithm.inputs, work.longest),
+        longest_beside=tuple(one for need in algorithm.inputs for one in need.load(work.longest)),
     )
 
 
@@ -129,8 +130,3 @@ def feedback_work(
     )
     batch = f"{longest.prompts} {kind.noun} a step"
     return Work(command, shape, longest, expected, len(families), units.steps, batch, lengths, **more)
-
-
-def _besides(algorithm: OnlineAlgorithm, kind: type[Input], load: Load) -> tuple[Load, ...]:
-    """The completions that the algorithm's input of this kind samples besides a batch of this load."""
-    return sampled_besides([need for need in algorithm.inputs if isinstance(need, kind)], load)

@@ -8,7 +8,7 @@ The loop in `_run` is the whole method: what differs between algorithms is in `a
 
     1 sample     prompts are drawn, and episodes played in groups      episodes/sampler.py, engine/
     2 score      the rewards of each group                             environments/scored.py, rewards/
-    3 batch      advantages and columns of each token                  training/policy_batch.py, training/inputs.py
+    3 batch      advantages and columns of each token                  training/policy_batch.py, algorithms/inputs.py
     4 update     loss, gradients, optimiser                            training/policy.py, training/local_learner.py
     5 finish     metrics, samples, checkpoint                          runs/session.py
     6 evaluate   held-out tasks, where an evaluation is due            bindings/heldout.py
@@ -28,11 +28,14 @@ import torch
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import (
+    Columns,
+    Context,
     CriticValues,
     GreedyReward,
     PretrainingNLL,
     ReferenceLogprobs,
     StateValues,
+    columns_of,
     declared,
 )
 from posttrain.bindings import heldout
@@ -56,17 +59,23 @@ from posttrain.runs.samples import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.critic import CriticLoss, critic_for
-from posttrain.training.inputs import Columns, Context, columns_of, examples_in, teacher_logprobs
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import distance, policy_batch, shortened
+from posttrain.training.policy_batch import (
+    context_of,
+    distance,
+    examples_in,
+    policy_batch,
+    shortened,
+    teacher_logprobs,
+)
 from posttrain.training.pretraining import pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
-from posttrain.training.teacher import Teacher, find_teachers
+from posttrain.training.teacher import Teacher, Teachers, find_teachers
 from posttrain.types import Group
 
 START = "start"  # the learner's name of the policy before training, to which evaluations measure the KL
@@ -112,13 +121,17 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
         rollouts = _rollouts(config, algorithm, setup, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
         batch_of = partial(policy_batch, longest=setup.longest)
+        weights = setup.environment.reward.weights
+        context_at = partial(
+            context_of, learner, temperature=config.temperature, teachers=parts.teachers, weights=weights
+        )
         setup.renew_seats(session.step)
         session.evaluate(examine)  # here and below only where an evaluation is due
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, columns = rollouts.take(step)
-            context = replace(parts.context, temperature=config.temperature, state=dict(state["inputs"]))
+            context = context_at(state=dict(state["inputs"]))
             batch, metrics = batch_of(rolled.groups, algorithm, columns, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):  # none, where no group has a gradient: then it adds none
                 for update in _updates(config, algorithm, parts, session, seed):  # the last one's metrics stay
@@ -170,7 +183,7 @@ def _rollouts(
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    context: Context  # of the inputs
+    teachers: Teachers
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
@@ -194,12 +207,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
         group_sizes.append((states.samples, "`continuations`"))
     setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster, teachers=teachers)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    context = Context(
-        learner=setup.backend.learner,
-        weights=setup.environment.reward.weights,
-        teachers=replace(teachers, chat=setup.backend.chat),
-    )
-    return _Parts(setup, context, pretraining, saved.where, notes)
+    return _Parts(setup, replace(teachers, chat=setup.backend.chat), pretraining, saved.where, notes)
 
 
 def _learner(
@@ -221,10 +229,11 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     """Evaluate the policy on the held-out tasks, with its KL to the initial policy or the teachers."""
     groups, found = heldout.examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
-    if parts.context.teachers.parts:
-        found |= {heldout.PREFIX + TEACHER_KL: distance(groups, teacher_logprobs(groups, parts.context))}
+    learner = parts.setup.backend.learner
+    if parts.teachers.parts:
+        found |= {heldout.PREFIX + TEACHER_KL: distance(groups, teacher_logprobs(groups, learner, parts.teachers))}
     if leaves_start(config):
-        said = parts.setup.backend.learner.logprobs(examples_in(groups), START)
+        said = learner.logprobs(examples_in(groups), START)
         found |= {heldout.PREFIX + heldout.KL: distance(groups, said)}
     return found
 

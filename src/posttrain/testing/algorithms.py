@@ -24,13 +24,7 @@ from posttrain.algorithms.algorithm import (
     Tokens,
     UnpairedAlgorithm,
 )
-from posttrain.algorithms.inputs import (
-    KINDS,
-    CriticValues,
-    PromptKinds,
-    StateValues,
-    declared,
-)
+from posttrain.algorithms.inputs import CriticValues, Input, PromptKinds, StateValues, declared
 from posttrain.algorithms.rollout import Rollout
 from posttrain.errors import described, place_in_user_code
 from posttrain.testing.conformance import require
@@ -104,8 +98,8 @@ def _members(algorithm: Algorithm) -> list[str]:
     if not isinstance(algorithm, kinds[family]):
         lacks = [f"{', '.join(_lacking(algorithm, kind))} of {kind.__name__}" for kind in kinds[family]]
         return [f"it lacks {', or '.join(lacks)}"]
-    if strangers := [need for need in algorithm.inputs if not isinstance(need, KINDS)]:
-        return [f"it declares {strangers[0]!r}; expected inputs of posttrain.algorithms.inputs"]
+    if strangers := [need for need in algorithm.inputs if not isinstance(cast(object, need), Input)]:
+        return [f"it declares {strangers[0]!r}; expected an Input of posttrain.algorithms.inputs"]
     if isinstance(algorithm, ActorCritic) != (declared(algorithm, CriticValues) is not None):
         return ["it has critic_loss and does not declare CriticValues, or the other way round"]
     return []
@@ -131,17 +125,14 @@ class Sample(NamedTuple):
         at_R = torch.tensor([*order, *(row for row in range(len(plain.rewards_R)) if row not in order)])
         at_N = torch.cat([(plain.row_N == row).nonzero().flatten() for row in order])
         row_N = torch.cat([torch.full((int((plain.row_N == row).sum()),), i) for i, row in enumerate(order)])
-        fields = plain._asdict()
-        moved = {
-            name: fields[name][at_R]
-            for name in fields
-            if name.endswith(("_R", "_RK")) and torch.is_tensor(fields[name])
-        }
-        moved |= {name: fields[name][at_N] for name in fields if name.endswith("_N") and torch.is_tensor(fields[name])}
+        columns = plain.columns
+        tensors = {name: column for name, column in columns.items() if torch.is_tensor(column)}
+        moved: dict[str, Any] = {name: column[at_R] for name, column in tensors.items() if name.endswith(("_R", "_RK"))}
+        moved |= {name: column[at_N] for name, column in tensors.items() if name.endswith("_N")}
         moved["kinds_R"] = tuple(plain.kinds_R[row] for row in at_R.tolist()) if plain.kinds_R else ()
         branch_N = torch.unique(self.branch_N[at_N], return_inverse=True)[1]
         tokens = (self.logprobs_N[at_N], self.entropy_N[at_N], self.values_N[at_N])
-        return Sample(plain._replace(**{**moved, "row_N": row_N}), branch_N, *tokens)
+        return Sample(Rollout.of({**columns, **moved, "row_N": row_N}, LONGEST), branch_N, *tokens)
 
 
 def _sample(algorithm: OnlineAlgorithm) -> Sample:
@@ -174,16 +165,16 @@ def _sample(algorithm: OnlineAlgorithm) -> Sample:
     }
     if declared(algorithm, StateValues):  # one value for all tokens of a step
         columns |= {"step_N": step_N, "values_N": drawn(8 * rows)[8 * row_N + step_N]}
-    needs = {name for need in algorithm.inputs for name in need.columns}
-    rollout = Rollout(
-        drawn(rows) - 0.3,
-        torch.tensor([task for task, _ in places]),
-        row_N,
-        LONGEST,
-        seat_R=torch.tensor([seat for _, seat in places]),
-        sampler_N=sampler_N,
-        **{name: column for name, column in columns.items() if name in needs},
-    )
+    given: dict[str, Any] = {
+        "rewards_R": drawn(rows) - 0.3,
+        "group_R": torch.tensor([task for task, _ in places]),
+        "row_N": row_N,
+        "seat_R": torch.tensor([seat for _, seat in places]),
+        "sampler_N": sampler_N,
+    }
+    for name in {name: None for need in algorithm.inputs for name in need.columns}:  # of an own input, random numbers
+        given[name] = columns[name] if name in columns else drawn(tokens if name.endswith("_N") else rows)
+    rollout = Rollout.of(given, LONGEST)
     branch_N = torch.unique(2 * row_N + second_N, return_inverse=True)[1]
     return Sample(rollout, branch_N, sampler_N + 0.3 * drawn(tokens) - 0.15, 2 * drawn(tokens), drawn(tokens))
 
@@ -234,7 +225,7 @@ def _gradients(loss: Tensor, tokens: Tokens) -> dict[str, Tensor]:
 
 def _numbers_have_their_shapes(algorithm: OnlineAlgorithm) -> list[str]:
     sample = _sample(algorithm)
-    before = [column.clone() for column in sample.rollout if isinstance(column, Tensor)]
+    before = [column.clone() for column in sample.rollout.columns.values() if isinstance(column, Tensor)]
     found = algorithm.advantages(sample.rollout)
     if not isinstance(cast(object, found), Advantages):
         return [f"advantages returned {type(found).__name__}; expected Advantages"]
@@ -258,7 +249,7 @@ def _numbers_have_their_shapes(algorithm: OnlineAlgorithm) -> list[str]:
     again = algorithm.advantages(sample.rollout).advantages_N, algorithm.loss(tokens).loss_N
     if not torch.equal(again[0], found.advantages_N) or not torch.equal(again[1], out.loss_N):
         faults.append("advantages or losses of the same batch differ from call to call")
-    after = [column for column in sample.rollout if isinstance(column, Tensor)]
+    after = [column for column in sample.rollout.columns.values() if isinstance(column, Tensor)]
     if not all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
         faults.append("advantages changes the rollout that it is given")
     return faults
@@ -271,7 +262,8 @@ def _inputs_are_what_it_declares(algorithm: OnlineAlgorithm) -> list[str]:
         columns = () if isinstance(need, PromptKinds) else need.columns  # data may have no kinds
         for column in columns:
             sample = _sample(algorithm)
-            sample = sample._replace(rollout=sample.rollout._replace(**{column: None}))
+            left = {name: values for name, values in sample.rollout.columns.items() if name != column}
+            sample = sample._replace(rollout=Rollout.of(left, LONGEST))
             try:
                 _reduced(algorithm, sample, _tokens(algorithm, sample, algorithm.advantages(sample.rollout)))
             except Exception:

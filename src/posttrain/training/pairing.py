@@ -5,7 +5,7 @@ from itertools import combinations
 from types import MappingProxyType
 
 from posttrain.data.packing import Pair
-from posttrain.training.inputs import example_of
+from posttrain.training.policy_batch import example_of
 from posttrain.types import Group
 
 

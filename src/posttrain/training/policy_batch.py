@@ -1,4 +1,4 @@
-"""From scored groups to a training batch: per-token columns.
+"""From scored groups to a training batch: examples, and columns of numbers per token.
 
 Shape letters: N sampled tokens of a batch; R rows, one for each episode and trained seat; G rows of a group and seat.
 """
@@ -12,14 +12,76 @@ import torch
 
 from posttrain import fast_paths
 from posttrain.algorithms.algorithm import Counts, OnlineAlgorithm
-from posttrain.algorithms.inputs import CriticValues, declared
+from posttrain.algorithms.inputs import Columns, Context, CriticValues, columns_of, declared, flat
 from posttrain.algorithms.rollout import Rollout
+from posttrain.data.packing import Example
+from posttrain.errors import UserError
 from posttrain.objectives.shaping import adaptive_length_penalty
-from posttrain.training.inputs import Columns, Context, branches_in, columns_of, examples_in, flat
-from posttrain.training.learner import Batch, Column
-from posttrain.types import Group
+from posttrain.training.learner import TEACHER, Batch, Column, Learner
+from posttrain.training.teacher import Teachers
+from posttrain.types import Group, Trajectory
 
 NOTHING = Context()
+
+ONE_TEACHER = Teachers({"": TEACHER})
+
+
+def example_of(branch: Trajectory) -> Example:
+    """The tokens of a branch exactly as they were sampled; its first context is shared within its group."""
+    prompt = branch.turns[0].context_ids
+    shown = [(turn, [0.0] * len(turn.context_ids)) for turn in branch.turns]
+    own = tuple(t for turn, zeros in shown for t in (*zeros, *[turn.temperature] * len(turn.token_ids)))[len(prompt) :]
+    return Example(prompt, branch.token_ids[len(prompt) :], branch.sampled[len(prompt) :], own if any(own) else ())
+
+
+def branches_in(groups: Sequence[Group]) -> list[Trajectory]:
+    """The branches of all rows of groups, in order."""
+    return [branch for group in groups for row in group.rows for branch in row.trajectory.branches]
+
+
+def examples_in(groups: Sequence[Group]) -> list[Example]:
+    """An example of each branch, in order."""
+    return [example_of(branch) for branch in branches_in(groups)]
+
+
+def teacher_logprobs(
+    groups: Sequence[Group], learner: Learner, teachers: Teachers = ONE_TEACHER, *, temperature: float = 1.0
+) -> Column:
+    """Of each branch the logprobs of its sampled tokens by the teacher of its row, behind the prompt that this sees.
+
+    Of a branch the tokens of the task's prompt are replaced, and all that follows stays.
+
+    Raises:
+        UserError: teachers have a prompt of their own, and an environment showed a seat another than the task's.
+    """
+    of_part: dict[str, list[int]] = {}
+    examples: list[Example] = []
+    for group in groups:
+        own, its = teachers.prefix(group.task) if teachers.prompt else ((), ())
+        for example in examples_in([group]):
+            if example.prefix[: len(own)] != own:
+                raise UserError(
+                    "`teacher_prompt` stands in place of the task's prompt, and the environment began an episode with "
+                    "other messages; leave it out"
+                )
+            of_part.setdefault(teachers.part_of(group.task), []).append(len(examples))
+            examples.append(replace(example, prefix=(*its, *example.prefix[len(own) :])))
+    found: dict[int, Sequence[float]] = {}
+    for part, numbers in of_part.items():
+        said = learner.logprobs([examples[number] for number in numbers], part, temperature=temperature)
+        found |= zip(numbers, said, strict=True)
+    return [found[number] for number in range(len(examples))]
+
+
+def context_of(learner: Learner, *, temperature: float = 1.0, teachers: Teachers = ONE_TEACHER, **more: Any) -> Context:
+    """What a learner says of samples at this temperature, for the inputs of an algorithm; `more` as in `Context`."""
+
+    def logprobs(groups: Sequence[Group], model: str) -> Column:
+        if model == TEACHER:
+            return teacher_logprobs(groups, learner, teachers, temperature=temperature)
+        return learner.logprobs(examples_in(groups), model, temperature=temperature)
+
+    return Context(logprobs=logprobs, values=lambda groups: learner.values(examples_in(groups)), **more)
 
 
 def shortened(group: Group, weight: float, longest: int) -> Group:
@@ -79,7 +141,7 @@ def policy_batch(
     if not groups:
         return Batch([], Counts(0, 0, longest), seed=seed, key=key), {"groups/kept": 0}
     of_others = columns_of(algorithm.inputs, groups, context, samples=False)
-    rollout = Rollout(**rows_of(groups), longest=longest, **(sampled or {}), **of_others)
+    rollout = Rollout.of({**rows_of(groups), **(sampled or {}), **of_others}, longest)
     found = algorithm.advantages(rollout)
     columns = {
         "sampler_logprobs": rollout.sampler_N,

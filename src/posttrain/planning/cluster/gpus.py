@@ -26,12 +26,12 @@ gathers a layer ahead.
 import math
 from dataclasses import dataclass
 
+from posttrain.algorithms.load import Load
 from posttrain.models.footprint import Shape, cache_bytes_per_token
 from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
 from posttrain.planning.cluster.published import GPU, NODE, Efficiency
 from posttrain.planning.cluster.workload import Workload
 from posttrain.planning.costs import Training, update_phase
-from posttrain.training.load import Load
 
 WEIGHT = 2  # bytes of a number in bfloat16
 GRADIENT = 4  # bytes of a number of a gradient
