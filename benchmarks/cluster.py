@@ -30,7 +30,7 @@ from typing import Any
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
-from posttrain.cli import SPINCOUNT
+from posttrain.threads import SPINCOUNT
 from posttrain.data import Example, load_tasks
 from posttrain.distributed import connection
 from posttrain.distributed.pool import Share

@@ -25,7 +25,7 @@ from lengths import LONGEST, Varied
 
 from posttrain import algorithms
 from posttrain.bindings.cluster_options import AsyncOptions
-from posttrain.cli import SPINCOUNT
+from posttrain.threads import SPINCOUNT
 from posttrain.distributed import samplers
 from posttrain.recipes import rl
 from posttrain.report.timeline import busy
