@@ -16,7 +16,7 @@ JOB_ALGORITHMS = (
     *("maxrl", "pass-at-k", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"),
 )
 """Those that need no other model and no further data."""
-_GOLD = dict.fromkeys(
+_GOLD: Mapping[str, tuple[str, str]] = dict.fromkeys(
     ("gold", "gold_model"), ("eval_every", "held-out evaluations: pass `eval_every` and `eval_dataset`")
 )
 
