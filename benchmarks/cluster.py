@@ -30,7 +30,6 @@ from typing import Any
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
-from posttrain.cli import SPINCOUNT
 from posttrain.data import Example, load_tasks
 from posttrain.distributed import connection
 from posttrain.distributed.pool import Share
@@ -39,6 +38,7 @@ from posttrain.distributed.trainers import LearnerGroup, RankActors
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.packaged import pull
+from posttrain.threads import SPINCOUNT
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

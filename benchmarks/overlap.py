@@ -25,11 +25,11 @@ from lengths import LONGEST, Varied
 
 from posttrain import algorithms
 from posttrain.bindings.cluster_options import AsyncOptions
-from posttrain.cli import SPINCOUNT
 from posttrain.distributed import samplers
 from posttrain.recipes import rl
 from posttrain.report.timeline import busy
 from posttrain.runs import read_run
+from posttrain.threads import SPINCOUNT
 
 PROMPTS, COMPLETIONS = 8, 4  # of a step
 SKIPPED = 2  # steps, in which processes warm up

@@ -5,10 +5,10 @@ import shlex
 
 import pytest
 
-from posttrain import advise as module
 from posttrain import algorithms, cli, lookup
-from posttrain.advise import COMPUTE, FEEDBACK, advise
 from posttrain.errors import UserError
+from posttrain.lookup import COMPUTE, FEEDBACK
+from posttrain.lookup import advised as advise
 
 ALL = [
     (have, compute, long)
@@ -92,10 +92,10 @@ def test_it_asks_what_it_is_not_told(monkeypatch, capsys):
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
-    assert [advice.method for advice in lookup.advise(lookup.Advise())] == ["dpo"]
+    assert [advice["method"] for advice in lookup.advise(lookup.Advise()).summary()] == ["dpo"]
     assert len(asked) == len(FEEDBACK) + 2
 
 
 def test_examples():
-    found = doctest.testmod(module)
+    found = doctest.testmod(lookup)
     assert found.attempted and not found.failed

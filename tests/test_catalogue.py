@@ -13,6 +13,8 @@ from posttrain import catalogue
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
+from posttrain.options.hyperparameters import field_docstrings
+from posttrain.parsing import flag
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
@@ -36,9 +38,11 @@ class Wrapper(GRPO):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
     text = catalogue.explain(name)
-    for knob in catalogue.knobs(type(ALGORITHMS[name]())):
-        assert knob.help, f"{name}.{knob.name} has no docstring under it"
-        assert f"{catalogue.flag(knob.name)} {knob.default}\n" in text
+    algorithm = type(ALGORITHMS[name]())
+    texts = field_docstrings(algorithm)
+    for knob in dataclasses.fields(algorithm):
+        assert texts.get(knob.name), f"{name}.{knob.name} has no docstring under it"
+        assert f"{flag(knob.name)} {knob.default}\n" in text
     assert catalogue.describe(name).paper in text
     command = {"online": "rl", "preference": "preference", "supervised": "sft"}[catalogue.describe(name).family]
     assert f"posttrain {command} --algorithm {name}" in text
@@ -61,20 +65,19 @@ def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_flags_named_in_the_text_are_knobs(name):
     text = catalogue.explain(name)
-    knobs = catalogue.knobs(type(ALGORITHMS[name]()))
-    known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
-    negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
+    knobs = dataclasses.fields(ALGORITHMS[name]())
+    known = {flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
+    negated = {flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
     recipes = {
-        catalogue.flag(field.name)
-        for form in (RL, Preferences, OnlinePreference, SFT)
-        for field in dataclasses.fields(form)
+        flag(field.name) for form in (RL, Preferences, OnlinePreference, SFT) for field in dataclasses.fields(form)
     }
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
     assert known <= found <= known | negated | recipes
 
 
 def test_a_wrapper_inherits_the_knobs_it_does_not_restate():
-    knobs = {knob.name: (knob.default, knob.help) for knob in catalogue.knobs(Wrapper)}
+    texts = field_docstrings(Wrapper)
+    knobs = {knob.name: (knob.default, texts[knob.name]) for knob in dataclasses.fields(Wrapper)}
     assert knobs["clip_high"] == (0.28, "Higher than below.")
     assert knobs["ceiling"] == (3.0, "A knob of its own, explained in two lines.")
     assert knobs["clip_low"][1].startswith("The importance ratio is clipped at 1 - clip_low")

@@ -18,13 +18,11 @@ import pytest
 from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
-from posttrain.bindings import cluster_options
 from posttrain.cli import SHARED, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES, algorithm_of
-from posttrain.docstrings import field_docstrings
 from posttrain.errors import RewardError, UserError
 from posttrain.models import packaged
-from posttrain.options.hyperparameters import hyperparameters
+from posttrain.options.hyperparameters import field_docstrings, hyperparameters
 from posttrain.parsing import flag, kinds_of
 from posttrain.report import Estimate, Table
 from posttrain.runs import RunDirectory, config_file
@@ -96,7 +94,7 @@ def surface() -> str:
         form, _ = command.load()
         lines += [f"posttrain {name} {typed} = {default}" for typed, default in flags(form).items()]
         if command.cluster:
-            processes = flags(getattr(cluster_options, command.cluster))
+            processes = flags(command.cluster)
             lines += [f"posttrain {name} {typed} = {default}" for typed, default in processes.items()]
         lines += [f"posttrain {name} {flag(key)}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
@@ -276,34 +274,11 @@ def test_version(run):
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
         ("rl --clip-low -1", "clip_low must be a number of at least 0; got -1.0"),
         ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
-        (
-            "preference --iterate 5",
-            "preference --iterate is now a command of its own; type: posttrain online-preference",
-        ),
-        (
-            "preference --iterate=5",
-            "preference --iterate is now a command of its own; type: posttrain online-preference",
-        ),
-        (
-            "preference --iterate 5 --help",
-            "preference --iterate is now a command of its own; type: posttrain online-pre",
-        ),
-        (
-            "reward-model-attributes --ratings r.jsonl",
-            "reward-model-attributes is reward-model --heads attributes now; type: posttrain reward-model --heads "
-            "attributes, then the other options",
-        ),
         ("reward-model --ratings r.jsonl", "--ratings is for --heads attributes; leave it out, or type --heads attr"),
-        (
-            "evaluate --suite reward --model m",
-            "evaluate --suite is now a command of its own; type: posttrain evaluate-re",
-        ),
         ("rl --importance-cap 2", "--importance-cap was renamed; type --tis-cap"),
         ("rl --renew_reference=2", "--renew_reference was renamed; type --ref-sync-every"),
         ("online-preference --reward-model-use worst", "--reward-model-use was renamed; type --ensemble-aggregation"),
         ("sft --importance-cap 2", "unknown option '--importance-cap'"),
-        ("plan rl --dataset x", "plan is an option of the commands that train now; type: posttrain rl --dry-run"),
-        ("plan", "plan is an option of the commands that train now; type: posttrain COMMAND --dry-run"),
         ("online-preference --iterate 5", "unknown option '--iterate'"),
         ("report", "a run is required: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain import advise as rules
+from posttrain import lookup as rules
 from posttrain.cli import find, main, read
 from posttrain.commands import COMMANDS
 
@@ -117,7 +117,7 @@ ASKED = [
 
 def test_every_option_that_advice_names_is_one_of_the_command_that_it_gives() -> None:
     for have, compute, long in ASKED:
-        for advice in rules.advise(have, compute, long=long):
+        for advice in rules.advised(have, compute, long=long):
             name, argv = find(shlex.split(advice.command)[1:])
             assert read(name, argv)
             for text in (*advice.because, *advice.instead):

@@ -10,10 +10,10 @@ from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import main
 from posttrain.commands import COMMANDS
-from posttrain.docstrings import field_docstrings
+from posttrain.options.hyperparameters import field_docstrings
 from posttrain.options.option import POSITIONAL, Form, Range
 from posttrain.parsing import Section, flag
-from posttrain.usage import MOST_LINES, TOPICS, WIDTH, brief, full_page, page, shown
+from posttrain.usage import MOST_LINES, TOPICS, WIDTH, brief, page, shown
 
 MANY = 12
 """Options from which on a form says which of them `--help` shows."""
@@ -190,7 +190,8 @@ def test_all_options_in_full_by_group_with_their_range():
         """A name."""
 
     values = [{"name": "a"}, {}]
-    lines = full_page("prog do", "It does.", [Section("do", Form2, ""), Section("some", Knobs, "")], values, width=60)
+    sections = [Section("do", Form2, ""), Section("some", Knobs, "")]
+    lines = page("prog do", "It does.", sections, values, full=True, width=60)
     assert lines.splitlines() == [
         "usage: prog do [OPTIONS]",
         "It does.",

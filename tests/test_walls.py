@@ -16,9 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "threads": set(),
     "__init__": {"threads"},
-    "option_names": set(),
-    "errors": {"option_names"},
-    "docstrings": set(),
+    "errors": set(),
     "objectives": set(),
     "statistics": set(),
     "user_code": {"errors"},
@@ -34,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"types", "errors"},
     "rewards": {"types", "errors", "user_code", "arguments", "background"},
     "models": {"types", "errors", "fast_paths"},
-    "algorithms": {"types", "errors", "docstrings", "objectives"},
+    "algorithms": {"types", "errors", "objectives"},
     "annotation": {"types", "errors", "statistics", "data"},
     "environments": {"types", "errors", "user_code", "arguments", "background", "json_schema", "rewards"},
     "engine": {"types", "errors", "fast_paths", "background", "data", "models"},
@@ -104,7 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"types", "errors", "background", "data", "models", "rewards", "algorithms", "environments", "training"},
 }
 # These may import every room above but `testing`, and those before them here; no room above may import them.
-TOP = ("recipes", "loaded", "parsing", "usage", "advise", "catalogue", "lookup", "commands", "verbs", "cli", "__main__")
+TOP = ("recipes", "loaded", "parsing", "usage", "catalogue", "lookup", "commands", "verbs", "cli", "__main__")
 
 # heavy package -> the only files that may name it
 ONLY_IN: dict[str, tuple[str, ...]] = {

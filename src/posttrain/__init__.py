@@ -8,13 +8,15 @@
 Names are loaded when they are first used, so that the import costs milliseconds.
 """
 
+import ast
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.threads import sleep_sooner
 
-if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py holds both lists together
+if TYPE_CHECKING:  # what type checkers and editors see, and what is read below
     from posttrain import testing as testing
     from posttrain.algorithms import DAPO as DAPO
     from posttrain.algorithms import DPO as DPO
@@ -79,36 +81,14 @@ if TYPE_CHECKING:  # what type checkers and editors see; tests/test_public.py ho
     from posttrain.verbs import resume as resume
     from posttrain.verbs import run as run
 
-_NAMES = {
-    "algorithms": (
-        "BucketedGRPO DAPO DPO DPOP DrGRPO GRPO GSPO IPO IRPO KTO OPD ORPO PPO PPOPenalty PPOPtx RAE RLOO ReMax "
-        "Reinforce ReinforcePlusPlus SPPO SimPO StepDPO TDPO VAPO VinePPO"
-    ),
-    "data.heldout": "split",
-    "environments.env": "Environment",
-    "errors": (
-        "CallbackError CheckpointError DataError EngineError EpisodeError ModelError PosttrainError RewardError "
-        "TemplateError TrainingError UserError"
-    ),
-    "loaded": "Loaded load",
-    "options.cluster": "Cluster=AsyncOptions",
-    "options.evaluation": "Compare Evaluate EvaluateReward Generate ScoreCompletions",
-    "options.online": "BestOfN OnlinePreference RL",
-    "options.training": "Preference=Preferences RewardModel=Scoring SFT",
-    "rewards.custom": "reward_function",
-    "runs.callback": "Callback",
-    "runs.inputs": "InputsChanged",
-    "runs.result": "RunResult",
-    "testing": "testing",
-    "types": "Message Score Task",
-    "verbs": "resume run",
-}
-"""By module: the names that it has here; NAME=OWN where its own is another one."""
 _HOME = {
-    name: (module, own or name)
-    for module, names in _NAMES.items()
-    for name, _, own in (word.partition("=") for word in names.split())
+    alias.asname: (str(node.module), alias.name)
+    for node in ast.walk(ast.parse(Path(__file__).read_bytes()))
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+    if alias.asname
 }
+"""By name: its module, and what it is called there; from what stands above, so that each name stands once."""
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 sleep_sooner()
@@ -122,8 +102,7 @@ def __getattr__(name: str) -> Any:
 
         raise AttributeError(str(unknown("name in posttrain:", name, __all__, see="dir(posttrain) lists all")))
     module, own = _HOME[name]
-    found = import_module(f"posttrain.{module}")
-    return found if module == name else getattr(found, own)
+    return import_module(f"posttrain.{own}") if module == "posttrain" else getattr(import_module(module), own)
 
 
 def __dir__() -> list[str]:

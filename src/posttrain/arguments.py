@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -11,14 +12,11 @@ T = TypeVar("T")
 
 _EXPECTED: Mapping[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NO_FIT = (KeyError, StopIteration, TypeError, ValueError)
 
 
 def made(what: str, kind: Callable[..., T], given: Mapping[str, Any]) -> T:
-    """An object of a class, made with these arguments; see `fitted`.
-
-    Raises:
-        UserError: as `fitted`; an argument is missing; or the class raised.
-    """
+    """An object of a class, made with these arguments; errors as of `fitted`, for one that is missing, of the class."""
     arguments = fitted(what, kind, given)
     for name, parameter in _parameters(kind).items():
         if parameter.default is parameter.empty and name not in arguments:
@@ -37,13 +35,8 @@ def fitted(
     """`given` as arguments of a function or class, each as its parameter's annotation or default says.
 
     A text is read as that type, since a command line has nothing else: a whole number, a number, true or false, one of
-    the values of a `Literal`, values between commas for a tuple or list of such.
-
-    Args:
-        what: has these arguments; for errors.
-        function: or a class.
-        given: by the name of the parameter.
-        ours: parameters that are not the user's to give.
+    the values of a `Literal`, values between commas for a tuple or list of such. Errors call the function `what`;
+    `ours` are parameters that are not the user's to give.
 
     Raises:
         UserError: there is no such parameter (nearest name given), or a value is none of its type.
@@ -61,7 +54,7 @@ def fitted(
         kind = _kind(known[name])
         try:
             found[name] = _as(kind, value)
-        except (KeyError, StopIteration, TypeError, ValueError):
+        except _NO_FIT:
             raise UserError(f"argument {name} of {what} is {value!r}; expected {_expected(kind)}") from None
     return found
 
@@ -82,7 +75,7 @@ def _kind(parameter: inspect.Parameter) -> Any:
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A value as a type. Raises KeyError, StopIteration, TypeError or ValueError where it is none."""
+    """A value as a type; raises one of `_NO_FIT` where it is none."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any or isinstance(kind, str | TypeVar):
         return value
@@ -95,7 +88,10 @@ def _as(kind: Any, value: Any) -> Any:
     if origin is Literal:
         return next(one for one in inner if str(one) == str(value))
     if origin in (Union, UnionType):
-        return _as(next(one for one in inner if _fits(one, value)), value)
+        for one in inner:
+            with suppress(*_NO_FIT):
+                return _as(one, value)
+        raise ValueError
     if origin in (tuple, list, Sequence) and inner:
         values = [_as(inner[0], one) for one in (value.split(",") if isinstance(value, str) else value)]
         return values if origin is list else tuple(values)
@@ -106,14 +102,6 @@ def _as(kind: Any, value: Any) -> Any:
     if not fits:
         raise ValueError
     return value
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    try:
-        _as(kind, value)
-    except (KeyError, StopIteration, TypeError, ValueError):
-        return False
-    return True
 
 
 def _expected(kind: Any) -> str:

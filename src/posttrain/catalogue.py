@@ -14,7 +14,8 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
     declared,
 )
-from posttrain.docstrings import field_docstrings
+from posttrain.options.hyperparameters import field_docstrings
+from posttrain.parsing import flag
 
 DATA = {
     "online": "gym:chain_sum",
@@ -47,14 +48,6 @@ class CatalogueEntry(NamedTuple):
     needs: tuple[str, ...]  # other than the policy, with default hyperparameters
     models: int  # networks in memory: all weights trained; with an adapter, reference and trunk are the policy's own
     forwards: int  # forward passes over the batch per update, sampling excluded; one has a backward pass
-
-
-class Knob(NamedTuple):
-    """One hyperparameter: the dataclass field's name, its default as published, and its help text."""
-
-    name: str
-    default: object
-    help: str
 
 
 def describe(name: str) -> CatalogueEntry:
@@ -92,41 +85,21 @@ def rows() -> list[CatalogueEntry]:
     return [describe(name) for name in sorted(ALGORITHMS)]
 
 
-def knobs(algorithm: type) -> list[Knob]:
-    """List the fields of an algorithm's dataclass, each with its default and the docstring under it.
-
-    Inherited fields are read from the class that declares them.
-    """
-    texts = field_docstrings(algorithm)
-    return [Knob(field.name, field.default, texts.get(field.name, "")) for field in dataclasses.fields(algorithm)]
-
-
 def explain(name: str) -> str:
     """Document one algorithm: its module docstring, its hyperparameters with their defaults, the command.
 
     Raises `UserError` for an unknown name.
     """
-    algorithm = type(get(name)())
-    text = inspect.getdoc(inspect.getmodule(algorithm)) or ""
-    lines = [text, "", "Hyperparameters and their defaults:", ""]
-    for knob in knobs(algorithm):
-        lines.append(f"    {flag(knob.name)} {knob.default}")
-        lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
+    algorithm = get(name)()
+    texts = field_docstrings(type(algorithm))
+    lines = [inspect.getdoc(inspect.getmodule(type(algorithm))) or "", "", "Hyperparameters and their defaults:", ""]
+    for field in dataclasses.fields(algorithm):
+        lines.append(f"    {flag(field.name)} {field.default}")
+        lines += textwrap.wrap(texts.get(field.name, ""), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
-    command += "".join(f" {flag(option)} {example}" for kind, option, example in NAMED if declared(get(name)(), kind))
+    command += "".join(f" {flag(option)} {example}" for kind, option, example in NAMED if declared(algorithm, kind))
     lines += ["", "Run it:", "", f"    {command}"]
-    if isinstance(get(name)(), PreferenceAlgorithm):
+    if isinstance(algorithm, PreferenceAlgorithm):
         lines += ["", "or on pairs of the policy's own completions:", ""]
         lines += [f"    posttrain online-preference --algorithm {name} --dataset {DATA['online']}"]
-    lines += [""]
-    return "\n".join(lines)
-
-
-def flag(knob: str) -> str:
-    """The command-line option of a hyperparameter.
-
-    Example:
-        >>> flag("kl_coefficient")
-        '--kl-coefficient'
-    """
-    return "--" + knob.replace("_", "-")
+    return "\n".join([*lines, ""])

@@ -16,12 +16,13 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from posttrain import usage
 from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of, begun, given_objects, sections_of
-from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown
+from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown, words_of
 from posttrain.lookup import fetch
+from posttrain.options.hyperparameters import field_docstrings
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
 from posttrain.runs.callback import load_callback
@@ -32,55 +33,50 @@ from posttrain.runs.run_directory import refuse_used
 from posttrain.runs.trackers import Tracking
 
 
-class Shared(NamedTuple):
-    """An option that several commands have."""
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """Output and progress."""
 
-    kind: Any
-    default: Any
-    help: str
-    often: bool = False  # whether --help shows it, and not --help-all alone
+    config: Path | None = None
+    """TOML file of options, such as the config.toml of a run. Flags override it."""
+    dry_run: bool = False
+    """Estimate memory, time and disk of the run. Nothing is trained or written."""
+    output: Path | None = None
+    """Output directory; default: a new one in runs/."""
+    resume: Path | None = None
+    """Run directory to resume. The result is that of an uninterrupted run."""
+    accept_changes: str = ""
+    """With --resume: options whose files may have changed, such as "reward dataset"."""
+    track: str = ""
+    """Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps its own."""
+    track_project: str = "posttrain"
+    """Tracker project or experiment."""
+    track_name: str = ""
+    """Tracker run name; default: the name of the run directory."""
+    track_tags: str = ""
+    """Tracker tags, comma-separated."""
+    callback: str = ""
+    """Callback classes, such as watch.py:Watch, space-separated."""
+    quiet: bool = False
+    """Hide progress; still print warnings."""
+    json: bool = False
+    """Print the result as one line of JSON, the last of the output."""
+    debug: bool = False
+    """Show tracebacks of errors."""
 
 
-SHARED: Mapping[str, Shared] = {
-    "config": Shared(
-        Path | None,
-        None,
-        "TOML file of options, such as the config.toml of a run. Flags override it.",
-        often=True,
-    ),
-    "dry_run": Shared(
-        bool,
-        False,
-        "Estimate memory, time and disk of the run. Nothing is trained or written.",
-        often=True,
-    ),
-    "output": Shared(Path | None, None, "Output directory; default: a new one in runs/.", often=True),
-    "resume": Shared(
-        Path | None, None, "Run directory to resume. The result is that of an uninterrupted run.", often=True
-    ),
-    "accept_changes": Shared(
-        str,
-        "",
-        'With --resume: options whose files may have changed, such as "reward dataset".',
-    ),
-    "track": Shared(
-        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps its own."
-    ),
-    "track_project": Shared(str, "posttrain", "Tracker project or experiment."),
-    "track_name": Shared(str, "", "Tracker run name; default: the name of the run directory."),
-    "track_tags": Shared(str, "", "Tracker tags, comma-separated."),
-    "callback": Shared(str, "", "Callback classes, such as watch.py:Watch, space-separated."),
-    "quiet": Shared(bool, False, "Hide progress; still print warnings."),
-    "json": Shared(bool, False, "Print the result as one line of JSON, the last of the output."),
-    "debug": Shared(bool, False, "Show tracebacks of errors."),
-}
-"""Each command says which it has; all have --debug."""
+SHARED = {field.name: field for field in dataclasses.fields(Shared)}
+"""Options that several commands have: each says which. All have --debug."""
+_OFTEN = ("config", "dry_run", "output", "resume")  # shown by --help, and not by --help-all alone
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _set_up_libraries()
+    # Settings of libraries that are loaded later, whose own bars and notices would tear ours; the user's own stay.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     before = TYPED.set(True)
     try:
         code = _dispatch(words)
@@ -89,58 +85,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # help was asked for, and printed
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        made = "; if there is a run directory, --resume RUN continues it" if _resumes(words) else ""
+        command = COMMANDS.get(words[0]) if words else None
+        resumes = command is not None and "resume" in command.shared
+        made = "; if there is a run directory, --resume RUN continues it" if resumes else ""
         return _complain(f"interrupted{made}", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
-    except PosttrainError as error:
-        return _complain(_with_notes(error), error.exit_code, words)
-    except ModuleNotFoundError as error:
-        if not error.name or error.name.startswith("posttrain"):
-            return _unexpected(error, words)
-        extra = next(
-            (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
-        )
-        what = f"'posttrain[{extra}]'" if extra else error.name
-        return _complain(f"the package '{error.name}' is not installed; type: pip install {what}", 2, words)
-    except OSError as error:
-        if error.errno == errno.EROFS:
-            says = f"{error.filename or 'a file'} cannot be written: the disk is read-only; make it writable"
-        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = f" while {error.filename} was written" if error.filename else ""
-            says = f"no space left on the disk{where}; free some space there"
-        else:
-            return _unexpected(error, words)
-        return _complain(_with_notes(error, says), 1, words)
     except Exception as error:
-        return _unexpected(error, words)
+        return _complain(*_said_of(error, words), words)
     finally:
         TYPED.reset(before)
 
 
-def _resumes(words: Sequence[str]) -> bool:
-    command = COMMANDS.get(words[0]) if words else None
-    return command is not None and "resume" in command.shared
-
-
-def _set_up_libraries() -> None:
-    """Settings of libraries that are loaded later, which read them when they are; the user's own stay."""
-    # Libraries' own bars and notices would tear ours.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
-def _unexpected(error: Exception, words: Sequence[str]) -> int:
+def _said_of(error: Exception, words: Sequence[str]) -> tuple[str, int]:
+    """What is said of an error, with what is saved of a run that failed, and its exit code."""
+    notes = "".join(f"; {as_typed(note)}" for note in getattr(error, "__notes__", []))
+    if isinstance(error, PosttrainError):
+        return as_typed(str(error)) + notes, error.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("posttrain"):
+        extra = next(
+            (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
+        )
+        what = f"'posttrain[{extra}]'" if extra else error.name
+        return f"the package '{error.name}' is not installed; type: pip install {what}", 2
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return f"{error.filename or 'a file'} cannot be written: the disk is read-only; make it writable{notes}", 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while {error.filename} was written" if error.filename else ""
+        return f"no space left on the disk{where}; free some space there{notes}", 1
     hint = "" if "--debug" in words else "; run again with --debug to see where"
-    return _complain(f"unexpected {_with_notes(error, described(error))}{hint}", 1, words)
-
-
-def _with_notes(error: Exception, says: str = "") -> str:
-    """What an error says and, of a run that failed, what of it is saved."""
-    notes: list[str] = getattr(error, "__notes__", [])
-    return "; ".join([says or as_typed(str(error)), *map(as_typed, notes)])
+    return f"unexpected {described(error)}{notes}{hint}", 1
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:
@@ -182,15 +157,8 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     pairs = _group(words[0])
     if pairs and (len(words) == 1 or words[1].startswith("-")):
         raise UserError(f"say which: {' or '.join(f'posttrain {name}' for name in pairs)}")
-    if words[0] == "plan":
-        command = words[1] if words[1:] and words[1] in COMMANDS else "COMMAND"
-        raise UserError(f"plan is an option of the commands that train now; type: posttrain {command} --dry-run")
     length = 2 if pairs else 1
     name = " ".join(words[:length])
-    for now, command in COMMANDS.items():
-        if (was := command.formerly) and not was.option and was.command == name:
-            meant = f"{now} {was.now}"
-            raise UserError(f"{name} is {meant} now; type: posttrain {meant}, then the other options")
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     return name, list(words[length:])
@@ -198,7 +166,6 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def overview() -> str:
     """What `posttrain --help` prints."""
-    examples = [f"  {example}" for example in EXAMPLES]
     return "\n".join(
         [
             "usage: posttrain COMMAND [OPTIONS]",
@@ -209,7 +176,7 @@ def overview() -> str:
             *_summaries(COMMANDS),
             "",
             "examples:",
-            *examples,
+            *(f"  {example}" for example in EXAMPLES),
             "",
             "posttrain COMMAND --help shows the most used options of a command, --help-all all of them.",
         ]
@@ -233,7 +200,7 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if getattr(shared, "dry_run", False) and command.dry_run:
         if shared.output:
             refuse_used(shared.output)
-        return _show_plan(command.dry_run()(*parts, resume=getattr(shared, "resume", None)), shared)
+        return _show_plan(command.dry_run(*parts, resume=getattr(shared, "resume", None)), shared)
     if command.fetches:
         fetch(parts[0].model)
     _, function = command.load()
@@ -260,52 +227,26 @@ def _watching(shared: Any) -> dict[str, Any]:
     """Trackers and callbacks."""
     names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
     tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
-    if not names and (tags or shared.track_name or shared.track_project != SHARED["track_project"][1]):
+    if not names and (tags or shared.track_name or shared.track_project != Shared.track_project):
         raise UserError("--track-project, --track-name and --track-tags need a tracker: pass --track")
     tracking = Tracking(names, shared.track_project, shared.track_name, tags) if names else None
-    try:
-        specs = shlex.split(shared.callback)
-    except ValueError as error:
-        raise UserError(
-            f"cannot read --callback {shared.callback!r}: {error}; put a path with spaces in quotes"
-        ) from error
-    return {"tracking": tracking, "callbacks": [load_callback(spec) for spec in specs]}
+    return {"tracking": tracking, "callbacks": [load_callback(spec) for spec in words_of("callback", shared.callback)]}
 
 
 def read(name: str, argv: Sequence[str]) -> list[Any]:
     """The options of a command: its own, its algorithm's knobs and its cluster's where it has any, and shared ones."""
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
-    _refuse_former(name, argv, file)
     algorithm = given(argv, "algorithm")
     sections = sections_of(name, {**file, "algorithm": algorithm} if algorithm else file)
     form = sections[0].form
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
     if {*HELP, HELP_ALL} & {*argv}:
-        page = usage.page if {*HELP} & {*argv} else usage.full_page
-        print(page(program, about, sections, from_file(file, sections, origin)))
+        full = not {*HELP} & {*argv}
+        print(usage.page(program, about, sections, from_file(file, sections, origin), full=full))
         raise SystemExit(0)
     return parse(argv, sections, program=program, file=file, origin=origin)
-
-
-def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> None:
-    """Say by which name a command goes now that was an option of this one."""
-    for now, command in COMMANDS.items():
-        former = command.formerly
-        if former is None or former.command != name or not former.option:
-            continue
-        if flag(former.option) in _flags(argv) or former.option in file:
-            value = given(argv, former.option) or file.get(former.option) or ""
-            option = f" {flag(former.now)} {value}".rstrip() if former.now else ""
-            raise UserError(
-                f"{name} {flag(former.option)} is now a command of its own; type: posttrain {now}{option}, then the "
-                f"other options"
-            )
-
-
-def _flags(argv: Sequence[str]) -> set[str]:
-    return {token.partition("=")[0] for token in argv}
 
 
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:
@@ -314,7 +255,7 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     if config and resume:
         raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
     if config:
-        file = command.renamed(config_file.read(Path(config)))
+        file = config_file.read(Path(config))
         said = {key: value for key, value in file.items() if given(argv, flag(key)[2:]) is None}
         if objects := given_objects(said):
             raise UserError(
@@ -340,14 +281,10 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
 
 
 def _shared(names: Sequence[str]) -> type:
-    """A dataclass of the options that a command shares with others."""
-    fields: list[tuple[str, Any, Any]] = [(name, SHARED[name].kind, SHARED[name].default) for name in names]
-    often = " ".join(name for name in names if SHARED[name].often)
-    said = {
-        "__doc__": "Output and progress.",
-        "HELP": {"run": often},
-        "TEXTS": {name: SHARED[name].help for name in names},
-    }
+    """A dataclass of those of the options in `Shared` that a command has."""
+    fields: list[tuple[str, Any, Any]] = [(name, SHARED[name].type, SHARED[name].default) for name in names]
+    often = " ".join(name for name in names if name in _OFTEN)
+    said = {"__doc__": Shared.__doc__, "HELP": {"run": often}, "TEXTS": field_docstrings(Shared)}
     return dataclasses.make_dataclass("Shared", fields, namespace=said, frozen=True)
 
 

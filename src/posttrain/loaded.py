@@ -1,6 +1,5 @@
 """A trained model to try: chat and completions."""
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,9 @@ from posttrain.engine.policy import Policy, load_policy
 from posttrain.engine.streaming import streamed
 from posttrain.environments.env import own_sampling
 from posttrain.errors import UserError
+from posttrain.runs import config_file
 from posttrain.runs.result import RunResult
+from posttrain.runs.run import CONFIG
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Request, Sampling
 
@@ -44,8 +45,8 @@ class Loaded:
         Its text is the model's own, and is not to be trusted. `stream` is called with each new part of it as it comes.
         """
         show = (lambda _, text: stream(text)) if stream else None
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        return self.generate([said], stream=show, **cast(Any, settings))[0][0]
+        found = self.generate([said], max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stream=show)
+        return found[0][0]
 
     def generate(
         self,
@@ -131,9 +132,8 @@ def load(
         UserError: no such model, or the engine is not installed.
     """
     saved = saved_model(str(model.run if isinstance(model, RunResult) else model))
-    trained: dict[str, Any] = {}
-    if saved.run is not None and (saved.run / "config.toml").is_file():
-        trained = tomllib.loads((saved.run / "config.toml").read_text(encoding="utf-8"))
+    config = saved.run / CONFIG if saved.run else None
+    trained = config_file.read(config) if config and config.is_file() else {}
     return Loaded(
         load_policy(saved.where, precision=precision, engine=engine),
         trained.get("system") if system is None else system,

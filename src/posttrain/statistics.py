@@ -81,13 +81,9 @@ def mean_interval(rates: Sequence[float], confidence: float = 0.95) -> Interval:
         >>> round(low, 3), round(high, 3)
         (0.0, 0.046)
     """
-    if not rates or not all(0 <= rate <= 1 for rate in rates):
-        raise ValueError(f"mean_interval needs one rate between 0 and 1 per problem; got {_shown(rates)}")
-    padded = [*rates, 0.0, 0.0, 1.0, 1.0]
-    mean = math.fsum(padded) / len(padded)
-    variance = math.fsum((rate - mean) ** 2 for rate in padded) / (len(padded) - 1)
-    half = _z(confidence) * math.sqrt(variance / len(padded))
-    return max(0.0, mean - half), min(1.0, mean + half)
+    _refuse_others("mean_interval", rates)
+    low, high = normal_interval([*rates, 0.0, 0.0, 1.0, 1.0], confidence)
+    return max(0.0, low), min(1.0, high)
 
 
 def normal_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -132,8 +128,7 @@ def paired_difference_interval(before: Sequence[float], after: Sequence[float], 
             f"paired_difference_interval needs the same problems twice; got {len(before)} and {len(after)}"
         )
     for rates in (before, after):
-        if not rates or not all(0 <= rate <= 1 for rate in rates):
-            raise ValueError(f"paired_difference_interval needs rates between 0 and 1; got {_shown(rates)}")
+        _refuse_others("paired_difference_interval", rates)
     differences = [b - a for a, b in zip(before, after, strict=True)]
     size = len(differences) + 2
     mean = math.fsum(differences) / size
@@ -148,6 +143,7 @@ def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _shown(rates: Sequence[float]) -> str:
+def _refuse_others(what: str, rates: Sequence[float]) -> None:
     wrong = [rate for rate in rates if not 0 <= rate <= 1]
-    return f"{wrong[0]}" if wrong else "none"
+    if wrong or not rates:
+        raise ValueError(f"{what} needs one rate between 0 and 1 per problem; got {wrong[0] if wrong else 'none'}")

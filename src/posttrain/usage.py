@@ -11,12 +11,12 @@ import dataclasses
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posttrain.docstrings import field_docstrings
 from posttrain.errors import as_typed
+from posttrain.options.hyperparameters import field_docstrings
 from posttrain.options.option import alternatives, options_of
 from posttrain.parsing import Section, flag, is_positional, kinds_of
 
@@ -25,57 +25,55 @@ TOPICS = ("data", "model", "rewards", "sampling", "optimisation", "evaluation", 
 MOST_LINES, WIDTH = 40, 100
 _NARROWEST, _NAMES = 60, 32  # columns of a page, and at most of the names in it
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+_Values = Sequence[Mapping[str, Any]]
 
 
 def page(
-    program: str, about: str, sections: Sequence[Section], values: Sequence[Mapping[str, Any]], *, width: int = 0
+    program: str, about: str, sections: Sequence[Section], values: _Values, *, full: bool = False, width: int = 0
 ) -> str:
-    """The text of `--help`.
+    """The text of `--help`; if `full`, of `--help-all`, in the order of the forms' groups.
 
-    Args:
-        program: the command as it is typed, such as `posttrain rl`.
-        about: what it does.
-        sections: the forms of its options.
-        values: of each section, values of a file, which replace its form's defaults.
-        width: columns; 0 for those of the terminal, at most `WIDTH`.
+    `values` of a file replace the defaults of each section's form. `width` is in columns; 0 for those of the terminal,
+    at most `WIDTH`.
     """
     width = width or max(_NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    named = (name for section in sections for name, kind in kinds_of(section.form).items() if is_positional(kind))
+    usage = [f"usage: {program}{''.join(f' {name.upper()}' for name in named)} [OPTIONS]", *textwrap.wrap(about, width)]
+    body = _everything(sections, values, width) if full else _most_used(program, sections, values, width)
+    return "\n".join([*usage, *body])
+
+
+def _most_used(program: str, sections: Sequence[Section], values: _Values, width: int) -> Iterator[str]:
+    """The options by topic, and of an algorithm's hyperparameters names and defaults."""
     listed = [(section, said) for section, said in zip(sections, values, strict=True) if not section.compact]
     topics: dict[str, list[_Entry]] = {}
     by_topic = any(shown(section.form) for section, _ in listed if section.table == "")
     for section, said in listed:
-        for topic, names in (shown(section.form) if by_topic else {"options": _names(section.form)}).items():
+        for topic, names in (shown(section.form) if by_topic else {"options": kinds_of(section.form)}).items():
             topics.setdefault(topic, []).extend(_entries(section.form, names, said))
     column = min(_NAMES, max((len(name) for entries in topics.values() for name, *_ in entries), default=0))
-    hidden = sum(len(_names(section.form)) for section, _ in listed) - sum(map(len, topics.values()))
-    words = "".join(f" {name.upper()}" for section, _ in listed for name in _positional(section.form))
-    lines = [f"usage: {program}{words} [OPTIONS]", *textwrap.wrap(about, width), ""]
+    yield ""
     for topic in sorted(topics, key=lambda topic: TOPICS.index(topic) if topic in TOPICS else len(TOPICS)):
-        lines.append(f"{topic}:")
-        lines += [line for entry in topics[topic] for line in _lines(entry, column, width)]
+        yield f"{topic}:"
+        for entry in topics[topic]:
+            yield from _lines(entry, column, width)
     for section, said in zip(sections, values, strict=True):
         if section.compact:
-            lines += _knobs(section, said, width)
+            yield from _knobs(section, said, width)
+    hidden = sum(len(kinds_of(section.form)) for section, _ in listed) - sum(map(len, topics.values()))
     more = f"{hidden} more option{'s' * (hidden > 1)}, and all texts in full" if hidden else "all texts in full"
-    return "\n".join([*lines, *textwrap.wrap(f"{program} --help-all shows {more}.", width)])
+    yield from textwrap.wrap(f"{program} --help-all shows {more}.", width)
 
 
-def full_page(
-    program: str, about: str, sections: Sequence[Section], values: Sequence[Mapping[str, Any]], *, width: int = 0
-) -> str:
-    """The text of `--help-all`, as `page`: every option with its whole text, in the order of the forms' groups."""
-    width = width or max(_NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
-    words = "".join(f" {name.upper()}" for section in sections for name in _positional(section.form))
-    lines = [f"usage: {program}{words} [OPTIONS]", *textwrap.wrap(about, width)]
+def _everything(sections: Sequence[Section], values: _Values, width: int) -> Iterator[str]:
     for section, said in zip(sections, values, strict=True):
         for title, names in reversed(_groups(section).items()):  # the form's own first
-            lines += ["", f"{title}:"]
+            yield from ("", f"{title}:")
             for name, entry in zip(names, _entries(section.form, names, said), strict=True):
                 limits = options_of(section.form)[name].range
-                lines.append(f"  {entry.typed}")
                 text = " ".join(filter(None, (entry.text, f"Range: {limits}." if limits else "", entry.default)))
-                lines += textwrap.wrap(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines)
+                yield f"  {entry.typed}"
+                yield from textwrap.wrap(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _groups(section: Section) -> dict[str, list[str]]:
@@ -84,7 +82,7 @@ def _groups(section: Section) -> dict[str, list[str]]:
     for cls in section.form.__mro__:  # the form itself first, so that the group that a field began in comes last
         owner |= dict.fromkeys(vars(cls).get("__annotations__", ()), cls)
     found: dict[str, list[str]] = {}
-    for name in _names(section.form):
+    for name in kinds_of(section.form):
         title = (owner[name].__doc__ or section.title).strip().splitlines()[0].rstrip(".")
         found.setdefault(title, []).append(name)
     return found
@@ -111,14 +109,6 @@ def brief(text: str, room: int) -> str:
     return first if len(first) <= room else first[: max(0, room - 3)].rsplit(" ", 1)[0] + "..."
 
 
-def _names(form: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(form)]
-
-
-def _positional(form: type) -> list[str]:
-    return [name for name, kind in kinds_of(form).items() if is_positional(kind)]
-
-
 class _Entry(NamedTuple):
     typed: str  # the option, with its metavar
     text: str
@@ -126,13 +116,12 @@ class _Entry(NamedTuple):
 
 
 def _entries(form: type, names: Iterable[str], said: Mapping[str, Any]) -> list[_Entry]:
-    kinds, texts = kinds_of(form), field_docstrings(form)
-    values = _defaults(form) | dict(said)
+    kinds, texts, values = kinds_of(form), field_docstrings(form), _values(form, said)
     return [_Entry(_typed(name, kinds[name]), as_typed(texts.get(name, "")), _default(values[name])) for name in names]
 
 
-def _defaults(form: type) -> dict[str, Any]:
-    return {field.name: field.default for field in dataclasses.fields(form)}
+def _values(form: type, said: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(form)} | dict(said)
 
 
 def _typed(name: str, kind: Any) -> str:
@@ -160,7 +149,7 @@ def _lines(entry: _Entry, column: int, width: int) -> list[str]:
 def _knobs(section: Section, said: Mapping[str, Any], width: int) -> list[str]:
     """Names and defaults of an algorithm's hyperparameters; of a switch that is off only the name."""
     lines = [f"{section.title} (posttrain explain {section.title}):"]
-    for name, value in (_defaults(section.form) | dict(said)).items():
+    for name, value in _values(section.form, said).items():
         knob = f"  {flag(name)}" if value is False else f"  {flag(name)} {value}"
         if len(lines) > 1 and len(lines[-1]) + len(knob) <= width:
             lines[-1] += knob

@@ -60,14 +60,10 @@ def import_file(location: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        line = getattr(error, "lineno", None) or _line_in(location, error)
+        ours = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(location)]
+        line = getattr(error, "lineno", None) or (ours[-1] if ours else None)
         where = f"line {line}: " if line else ""
         raise UserError(f"'{location}' cannot be imported: {where}{described(error)}") from error
     finally:
         sys.path.remove(str(location.parent))
     return module
-
-
-def _line_in(location: Path, error: BaseException) -> int | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(location)]
-    return frames[-1].lineno if frames else None

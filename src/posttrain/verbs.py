@@ -1,7 +1,7 @@
 """What one does from Python: run a form, and go on with a run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
@@ -23,6 +23,7 @@ from posttrain.runs.run import CONFIG, read_run
 from posttrain.threads import late
 
 if TYPE_CHECKING:  # the recipes import torch
+    from posttrain.bindings.backend import MakesLearner
     from posttrain.recipes.best_of_n import BestOfNResult
     from posttrain.recipes.evaluate.result import EvaluateResult
     from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult
@@ -37,8 +38,6 @@ if TYPE_CHECKING:  # the recipes import torch
     from posttrain.training.learner import Learner
 
 R = TypeVar("R", bound=RunResult)
-MakesLearner = Callable[[Any], "Learner"]
-"""From the policy (`engine.policy.Policy`) to what trains it."""
 
 
 class _Asked(TypedDict, total=False):
@@ -151,8 +150,7 @@ def resume(
         raise UserError(f"{path} is a run of posttrain {name}, which has no steps to go on with")
     kind, _ = command.load()
     refuse_unknown(kind, changes)
-    missing = [key for key in given_objects(config) if key not in changes]
-    if missing:
+    if missing := [key for key in given_objects(config) if key not in changes]:
         raise UserError(
             f"{path} was given {' and '.join(f'`{key}` ({config[key].split()[0][len(MARK) :]})' for key in missing)} "
             f"from Python; give the same again: "
@@ -160,16 +158,13 @@ def resume(
         )
     sections = sections_of(name, config)
     left_out = {*changes, *(["knobs"] if "algorithm" in given_objects(config) else [])}  # the object has its own
-    values = from_file(
-        {key: value for key, value in config.items() if key not in left_out}, sections, str(path / CONFIG)
-    )
-    form = kind(**(values[0] | changes))
-    knobs = next((v for v, s in zip(values, sections, strict=True) if s.table == "knobs"), {})
-    processes = next((v for v, s in zip(values, sections, strict=True) if s.table == "cluster"), {})
-    passed = _passed(command, None, quiet, callbacks, learner)
-    passed |= {"resume": path, "accept_changes": accept_changes}
-    processed = AsyncOptions(**processes) if processes else None
-    return _call(name, command, form, processed, passed, quiet, knobs, before=config)
+    kept = {key: value for key, value in config.items() if key not in left_out}
+    values = from_file(kept, sections, str(path / CONFIG))
+    said = {section.table: value for section, value in zip(sections, values, strict=True)}
+    form, processes = kind(**(said[""] | changes)), said.get("cluster")
+    cluster = AsyncOptions(**processes) if processes else None
+    passed = _passed(command, None, quiet, callbacks, learner) | {"resume": path, "accept_changes": accept_changes}
+    return _call(name, command, form, cluster, passed, quiet, said.get("knobs"), before=config)
 
 
 def _command_of(form: Form) -> tuple[str, Command]:
@@ -190,16 +185,12 @@ def _passed(
     trains = "resume" in command.shared
     if not trains and (callbacks or learner is not None):
         raise UserError("'callbacks' and 'learner' are for forms that train; leave them out")
-    passed: dict[str, Any] = {}
-    if "output" in command.shared:
-        passed["output"] = Path(output) if output is not None else None
-    elif output is not None:
+    if "output" not in command.shared and output is not None:
         raise UserError("`output` is an option of this form itself; give it there")
-    if "quiet" in command.shared:
-        passed["quiet"] = quiet
-    if trains:
-        live = [LiveView()] if in_notebook() and not quiet else []
-        passed |= {"callbacks": [*callbacks, *live], "quiet": quiet or bool(live)}
+    live = [LiveView()] if trains and in_notebook() and not quiet else []
+    passed = {"output": Path(output) if output is not None else None, "quiet": quiet or bool(live)}
+    passed = {key: value for key, value in passed.items() if key in command.shared}
+    passed |= {"callbacks": [*callbacks, *live]} if trains else {}
     return passed | ({"learner": learner} if learner is not None else {})
 
 
@@ -280,9 +271,7 @@ def _narrowed(name: str, command: Command, cluster: AsyncOptions) -> Any:
     """The options of processes that the form has; raises `UserError` for others that were given."""
     if not command.cluster:
         raise UserError(f"posttrain {name} runs in one process; leave out 'cluster'")
-    kind = command.cluster_form()
-    values = {key: getattr(cluster, key) for key in options_of(AsyncOptions)}
-    for key, option in options_of(AsyncOptions).items():
-        if key not in options_of(kind) and values[key] != option.default:
-            raise UserError(f"posttrain {name} has no `{key}`; leave it out")
-    return kind(**{key: values[key] for key in options_of(kind)})
+    known = options_of(command.cluster)
+    if other := next((key for key in options_of(AsyncOptions) if key not in known and cluster.says(key)), ""):
+        raise UserError(f"posttrain {name} has no `{other}`; leave it out")
+    return command.cluster(**{key: getattr(cluster, key) for key in known})

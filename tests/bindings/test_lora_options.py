@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.bindings.lora_options import lora_of
+from posttrain.bindings.backend import lora_of
 from posttrain.errors import UserError
 from posttrain.models import lora
 from posttrain.models.lora_config import Lora

@@ -148,8 +148,8 @@ def test_a_reward_that_fails_ends_the_run_with_what_was_trained(folder, tmp_path
         ({"max_staleness": 2}, "`max_staleness` needs trainer processes"),
         ({"trainers": 1, "max_staleness": -1}, "`max_staleness` must be 0 or more"),
         ({"trainers": 1, "in_flight_updates": True}, "needs `max_staleness` above 0"),
-        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "`evict_stale` needs `in_flight_updates`:"),
-        ({"trainers": 1, "evict_stale": True}, "`evict_stale` needs `in_flight_updates` and `max_staleness` above 0:"),
+        ({"trainers": 1, "max_staleness": 1, "evict_stale": True}, "`evict_stale` needs `in_flight_updates` \\(with"),
+        ({"trainers": 1, "evict_stale": True}, "`in_flight_updates` \\(with `max_staleness` above 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

@@ -13,8 +13,8 @@ from typing import Any
 import posttrain
 from posttrain import verbs
 from posttrain.algorithms import ALGORITHMS
-from posttrain.docstrings import field_docstrings
 from posttrain.options import kinds
+from posttrain.options.hyperparameters import field_docstrings
 from posttrain.options.option import Form, options_of
 from tests.examples.test_algorithms_page import anchor
 from tests.test_public import member, ours, overloads, signature, typed

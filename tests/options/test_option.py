@@ -94,7 +94,7 @@ def test_the_ends_of_a_range():
         (SampledOptions, {"ensemble_aggregation": "worst"}, "`ensemble_aggregation` needs a `reward_model`"),
         (SampledOptions, {"uncertainty_penalty": 1.0}, "`uncertainty_penalty` needs `ensemble_aggregation` uncertain"),
         (SampledOptions, {"temperature": 0.0}, "`temperature` must be above 0; got 0.0"),
-        (RL, {"gold": "numbers"}, "`gold` and `gold_model` need held-out evaluations"),
+        (RL, {"gold": "numbers"}, "`gold` needs held-out evaluations"),
         (RL, {"stop_after": 1}, "`stop_after` needs evaluations: pass `eval_every` too"),
         (RL, {"kl_budget": 1.0}, "`kl_budget` needs evaluations: pass `eval_every` too"),
         (RL, {"critic": "other"}, "unknown critic 'other'"),
@@ -109,7 +109,7 @@ def test_the_ends_of_a_range():
         (
             AsyncOptions,
             {"trainers": 1, "max_staleness": 1, "evict_stale": True},
-            "`evict_stale` needs `in_flight_updates`: otherwise",
+            "`evict_stale` needs `in_flight_updates` (with `max_staleness` above 0): otherwise",
         ),
     ],
 )

@@ -136,8 +136,6 @@ def test_a_run_begun_as_preference_iterate_goes_on_as_online_preference(folder, 
     assert main(["preference", "--resume", str(run)]) == 2
     said = capsys.readouterr().err
     assert said.endswith(f"not of posttrain preference; type: posttrain online-preference --resume {run}\n")
-    assert main(["preference", "--config", str(settings)]) == 2
-    assert "type: posttrain online-preference --rounds 1, then the" in capsys.readouterr().err
     assert main(["online-preference", "--resume", str(run), "--quiet"]) == 0
     assert main(["online-preference", "--resume", str(run), "--rounds", "2", "--quiet"]) == 0
     assert main(["online-preference", "--resume", str(run), "--rounds", "3", "--quiet"]) == 0

@@ -279,7 +279,7 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gold": "numbers", "eval_every": 0}, "need held-out evaluations: pass `eval_every`"),
+        ({"gold": "numbers", "eval_every": 0}, "needs held-out evaluations: pass `eval_every`"),
         ({"stop_after": -1}, "`stop_after` must be 0 or more"),
         ({"kl_budget": -1.0}, "`kl_budget` must be 0 or more"),
         ({"kl_budget": 2.0, "eval_every": 0}, "`kl_budget` needs evaluations"),

@@ -29,7 +29,6 @@ def free_port():
 LOADED = """
 import sys
 from posttrain import cli
-cli._set_up_libraries()
 import posttrain.recipes.server.serve
 if not sys.stdin.readline():  # the test has ended
     sys.exit()
@@ -41,6 +40,7 @@ def prepared(folder, store, port):
     """The command itself, in a process of its own, which has imported everything and begins when it is told to."""
     words = ["server", "--model", str(folder), "--served-name", NAME, "--precision", "float32", "--port", str(port)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    environment |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     command = [sys.executable, "-c", LOADED, *words, "--store", str(store)]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
 

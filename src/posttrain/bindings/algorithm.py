@@ -10,9 +10,9 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
     declared,
 )
-from posttrain.bindings.cluster_options import ClusterOptions, evicts, staleness_of
+from posttrain.bindings.backend import lora_of
+from posttrain.bindings.cluster_options import ClusterOptions
 from posttrain.bindings.judges import PAST, named_models
-from posttrain.bindings.lora_options import lora_of
 from posttrain.bindings.sampling import PIPELINED
 from posttrain.errors import UserError
 from posttrain.options.online import RL, OnlinePreference
@@ -25,23 +25,23 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
         UserError: names the option, and what to do.
     """
     enough(algorithm, config.completions_per_prompt)
+    staleness = getattr(cluster, "max_staleness", 0)
     lora_of(config)  # its package is asked for before anything is loaded
     if algorithm.corrects and config.tis_cap:
         raise UserError(f"{config.algorithm} compares with the sampler itself; leave out `tis_cap`")
-    defaults = (RL.importance, RL.importance_level, RL.importance_floor)
-    weighted = config.tis_cap if config.tis_cap is not None else staleness_of(cluster)
-    if (config.importance, config.importance_level, config.importance_floor) != defaults:
+    weighted = config.tis_cap if config.tis_cap is not None else staleness
+    if any(map(config.says, ("importance", "importance_level", "importance_floor"))):
         if algorithm.corrects or not weighted:
             raise UserError("`importance`, its level and its floor are of importance weights; pass `tis_cap=2` too")
         if config.tis_cap is not None and config.importance_floor > config.tis_cap:
             raise UserError(
                 f"`importance_floor` is at most `tis_cap`, {config.tis_cap:g}; got {config.importance_floor:g}"
             )
-    if staleness_of(cluster) and config.tis_cap == 0 and not algorithm.corrects:
+    if staleness and config.tis_cap == 0 and not algorithm.corrects:
         raise UserError("`max_staleness` needs importance weights, or learning may collapse; pass `tis_cap=2`")
-    if staleness_of(cluster) and config.schedule == PIPELINED:
+    if staleness and config.schedule == PIPELINED:
         raise UserError('`max_staleness` samples the next step while one is scored; leave out `schedule="pipelined"`')
-    if evicts(cluster) and config.schedule == "lockstep":
+    if getattr(cluster, "evict_stale", False) and config.schedule == "lockstep":
         raise UserError('`evict_stale` samples continuously; leave out `schedule="lockstep"`')
     players = named_models("seats", config.seats).values()
     if cluster.trainers and any(isinstance(player, str) and player.startswith(PAST) for player in players):
@@ -52,7 +52,7 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
                 f"critic warmup covers all {config.steps} steps, so the policy is never updated; type `steps` above "
                 f"{critic.warmup_steps}, or a smaller `critic_warmup_steps`"
             )
-    elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
+    elif config.says("critic") or config.says("critic_lr"):
         raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from posttrain.bindings.cluster_options import (
     ONE_PROCESS,
@@ -21,7 +21,6 @@ from posttrain.bindings.cluster_options import (
     shards_of,
     starting,
 )
-from posttrain.bindings.lora_options import lora_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.engine.policy import Policy, load_policy
@@ -32,8 +31,10 @@ from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
+from posttrain.models.lora import need_peft
+from posttrain.models.lora_config import Lora
 from posttrain.models.precision import compute_of
-from posttrain.options.groups import TrainingOptions
+from posttrain.options.groups import Adapter, TrainingOptions
 from posttrain.options.online import OnlineOptions
 from posttrain.runs.restarts import announce_start
 from posttrain.runs.timeline import Span
@@ -41,25 +42,11 @@ from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
 
-
-class Loaded(Protocol):
-    """A model where it is trained: a policy, or a reward model."""
-
-    @property
-    def model(self) -> LanguageModel: ...  # noqa: D102
-    @property
-    def chat(self) -> ChatFormat: ...  # noqa: D102
-    @property
-    def engine(self) -> Engine | None: ...  # noqa: D102
-
-
-Load = Callable[..., Loaded]
-"""From options to what they train, on `device`."""
+Load = Callable[..., Any]
+"""From options to what they train, on `device`: a policy or a reward model, with `model`, `chat` and `engine`."""
 Build = Callable[[Any, Ranks], Learner]
 """From what was loaded and the ranks of its learner to that learner. Both are sent to other processes, so functions of
 modules."""
-
-
 MakesLearner = Callable[[Any], Learner]
 """From the policy (`model`, `chat`, `save`) to what trains it."""
 T = TypeVar("T")
@@ -67,37 +54,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Backend:
-    """A policy, and the processes in which it is trained and sampled.
+    """A policy, and the processes in which it is trained and sampled."""
 
-    Attributes:
-        chat: its messages as tokens.
-        context: maximum tokens of a sequence.
-        compute: the compute environment, see `compute_of`.
-        stack: what ends with it.
-        trained: its learner, if it is trained.
-        sampled: what samples from its current weights: a scheduler of an engine where steps are sampled ahead.
-        measured: metrics of the processes.
-        logged: has the processes write their output to files in a folder.
-        spans: where there are processes, what samplers did since the last call.
-        staleness: how many steps old the weights may be from which a step was sampled.
-        ahead: where steps are sampled while others are trained: makes such rollouts.
-        settings: what a run's configuration says of the processes.
-        model: the policy's, where it is trained in this process and from it.
-    """
-
-    chat: ChatFormat
-    context: int
-    compute: Mapping[str, Any]
-    stack: ExitStack
+    chat: ChatFormat  # its messages as tokens
+    context: int  # maximum tokens of a sequence
+    compute: Mapping[str, Any]  # the compute environment, see `compute_of`
+    stack: ExitStack  # what ends with it
     trained: Learner | None = None
-    sampled: Engine | Scheduler | None = None
-    measured: Sequence[Callable[[], Mapping[str, float]]] = ()
-    logged: Sequence[Callable[[Path], None]] = ()
-    spans: Callable[[], Sequence[Span]] | None = None
-    staleness: int = 0
-    ahead: Callable[..., Ahead[Any]] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    model: LanguageModel | None = None
+    sampled: Engine | Scheduler | None = None  # from its current weights: a scheduler where steps are sampled ahead
+    measured: Sequence[Callable[[], Mapping[str, float]]] = ()  # metrics of the processes
+    logged: Sequence[Callable[[Path], None]] = ()  # has the processes write their output to files in a folder
+    spans: Callable[[], Sequence[Span]] | None = None  # what samplers in other processes did since the last call
+    staleness: int = 0  # how many steps old the weights may be from which a step was sampled
+    ahead: Callable[..., Ahead[Any]] | None = None  # makes rollouts of steps that are sampled while others are trained
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a configuration says of the processes
+    model: LanguageModel | None = None  # the policy's, where it is trained in this process and from it
 
     @contextmanager
     def ended_by_errors(self) -> Generator[None]:
@@ -245,8 +216,8 @@ def _loaded(options: TrainingOptions, where: str, **sampling: Any) -> Policy:
 
 def _in_process(options: TrainingOptions, load: Load, build: Build | None) -> Backend:
     policy = load(options)
-    model, compute = policy.model, compute_of(policy.model, options.precision)
-    trained = build(policy, ALONE) if build else None
+    model, trained = policy.model, build(policy, ALONE) if build else None
+    compute = compute_of(model, options.precision)
     return Backend(policy.chat, model.context, compute, ExitStack(), trained, policy.engine, model=model)
 
 
@@ -264,23 +235,13 @@ def share_of(cluster: TrainerOptions, kind: str) -> Any:
 
 
 def _trainers(
-    options: TrainingOptions,
-    where: str,
-    load: Load,
-    build: Build,
-    cluster: TrainerOptions,
-    stack: ExitStack,
+    options: TrainingOptions, where: str, load: Load, build: Build, cluster: TrainerOptions, stack: ExitStack
 ) -> tuple[Backend, Any]:
     """The trainers of a cluster, and the options by which all other processes load the same policy."""
     trainers = importlib.import_module("posttrain.distributed.trainers")
     connect(cluster, stack)
-    ranks = stack.enter_context(
-        trainers.RankActors(
-            cluster.trainers,
-            share=share_of(cluster, "trainer"),
-            timeout_s=cluster.cluster_timeout,
-        )
-    )
+    made = trainers.RankActors(cluster.trainers, share=share_of(cluster, "trainer"), timeout_s=cluster.cluster_timeout)
+    ranks = stack.enter_context(made)
     precision, reason = ranks.first("precision", options.precision)
     alike = replace(cast(Any, options), precision=precision)  # each process would measure for itself what is fastest
     held = {"shards": shards_of(cluster), "offload": cluster.fsdp_offload}
@@ -288,8 +249,17 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template, options.template_args), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    found = Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster))
-    return replace(found, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike
+    found = Backend(
+        chat,
+        facts.context,
+        compute,
+        stack,
+        learner,
+        measured=(ranks.metrics,),
+        logged=(ranks.log_in,),
+        settings=settings_of(cluster),
+    )
+    return found, alike
 
 
 def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -> Learner:
@@ -299,13 +269,32 @@ def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -
 
 def trained_policy(options: TrainingOptions, where: str, **sampling: Any) -> Policy:
     """Load the policy in the folder `where` for training by the options; `sampling` as in `load_policy`."""
-    lora, seed = lora_of(options), options.seed
     return load_policy(
         where,
         precision=options.precision,
         chat_template=options.chat_template,
         template_args=options.template_args,
-        lora=lora,
-        seed=seed,
+        lora=lora_of(options),
+        seed=options.seed,
         **sampling,
+    )
+
+
+def lora_of(options: Adapter) -> Lora | None:
+    """The adapter; None for `lora_rank` 0. Nothing is loaded. Raises `UserError` where peft is not installed."""
+    if not options.lora_rank:
+        return None
+    need_peft()
+    targets, saved = (
+        tuple(dict.fromkeys(text.replace(",", " ").split()))
+        for text in (options.lora_targets, options.lora_modules_to_save)
+    )
+    return Lora(
+        options.lora_rank,
+        options.lora_alpha,
+        options.lora_dropout,
+        targets,
+        options.lora_rslora,
+        options.lora_dora,
+        saved,
     )

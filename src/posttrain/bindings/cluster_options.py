@@ -6,7 +6,9 @@ from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.models.precision import gpus_here
-from posttrain.options.cluster import AsyncOptions, ClusterOptions, ScorerOptions, TrainerOptions
+from posttrain.options.cluster import AsyncOptions, TrainerOptions
+from posttrain.options.cluster import ClusterOptions as ClusterOptions
+from posttrain.options.cluster import ScorerOptions as ScorerOptions
 from posttrain.runs.memory import total_bytes
 
 ONE_PROCESS = AsyncOptions()
@@ -21,29 +23,10 @@ def shards_of(options: TrainerOptions) -> int:
     return options.trainers // options.fsdp_replicas if options.fsdp else 1
 
 
-def staleness_of(options: TrainerOptions) -> int:
-    """How many steps old the weights may be that sample; 0 where sampling and training take turns."""
-    return options.max_staleness if isinstance(options, AsyncOptions) else 0
-
-
-def evicts(options: TrainerOptions) -> bool:
-    """Whether steps train on the groups that finish first."""
-    return isinstance(options, AsyncOptions) and options.evict_stale
-
-
-def scorers_of(options: TrainerOptions) -> int:
-    """How many processes have the reward models, local chat models and functions; 0: this one has them."""
-    return options.scorers if isinstance(options, ScorerOptions) else 0
-
-
 def processes(options: TrainerOptions) -> dict[str, int]:
     """How many there are of each kind."""
-    found = {"trainer": options.trainers}
-    if isinstance(options, ClusterOptions):
-        found["sampler"] = options.samplers
-    if isinstance(options, ScorerOptions):
-        found["scorer"] = options.scorers
-    return {kind: count for kind, count in found.items() if count}
+    counts = {kind: getattr(options, f"{kind}s", 0) for kind in ("trainer", "sampler", "scorer")}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def starting(options: TrainerOptions) -> str:
@@ -113,11 +96,8 @@ def check_cluster(options: TrainerOptions, engine: object = "embedded") -> None:
         raise UserError(f"`engine` names {count}; pass as many `samplers`, with `trainers=1` or more")
     if getattr(options, "in_flight_updates", False) and engine != "embedded":
         raise UserError(f"`in_flight_updates` needs the embedded engine; got `engine` {engine}")
-    if options.address == LOCAL:
-        _check_machine(options)
-
-
-def _check_machine(options: TrainerOptions) -> None:
+    if options.address != LOCAL:
+        return
     here = {"gpus": gpus_here(), "memory_gb": total_bytes() / 1e9}
     for name, what in (("gpus", "GPUs"), ("memory_gb", "GB of memory")):
         if (asked := reserved_by_all(options, name)) > here[name]:

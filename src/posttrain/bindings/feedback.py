@@ -1,4 +1,4 @@
-"""Given training data, from options to tokens: demonstrations, and human feedback.
+"""Given training data, from options to tokens, and to a session: demonstrations, and human feedback.
 
 Kinds of feedback: preference pairs, judgements and ratings of single responses, and labels of their steps. A batch
 size is a number of units: an example, a pair, the judgements of one row of the data, or one rated or labelled response.
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.bindings.cluster_options import MAY_DIFFER
 from posttrain.data import (
     ChatFormat,
     divide,
@@ -22,6 +23,7 @@ from posttrain.data import (
     pair_of,
     parse_columns,
 )
+from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
@@ -31,7 +33,9 @@ from posttrain.data.ratings import Rated
 from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
-from posttrain.training.schedule import unreached
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training
+from posttrain.training.schedule import LearningRate, unreached
 from posttrain.types import Message, Preference, Task
 
 Conversation = tuple[Message, ...]
@@ -49,7 +53,8 @@ class Feedback(Generic[T, U]):
     prompt: Callable[[T], tuple[Message, ...]]
     tokens: Callable[[ChatFormat, T], Sequence[U]]
     sequences: Callable[[U], Sequence[Example]]
-    row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
+    # the tokens of a unit that must be in one micro-batch
+    row: Callable[[Sequence[Example]], int] = lambda sequences: max(map(size_of, sequences))
     per_step: str = "pairs_per_step"  # the option that says how many units a batch has
     shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # shortens a unit that is too long
 
@@ -58,13 +63,17 @@ class Feedback(Generic[T, U]):
         return [example for unit in units for example in self.sequences(unit)]
 
 
+def _together(sequences: Sequence[Example]) -> int:
+    return len(sequences[0].prefix) + sum(len(each.continuation) for each in sequences)
+
+
 PAIRS: Feedback[Preference, Pair] = Feedback(
     "pairs",
     load_preferences,
     lambda preference: preference.prompt,
     lambda chat, preference: [pair_of(chat, preference)],
     lambda pair: pair,
-    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+    _together,
 )
 
 
@@ -79,7 +88,7 @@ RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
     lambda preferences: preferences[0].prompt,
     lambda chat, preferences: [ranked_of(chat, preferences)],
     lambda ranked: ranked.examples,
-    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+    _together,
     shortened=shortened,
 )
 
@@ -89,9 +98,7 @@ JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Labelled, ...]] = Feedback(
     lambda judgements: judgements[0].prompt,
     lambda chat, judgements: [judged_row(chat, judgements)],
     lambda unit: [judged.example for judged in unit],
-    lambda sequences: max(map(size_of, sequences)),
 )
-
 
 RATINGS: Feedback[Rated, Graded] = Feedback(
     "rated responses",
@@ -99,9 +106,7 @@ RATINGS: Feedback[Rated, Graded] = Feedback(
     lambda rated: rated.prompt,
     lambda chat, rated: [graded_of(chat, rated)],
     lambda graded: [graded.example],
-    lambda sequences: size_of(sequences[0]),
 )
-
 
 STEPS: Feedback[Reasoning, Stepwise] = Feedback(
     "reasonings",
@@ -109,38 +114,32 @@ STEPS: Feedback[Reasoning, Stepwise] = Feedback(
     lambda reasoning: reasoning.prompt,
     lambda chat, reasoning: [stepwise_of(chat, reasoning)],
     lambda stepwise: [stepwise.example],
-    lambda sequences: size_of(sequences[0]),
     shortened=first_steps,
 )
 
 
-def _demonstrated(chat: ChatFormat, conversation: Conversation, train_on: str) -> list[Example]:
-    """Several where the template cannot show all turns as they are produced in one."""
-    last = train_on == "last"
-    found = [chat.training_ids(conversation, train_on="last")] if last else chat.training_examples(conversation)
-    return [Example.whole(*ids) for ids in found]
-
-
 def demonstrations(train_on: str) -> Feedback[Conversation, Example]:
     """Demonstrations, with all assistant turns learned or the last; what stands before the first one is the prompt."""
+
+    def tokens(chat: ChatFormat, conversation: Conversation) -> list[Example]:
+        if train_on == "last":
+            return [Example.whole(*chat.training_ids(conversation, train_on="last"))]
+        # several where the template cannot show all turns as they are produced in one
+        return [Example.whole(*ids) for ids in chat.training_examples(conversation)]
+
     return Feedback(
         "examples",
         load_demonstrations,
         lambda conversation: conversation[: [message.role for message in conversation].index("assistant")],
-        lambda chat, conversation: _demonstrated(chat, conversation, train_on),
+        tokens,
         lambda example: [example],
-        lambda sequences: size_of(sequences[0]),
         per_step="examples_per_step",
     )
 
 
-_BY_UNIT: Mapping[str, Feedback[Any, Any]] = MappingProxyType({"pair": PAIRS, "response": JUDGEMENTS})
-"""By the unit that an algorithm declares."""
-
-
 def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
     """The kind of feedback that an algorithm is trained on."""
-    return _BY_UNIT[algorithm.unit]
+    return {"pair": PAIRS, "response": JUDGEMENTS}[algorithm.unit]
 
 
 @dataclass(frozen=True)
@@ -240,19 +239,15 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
             f"`{kind.per_step}={len(learned)}` or less"
         )
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
-    too_long = [
-        f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"
-        for which, (before, _), kept in (("", usable[0], learned), ("held-out ", usable[1], heldout))
-        if len(kept) < len(before)
-    ]
-    same = [
-        f"{len(reasons)} {which}{kind.noun} left out: {reasons[0]}"
-        for which, (_, reasons) in (("", usable[0]), ("held-out ", usable[1]))
-        if reasons
-    ]
-    notes = (*sides.notes, *same, *too_long, *chat.notes, *unreached(options.warmup_steps, steps))
+    notes = [*sides.notes]
+    for which, (units, reasons), kept in (("", usable[0], learned), ("held-out ", usable[1], heldout)):
+        if reasons:
+            notes.append(f"{len(reasons)} {which}{kind.noun} left out: {reasons[0]}")
+        if over := len(units) - len(kept):
+            notes.append(f"{over} of {len(units)} {which}{kind.noun} are over {longest} tokens and were left out")
+    notes += [*chat.notes, *unreached(options.warmup_steps, steps)]
     dropped = sum(map(len, usable[0])) - len(learned)
-    return Units(learned, heldout, dropped, steps, notes, per_step, options.seed)
+    return Units(learned, heldout, dropped, steps, tuple(notes), per_step, options.seed)
 
 
 def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple[list[U], list[str]]:
@@ -264,3 +259,43 @@ def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple
         except Unusable as reason:
             reasons.append(str(reason))
     return units, reasons
+
+
+def _score(row: MetricsRow) -> float | None:
+    """The accuracy on held-out pairs, of ratings alone their correlation."""
+    return row.get("evaluation/accuracy", row.get("evaluation/correlation"))
+
+
+def feedback_training(
+    options: DataOptions,
+    units: Units[Any],
+    trained: Trained,
+    *,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    notes: tuple[str, ...],
+    score: Callable[[MetricsRow], float | None] = _score,
+    headline: Mapping[str, str] = MappingProxyType({"loss": "loss", "accuracy": "accuracy"}),
+    evaluated: tuple[bool, bool] | None = None,
+    prepare: Callable[[], None] = lambda: None,
+) -> Training:
+    """For `open_session`; checkpoint selection and early stopping use `score`, by default that of held-out feedback.
+
+    `evaluated` says whether there is an evaluation before the first step and after the last one; by default if units
+    are held out.
+    """
+    first, last = evaluated or (bool(units.heldout),) * 2
+    steps = units.steps
+    return Training(
+        steps=steps,
+        trained=trained,
+        rate=LearningRate(options.lr, options.warmup_steps, options.decay, steps),
+        evaluations=Evaluations(options.eval_every, first, last, score, patience(options.stop_after, score)),
+        environment={**environment, "steps": steps, "data": digests(settings), "rows": rows_digest(units.learned)},
+        save_every=options.save_every,
+        keep_last=options.keep_last,
+        may_differ=("steps", "epochs", "stop_after", *MAY_DIFFER),
+        notes=notes,
+        headline=headline,
+        prepare=prepare,
+    )

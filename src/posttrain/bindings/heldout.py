@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -38,9 +38,6 @@ class HeldOutReward(NamedTuple):
     reward_se: float | None  # standard error, over tasks; None of a single one
     gold: float | None
     kl: float | None
-
-
-Measure = Callable[[Sequence[Group]], Mapping[str, float]]
 
 
 def examined(
@@ -83,10 +80,7 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     if lost := sum(group.lost for group in groups):
         found["lost"] = lost / len(groups)
     if setup.gold:
-        found |= _mean(
-            GOLD,
-            [[weighed(row.scores, setup.gold) for row in group.rows] for group in groups],
-        )
+        found |= _mean(GOLD, [[weighed(row.scores, setup.gold) for row in group.rows] for group in groups])
     found["length"] = fmean(len(row.trajectory.logprobs) for group in groups for row in group.rows)
     found |= episode_metrics(groups)
     return {PREFIX + name: value for name, value in found.items()}
@@ -139,19 +133,14 @@ def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutRew
     """The first and the last held-out result in a run's metrics, both of one kind; None without held-out tasks."""
     rows = [row for row in metrics if PREFIX + "reward" in row or PREFIX + "accuracy_low" in row]
     solved = all(PREFIX + "accuracy_low" in row for row in rows)
-    found = [_read(row, solved) for row in rows if solved or PREFIX + "reward" in row]
+    found: list[HeldOut | HeldOutReward] = []
+    for row in rows:
+        value = {name.removeprefix(PREFIX): value for name, value in row.items()}
+        if solved:
+            found.append(HeldOut(value["accuracy"], (value["accuracy_low"], value["accuracy_high"])))
+        elif "reward" in value:
+            found.append(HeldOutReward(value["reward"], value.get("reward_se"), value.get(GOLD), value.get(KL)))
     return (found[0], found[-1]) if found else (None, None)
-
-
-def _read(row: Mapping[str, Any], solved: bool) -> HeldOut | HeldOutReward:
-    if solved:
-        return HeldOut(row["evaluation/accuracy"], (row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]))
-    return HeldOutReward(
-        row["evaluation/reward"],
-        row.get("evaluation/reward_se"),
-        row.get("evaluation/gold"),
-        row.get(PREFIX + KL),
-    )
 
 
 def reason_to_stop(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,9 +2,8 @@
 
 import inspect
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.episodes.chat_seat import ChatSeat
-from posttrain.errors import ModelError, UserError, described, unknown
+from posttrain.errors import ModelError, UserError, described, unknown, words_of
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate
 from posttrain.models.text_classifier import TextClassifier, text_classifier
@@ -45,87 +44,27 @@ Named = str | Mapping[str, str | ChatModel]
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
-@dataclass(frozen=True)
-class JudgeModels:
-    """Chat models by the name of their judge or seat, with their budget and reply cache."""
-
-    models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
-    folders: dict[str, str] = field(default_factory=dict[str, str])  # local models as typed, and where they are
-    local: Mapping[str, LateChat] = field(default_factory=dict[str, LateChat])  # the same models, which `load` loads
-    budget: Budget = field(default_factory=Budget)
-    cache: ReplyCache = field(default_factory=ReplyCache)
-    elsewhere: str = ""  # a file to cache replies in, if not where the caller says
-    policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
-    seats: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
-    past: Collection[PastPolicy] = ()  # of these, the policy of earlier updates
-    classifiers: list[TextClassifier] = field(default_factory=list[TextClassifier])  # of rewards
-
-    def load(self) -> None:
-        """Load the local models."""
-        for model in (*self.local.values(), *self.classifiers):
-            model.load()
-
-    def bind(self, chat: ChatFormat, context: int, model: LanguageModel | None, cache_gb: float) -> None:
-        """Answer for the policy, which is `model` where it is trained in this process and from it.
-
-        Raises:
-            UserError: an earlier policy plays, and it is not.
-        """
-        self.policy.bind(chat, context)
-        for past in self.past:
-            if model is None:
-                raise UserError(
-                    "'learner' has weights of its own, which an earlier policy cannot follow; give a function that "
-                    "makes a learner from the policy, or give the seat to a run"
-                )
-            past.bind(model, chat, cache_gb)
-
-    def refuse_policy(self, command: str) -> None:
-        """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
-        if self.policy in self.models.values():
-            raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=URL#MODEL there")
-
-    @contextmanager
-    def kept_in(self, folder: Path) -> Iterator[None]:
-        """Cache replies in this folder, unless the user has named a file; cached replies count towards the budget."""
-        with self._kept(folder / CACHE):
-            yield
-
-    @contextmanager
-    def kept_beside(self, output: Path | None) -> Iterator[None]:
-        """Cache replies next to a file until that is written; in memory, where there is none."""
-        path = output.with_name(f"{output.name}.{CACHE}") if output else None
-        with self._kept(path):
-            yield
-        if path and not self.elsewhere:
-            path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _kept(self, path: Path | None) -> Iterator[None]:
-        path = Path(self.elsewhere).expanduser() if self.elsewhere else path
-        if path is None:
-            yield
-            return
-        with self.cache.kept_in(path):
-            self.budget.begin(self.cache.replies)
-            yield
-
-
 @dataclass
-class _Models:
-    """Makes chat models; one that is named twice is made once."""
+class JudgeModels:
+    """Chat models by the name of their judge or seat, with their budget and reply cache; each model is made once."""
 
-    where: Callable[[str], str]
-    precision: str
+    where: Callable[[str], str] = str  # says in which folder a model is
+    precision: str = "auto"
     at_once: int = 16
     budget: Budget = field(default_factory=Budget)
-    cache: ReplyCache = field(default_factory=ReplyCache)
-    folders: dict[str, str] = field(default_factory=dict[str, str])
-    loaded: dict[str, LateChat] = field(default_factory=dict[str, LateChat])
+    elsewhere: str = ""  # a file to cache replies in, if not where the caller says
     trained: bool = False  # whether the policy is, so that an earlier one may play
-    past: dict[str, PastPolicy] = field(default_factory=dict[str, PastPolicy])
+    cache: ReplyCache = field(default_factory=ReplyCache)
+    policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
+    models: dict[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    seats: dict[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    folders: dict[str, str] = field(default_factory=dict[str, str])  # local models as typed, and where they are
+    local: dict[str, LateChat] = field(default_factory=dict[str, LateChat])  # the same models, which `load` loads
+    past: dict[str, PastPolicy] = field(default_factory=dict[str, PastPolicy])  # the policy of earlier updates
+    classifiers: list[TextClassifier] = field(default_factory=list[TextClassifier])  # of rewards
 
     def named(self, kind: str, name: str, what: str | ChatModel) -> ChatModel:
+        """The model of a judge or seat, as `named_models` has it. Raises `UserError` for what names none."""
         if not isinstance(what, str):
             return what
         if what.startswith(PAST):
@@ -143,49 +82,89 @@ class _Models:
                 locate(self.folders[what])
             except ModelError as error:
                 raise ModelError(f"{kind} '{name}': {error}") from error
-            return self.loaded.setdefault(what, LateChat(_local(self.folders[what], self.precision)))
-        if not hash_ or not model:
+            return self.local.setdefault(what, LateChat(partial(_local, self.folders[what], self.precision)))
+        if not model:
             raise UserError(f"{kind} '{name}' has a URL without a model; write {name}=URL#MODEL")
         return OpenAIChat(name, address, model, at_once=self.at_once, budget=self.budget, cache=self.cache)
+
+    def seat(self, players: Mapping[str, str | ChatModel]) -> None:
+        """Have these play seats; see `named_models`."""
+        self.seats |= {name: self.named("seat", name, what) for name, what in players.items()}
+
+    def load(self) -> None:
+        """Load the local models."""
+        for model in (*self.local.values(), *self.classifiers):
+            model.load()
+
+    def bind(self, chat: ChatFormat, context: int, model: LanguageModel | None, cache_gb: float) -> None:
+        """Answer for the policy, which is `model` where it is trained in this process and from it.
+
+        Raises:
+            UserError: an earlier policy plays, and it is not.
+        """
+        self.policy.bind(chat, context)
+        for past in self.past.values():
+            if model is None:
+                raise UserError(
+                    "'learner' has weights of its own, which an earlier policy cannot follow; give a function that "
+                    "makes a learner from the policy, or give the seat to a run"
+                )
+            past.bind(model, chat, cache_gb)
+
+    def refuse_policy(self, command: str) -> None:
+        """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
+        if self.policy in self.models.values():
+            raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=URL#MODEL there")
+
+    def kept_in(self, folder: Path) -> AbstractContextManager[None]:
+        """Cache replies in this folder, unless the user has named a file; cached replies count towards the budget."""
+        return self._kept(folder / CACHE)
+
+    @contextmanager
+    def kept_beside(self, output: Path | None) -> Iterator[None]:
+        """Cache replies next to a file until that is written; in memory, where there is none."""
+        path = output.with_name(f"{output.name}.{CACHE}") if output else None
+        with self._kept(path):
+            yield
+        if path and not self.elsewhere:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _kept(self, path: Path | None) -> Iterator[None]:
+        path = Path(self.elsewhere).expanduser() if self.elsewhere else path
+        with self.cache.kept_in(path) if path else nullcontext():
+            if path:
+                self.budget.begin(self.cache.replies)
+            yield
 
 
 def judges_in(
     options: JudgeOptions,
-    where: Callable[[str], str] = lambda name: name,
+    where: Callable[[str], str] = str,
     seats: Named = "",
 ) -> JudgeModels:
-    """The judges that the options name, and the players of seats; local models are not loaded yet.
+    """The judges that the options name, and the players of `seats` (`named_models`); local models are not loaded yet.
 
-    Args:
-        options: of the judges.
-        where: says in which folder a model is.
-        seats: the players of seats; see `named_models`.
+    `where` says in which folder a model is.
 
     Raises:
         UserError: what is typed names no chat model, or the library for an address is not installed.
     """
-    budget, trained = Budget(options.judge_budget), isinstance(options, RL)
-    made = _Models(where, options.precision, options.judge_concurrency, budget, trained=trained)
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
         raise UserError(f"a person plays with posttrain generate alone; give the seat '{people[0]}' to a model")
-    policy = PolicyChat()
-    models = {
-        name: policy if what == POLICY else made.named("judge", name, what)
-        for name, what in named_models("judge", options.judge).items()
-    }
-    seated = {name: made.named("seat", name, what) for name, what in players.items()}
-    past = made.past.values()
-    return JudgeModels(
-        models, made.folders, made.loaded, made.budget, made.cache, options.judge_cache, policy, seated, past
+    found = JudgeModels(
+        where,
+        options.precision,
+        options.judge_concurrency,
+        Budget(options.judge_budget),
+        options.judge_cache,
+        trained=isinstance(options, RL),
     )
-
-
-def seat_models(seats: Mapping[str, str | ChatModel], where: Callable[[str], str], precision: str) -> JudgeModels:
-    """The players of seats by name, where there are no judges; see `named_models`."""
-    made = _Models(where, precision)
-    players = {name: made.named("seat", name, what) for name, what in seats.items()}
-    return JudgeModels(folders=made.folders, local=made.loaded, seats=players)
+    for name, what in named_models("judge", options.judge).items():
+        found.models[name] = found.policy if what == POLICY else found.named("judge", name, what)
+    found.seat(players)
+    return found
 
 
 def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
@@ -202,10 +181,7 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
     """
     judge = option == "judge"
     if isinstance(given, str):
-        try:
-            pairs = [word.partition("=")[::2] for word in shlex.split(given)]
-        except ValueError as error:
-            raise UserError(f"cannot read `{option}={given!r}`: {error}; put a path with spaces in quotes") from error
+        pairs = [word.partition("=")[::2] for word in words_of(option, given)]
     else:
         pairs = list(given.items())
     found: dict[str, str | ChatModel] = {}
@@ -293,9 +269,6 @@ def _made(kind: str, name: str, typed: str) -> ChatModel:
     return made
 
 
-def _local(folder: str, precision: str) -> Callable[[], EngineChat]:
-    def load() -> EngineChat:
-        policy = load_policy(folder, precision=precision)
-        return EngineChat(Client(Scheduler(policy.engine, own_thread=True)), policy.chat, policy.model.context)
-
-    return load
+def _local(folder: str, precision: str) -> EngineChat:
+    policy = load_policy(folder, precision=precision)
+    return EngineChat(Client(Scheduler(policy.engine, own_thread=True)), policy.chat, policy.model.context)

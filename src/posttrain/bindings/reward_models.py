@@ -1,15 +1,14 @@
 """Reward models, local chat models and reward functions of a run: in this process, or in processes of a cluster."""
 
 import importlib
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from posttrain.bindings.backend import Backend, connect, share_of
-from posttrain.bindings.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
+from posttrain.bindings.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers
 from posttrain.bindings.judges import JudgeModels
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.engine.chat_models import EngineChat
@@ -18,10 +17,9 @@ from posttrain.engine.policy import load_policy
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.environments.judged import ParsedRewards
-from posttrain.errors import UserError
+from posttrain.errors import UserError, words_of
 from posttrain.models.load import locate, tokenizer_of
 from posttrain.options.online import OnlineOptions
-from posttrain.runs.timeline import Span
 from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import ScoreFn, Task
 
@@ -53,14 +51,6 @@ class Scoring(NamedTuple):
     folders: dict[str, str]  # by name as typed
 
 
-def names_in(models: str) -> list[str]:
-    """The names of reward models as they are typed in one option; raises `UserError` for an open quote."""
-    try:
-        return shlex.split(models)
-    except ValueError as error:
-        raise UserError(f"cannot read `reward_model={models!r}`: {error}; put a path with spaces in quotes") from error
-
-
 def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
     """The aggregation of steps, if these are process reward models; empty if they score responses.
 
@@ -87,31 +77,17 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
 
 
 class Placed:
-    """The reward models, local chat models and functions of a run, and the processes that have them, if any do.
-
-    Args:
-        options: of the recipe.
-        cluster: of the run.
-        stack: what ends with it.
-    """
+    """The reward models, local chat models and functions of a run, and the processes that have them, if any do."""
 
     def __init__(self, options: OnlineOptions, cluster: ClusterOptions, stack: ExitStack) -> None:
         self._options, self._cluster, self._stack = options, cluster, stack
         self._group: Any = None
 
     def load(self, parsed: ParsedRewards, judging: JudgeModels) -> Scoring:
-        """Load the models, and functions where they are called elsewhere.
-
-        Args:
-            parsed: the rewards.
-            judging: the judges and players of seats.
-
-        Raises:
-            UserError: processes for them are asked for, and there are none.
-        """
-        options, size = self._options, scorers_of(self._cluster)
-        names = names_in(options.reward_model)
-        typed = [*names, *([named(options.gold_model)] if options.gold_model else [])]
+        """Load the models, and functions where they are called elsewhere; raises `UserError` for idle processes."""
+        options, size = self._options, getattr(self._cluster, "scorers", 0)
+        gold = [named(options.gold_model)] if options.gold_model else []
+        typed = [*words_of("reward_model", options.reward_model), *gold]
         folders = {name: saved_model(name).where for name in typed}
         where = [folders[name] for name in typed]
         if not size:
@@ -122,19 +98,21 @@ class Placed:
             functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
             refuse_idle_scorers(bool(where or chats or functions))
             group = self._processes(size, where, chats, functions)
-            found, parsed = _models(group, where), parsed.moved(group.reward)
+            tokenizers = [load_tokenizer(locate(path)) for path in where]
+            found = [
+                RewardModel(group.scores(number), facts, ChatFormat(tokenizers[number], facts.stop_ids))
+                for number, facts in enumerate(group.facts.rewards)
+            ]
+            parsed = parsed.moved(group.reward)
             for number, model in enumerate(judging.local.values()):
                 model.made_by(partial(_chat, group, number, chats[number]))
         judging.load()
-        gold = found.pop() if options.gold_model else None
-        return Scoring(parsed, found, gold, folders)
+        return Scoring(parsed, found, found.pop() if gold else None, folders)
 
     def _processes(self, size: int, where: Sequence[str], chats: Sequence[str], functions: Sequence[Any]) -> Any:
         """A `ScorerGroup`."""
-        given: Any = self._cluster
-        connect(given, self._stack)
-        share = share_of(given, "scorer")
-        models = bool(where or chats)
+        connect(self._cluster, self._stack)
+        share, models = share_of(self._cluster, "scorer"), bool(where or chats)
         if not models and share.gpus is None:  # functions do not say that they compute on one
             share = share._replace(gpus=0.0)
         self._group = self._stack.enter_context(
@@ -144,7 +122,7 @@ class Placed:
                 functions=functions,
                 precision=self._options.precision if models else "float32",  # which nothing has to be measured for
                 share=share,
-                timeout_s=given.cluster_timeout,
+                timeout_s=self._cluster.cluster_timeout,
             )
         )
         return self._group
@@ -153,7 +131,7 @@ class Placed:
         """A backend whose processes are these, too."""
         if self._group is None:
             return backend
-        whole = ExitStack()
+        whole, ledger = ExitStack(), self._group.ledger
         whole.push(self._stack.pop_all())
         whole.push(backend.stack)
         return replace(
@@ -161,24 +139,8 @@ class Placed:
             stack=whole,
             measured=(*backend.measured, self._group.metrics),
             logged=(*backend.logged, self._group.log_in),
-            spans=partial(_all, [backend.spans, self._group.ledger.spans]),
+            spans=lambda: [*(backend.spans() if backend.spans else ()), *ledger.spans()],
         )
-
-
-def _models(group: Any, where: Sequence[str]) -> list[RewardModel]:
-    """The models in the folders `where`, which processes have."""
-    chats = [
-        ChatFormat(load_tokenizer(locate(path)), facts.stop_ids)
-        for path, facts in zip(where, group.facts.rewards, strict=True)
-    ]
-    return [
-        RewardModel(group.scores(number), facts, chat)
-        for number, (facts, chat) in enumerate(zip(group.facts.rewards, chats, strict=True))
-    ]
-
-
-def _all(sources: Sequence[Callable[[], Sequence[Span]] | None]) -> list[Span]:
-    return [span for source in sources if source is not None for span in source()]
 
 
 def _chat(group: Any, number: int, where: str) -> EngineChat:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from posttrain.background import finish
 from posttrain.bindings import cluster_options
@@ -16,9 +16,8 @@ from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_o
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
-from posttrain.engine.client import Schedule
 from posttrain.engine.policy import check_engine
-from posttrain.environments.env import Environment
+from posttrain.environments.env import Environment, Seat
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import ParsedRewards, verdicts_kept_in
 from posttrain.environments.load import load_environment
@@ -39,12 +38,6 @@ from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
 PIPELINED = "pipelined"
-SCHEDULES: Mapping[str, Schedule | None] = {
-    "auto": None,
-    "lockstep": "lockstep",
-    "continuous": "continuous",
-    PIPELINED: None,  # `Players.pipelined` decides
-}
 
 
 class _Rewards(Protocol):
@@ -89,11 +82,12 @@ class Setup:
     @property
     def trained(self) -> Trained:
         """What checkpoints keep."""
-        return Together((self.backend.learner, *self.judging.past)) if self.judging.past else self.backend.learner
+        past = self.judging.past.values()
+        return Together((self.backend.learner, *past)) if past else self.backend.learner
 
     def renew_seats(self, step: int) -> None:
         """Have earlier policies play in this step that are as old as asked."""
-        for past in self.judging.past:
+        for past in self.judging.past.values():
             past.renew(step)
 
     def opened(self) -> AbstractContextManager[None]:
@@ -136,35 +130,44 @@ def set_up(
     cluster: ClusterOptions = ONE_PROCESS,
     teachers: Teachers = NO_TEACHERS,
 ) -> Setup:
-    """Load the model and all other parts that the options name.
+    """Load the model, in the folder `model`, and all other parts that the options name.
 
-    Args:
-        options: of the recipe.
-        model: the folder of the policy.
-        load: loads it, when all else has been checked.
-        together: number of completions of a prompt that must fit in one micro-batch.
-        group_sizes: further ones that rewards must be able to score, each with its name in errors.
-        cluster: where reward models and functions are loaded.
-        teachers: those that must be able to read what is sampled.
+    `load` is called when all else has been checked: that `together` completions of a prompt fit in one micro-batch,
+    that rewards can score groups of `group_sizes`, too, each with its name in errors, and teachers what is sampled.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    check_engine(options.engine)
     with ExitStack() as stack:
         return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes, teachers)
 
 
-def _refuse_asking_policy(judging: JudgeModels, parsed: ParsedRewards) -> None:
-    """Groups are scored while others are sampled: the policy has no time for its own judgement."""
-    if judging.policy in judging.models.values():
-        raise UserError('a judge that is the policy cannot answer while it samples; leave out `schedule="pipelined"`')
-    for each in (parsed.rewards, parsed.gold):
-        if each and each.asks_policy:
-            raise UserError(
-                f"the reward '{each.asks_policy[0]}' asks the policy, which cannot answer while it samples; leave out "
-                '`schedule="pipelined"`'
-            )
+class _Inputs(NamedTuple):
+    """All that the options name except models, read."""
+
+    judging: JudgeModels
+    parsed: ParsedRewards
+    played: Environment
+    others: dict[str, Callable[[int], Seat]]  # who plays seats besides the policy
+    tasks: list[Task]
+    heldout: list[Task]
+    notes: list[str]
+
+
+def _read(options: OnlineOptions, teachers: Teachers) -> _Inputs:
+    check_engine(options.engine)
+    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
+    parsed = rewards_with(judging, options, rewards_of(options), options.gold)
+    if options.schedule == PIPELINED:  # groups are scored while others are sampled
+        asking = next((each.asks_policy[0] for each in (parsed.rewards, parsed.gold) if each and each.asks_policy), "")
+        if asking or judging.policy in judging.models.values():
+            who = f"the reward '{asking}' asks the policy, which" if asking else "a judge that is the policy"
+            raise UserError(f'{who} cannot answer while it samples; leave out `schedule="pipelined"`')
+    own = load_environment(options.environment, options.environment_args) if options.environment else None
+    others = players_of(judging, own or SingleTurn(), Sampling(options.max_new_tokens, options.temperature))
+    tasks, heldout, notes = read_tasks(options, parsed.rewards, parsed.gold, own, teachers)
+    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
+    return _Inputs(judging, parsed, own or SingleTurn(), others, tasks, heldout, notes)
 
 
 def _set_up(
@@ -176,16 +179,8 @@ def _set_up(
     group_sizes: Sequence[tuple[int, str]],
     teachers: Teachers,
 ) -> Setup:
-    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
-    parsed = rewards_with(judging, options, rewards_of(options), options.gold)
-    if options.schedule == PIPELINED:
-        _refuse_asking_policy(judging, parsed)
-    played = load_environment(options.environment, options.environment_args) if options.environment else None
-    sampling = Sampling(options.max_new_tokens, options.temperature)
-    others = players_of(judging, played or SingleTurn(), sampling)
-    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played, teachers)
-    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
-    parsed, models, gold_model, folders = placed.load(parsed, judging)
+    judging, heldout = (found := _read(options, teachers)).judging, found.heldout
+    parsed, models, gold_model, folders = placed.load(found.parsed, judging)
     refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
         parsed.rewards,
@@ -197,102 +192,65 @@ def _set_up(
         gold=parsed.gold,
         gold_model=gold_model.ask if gold_model else None,
         gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
-        environment=played,
+        environment=found.played,
     )
-    _need_groups(options, environment, heldout_environment, group_sizes)
-    room = _room(options, environment.environment, context := read_shape(model).context, together)
+    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *group_sizes):
+        need_group(environment, size, name)
+    if options.eval_every:
+        need_group(heldout_environment, options.eval_samples, "`eval_samples`")
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
-    prompts = fitting_prompts(options, tasks, chat, room, together=together)
-    _check_teachers(teachers, options, [*prompts.tasks, *heldout], chat, environment.environment, room, context)
+    prompts = _fitting(options, found, chat, read_shape(model).context, together, teachers)
     for each in [*models, *([gold_model] if gold_model else [])]:
         each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)
     backend = placed.joined(load())
     players = Players(
         backend.engine,
         backend.chat,
-        sampling,
-        others,
-        max_tokens=room,
-        schedule=SCHEDULES[options.schedule],
+        Sampling(options.max_new_tokens, options.temperature),
+        found.others,
+        max_tokens=prompts.room,
+        schedule=options.schedule if options.schedule in ("lockstep", "continuous") else None,
         pipelined=options.schedule == PIPELINED,
         max_lost=options.max_lost,
         policy_chat=judging.policy,
     )
     judging.bind(backend.chat, backend.context, backend.model, options.cache_gb)
     folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
-    sampled = (prompts.tasks, heldout, environment, backend, players, (*met, *parsed.notes, *prompts.notes))
+    sampled = (prompts.tasks, heldout, environment, backend, players, (*found.notes, *parsed.notes, *prompts.notes))
     return Setup(*sampled, heldout_environment, gold, folders, judging)
 
 
-def _need_groups(
-    options: OnlineOptions,
-    environment: ScoredEnvironment,
-    heldout: ScoredEnvironment,
-    further: Sequence[tuple[int, str]],
-) -> None:
-    """Check that rewards can score groups of these sizes."""
-    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *further):
-        need_group(environment, size, name)
-    if options.eval_every:
-        need_group(heldout, options.eval_samples, "`eval_samples`")
-
-
-def _check_teachers(
-    teachers: Teachers,
-    options: OnlineOptions,
-    tasks: Sequence[Task],
-    chat: ChatFormat,
-    environment: Environment,
-    room: int,
-    context: int,
-) -> None:
-    """Check that each task has a teacher that can read it; errors as of `Teachers.check`."""
-    completion = room if environment.max_turns > 1 else options.max_new_tokens
-    teachers.check(tasks, chat, completion=completion, room=room, most=min(options.microbatch_tokens, context))
-
-
-def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
-    """Tokens that a seat may have in an episode: of several turns, what a micro-batch takes of them."""
-    room = min(options.max_episode_tokens or context, context)
-    return min(room, options.microbatch_tokens // together) if environment.max_turns > 1 else room
-
-
-@dataclass(frozen=True)
-class Prompts:
+class _Prompts(NamedTuple):
     """The tasks whose prompts fit, their lengths in tokens, and messages about the others."""
 
     tasks: list[Task]
     lengths: list[int]
-    notes: tuple[str, ...]
+    room: int  # tokens that a seat may have in an episode
+    notes: list[str]
 
 
-@dataclass(frozen=True)
-class PlannedPrompts(Prompts):
-    """The same, what may follow a prompt, and what scorers would have besides reward models."""
-
-    episode: EpisodeLength
-    functions: bool  # whether there are any
-    chat_models: int  # parameters of local judges and players
-
-
-def fitting_prompts(
-    options: OnlineOptions, tasks: Sequence[Task], chat: ChatFormat, context: int, *, together: int = 1
-) -> Prompts:
+def _fitting(
+    options: OnlineOptions, found: _Inputs, chat: ChatFormat, context: int, together: int, teachers: Teachers
+) -> _Prompts:
     """The tasks whose prompts fit the model.
 
     Raises:
-        UserError: none does, or a prompt and `together` of its completions do not fit in one micro-batch.
+        UserError: none does, a prompt and `together` of its completions do not fit in one micro-batch, or a task has no
+            teacher that can read it.
     """
-    most = min(options.max_prompt_tokens, context - 1)
-    every = [len(chat.prompt_ids(task.prompt)) for task in tasks]
-    fitting = [task for task, length in zip(tasks, every, strict=True) if length <= most]
-    lengths = [length for length in every if length <= most]
-    if not fitting:
+    room = min(options.max_episode_tokens or context, context)
+    if found.played.max_turns > 1:  # what a micro-batch takes of them
+        room = min(room, options.microbatch_tokens // together)
+    most = min(options.max_prompt_tokens, room - 1)
+    every = [(task, len(chat.prompt_ids(task.prompt))) for task in found.tasks]
+    fits = [(task, length) for task, length in every if length <= most]
+    if not fits:
         raise UserError(
-            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of "
-            f"`max_prompt_tokens={options.max_prompt_tokens}` and what the model's context of {context} leaves room for"
+            f"all {len(every)} prompts are longer than {most} tokens, the smaller of "
+            f"`max_prompt_tokens={options.max_prompt_tokens}` and what the model's context of {room} leaves room for"
         )
-    whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
+    tasks, lengths = [task for task, _ in fits], [length for _, length in fits]
+    whole = max(n + together * min(options.max_new_tokens, room - n) for n in lengths)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
@@ -300,42 +258,43 @@ def fitting_prompts(
             f"{options.microbatch_tokens}; type `microbatch_tokens={whole}` or more, or a smaller `max_new_tokens`"
         )
     notes = [*chat.notes]
-    if options.prompts_per_step > len(fitting):
-        notes.append(f"`prompts_per_step={options.prompts_per_step}` of {len(fitting)} tasks: some are in a step twice")
-    if len(fitting) < len(tasks):
-        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Prompts(fitting, lengths, tuple(notes))
+    if options.prompts_per_step > len(fits):
+        notes.append(f"`prompts_per_step={options.prompts_per_step}` of {len(fits)} tasks: some are in a step twice")
+    if len(fits) < len(every):
+        notes.append(f"{len(every) - len(fits)} prompts are over {most} tokens and were left out")
+    completion = room if found.played.max_turns > 1 else options.max_new_tokens
+    longest = min(options.microbatch_tokens, context)
+    teachers.check([*tasks, *found.heldout], chat, completion=completion, room=room, most=longest)
+    return _Prompts(tasks, lengths, room, notes)
+
+
+class PlannedPrompts(NamedTuple):
+    """The lengths of prompts in tokens, messages to the user, and what a run would have besides its policy."""
+
+    lengths: list[int]
+    notes: tuple[str, ...]
+    episode: EpisodeLength
+    functions: bool  # whether there are any, which scorers may have
+    chat_models: int  # parameters of local judges and players
 
 
 def read_prompts(
-    options: OnlineOptions,
-    chat: ChatFormat,
-    context: int,
-    *,
-    together: int = 1,
-    teachers: Teachers = NO_TEACHERS,
+    options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1, teachers: Teachers = NO_TEACHERS
 ) -> PlannedPrompts:
     """The prompts of a run that is only planned: reads everything that the options name except weights.
 
     Raises:
         UserError: as `set_up`, of all that shows without weights.
     """
-    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
-    parsed = rewards_with(judging, options, rewards_of(options), options.gold)
-    played = load_environment(options.environment, options.environment_args) if options.environment else None
-    players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
-    tasks, heldout, met = read_tasks(options, parsed.rewards, parsed.gold, played, teachers)
-    refuse_unknown_rewards([*tasks, *heldout], parsed.rewards, options.reward_model)
-    if parsed.rewards:
-        need_group(ScoredEnvironment(parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
-    check_engine(options.engine)
-    room = _room(options, played or SingleTurn(), context, together)
-    found = fitting_prompts(options, tasks, chat, room, together=together)
-    _check_teachers(teachers, options, [*found.tasks, *heldout], chat, played or SingleTurn(), room, context)
-    episode = episode_length(played or SingleTurn(), chat, options.max_new_tokens, options.seed)
-    episode = replace(episode, tokens=min(episode.tokens, max(options.max_new_tokens, room - max(found.lengths))))
-    chats = sum(read_shape(folder).parameters for folder in judging.folders.values())
-    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode, bool(parsed.movable), chats)
+    read = _read(options, teachers)
+    if read.parsed.rewards:
+        need_group(ScoredEnvironment(read.parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
+    found = _fitting(options, read, chat, context, together, teachers)
+    episode = episode_length(read.played, chat, options.max_new_tokens, options.seed)
+    most = max(options.max_new_tokens, found.room - max(found.lengths))
+    episode = replace(episode, tokens=min(episode.tokens, most))
+    chats = sum(read_shape(folder).parameters for folder in read.judging.folders.values())
+    return PlannedPrompts(found.lengths, (*read.notes, *found.notes), episode, bool(read.parsed.movable), chats)
 
 
 def rewards_of(config: OnlineOptions) -> Rewards:
@@ -367,19 +326,25 @@ def read_tasks(
     """Training tasks, held-out tasks, and messages to the user.
 
     Raises:
-        UserError: options that contradict each other.
+        UserError: options that contradict each other, or an environment without tasks of its own.
         DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
     """
     if environment is not None and not config.dataset:
-        tasks, heldout = own_tasks(config, environment)
-        return tasks, heldout, []
+        refuse_dressing(config, "`dataset`")
+        found = tasks_of(environment, "train", config.seed)[: config.limit]
+        heldout = tasks_of(environment, "heldout", config.seed)[: config.eval_limit] if config.eval_every else []
+        if not found or (config.eval_every and not heldout):
+            raise UserError(
+                f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
+                f"{'`eval_dataset`' if found else '`dataset`'}"
+            )
+        return found, heldout, []
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     words |= {"named": columns_read(rewards, gold, environment, teachers), "columns": columns, "seed": config.seed}
     tasks = load_tasks(config.dataset, limit=config.limit, **words)
     for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
-        if each:
-            refuse_unreadable(each, tasks, config.dataset)
+        refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("`eval_dataset` needs `eval_every`; pass it too")
     if not config.eval_every:
@@ -394,8 +359,7 @@ def read_tasks(
         **words,
     )
     for each in (rewards, gold):
-        if each:
-            refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
+        refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, [*tasks.notes, *met_before(kept.removed)]
 
@@ -405,30 +369,8 @@ def columns_read(*readers: object) -> set[str]:
     return {name for reader in readers for name in getattr(reader, "columns", ("**",) if reader else ())}
 
 
-def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:
-    """The environment's own tasks: for training, and held out if there are evaluations.
-
-    Raises:
-        UserError: it has none, or an option is for tasks of a data set.
-    """
-    refuse_dressing(config, "`dataset`")
-    found = tasks_of(environment, "train", config.seed)[: config.limit]
-    heldout = tasks_of(environment, "heldout", config.seed)[: config.eval_limit] if config.eval_every else []
-    if not found or (config.eval_every and not heldout):
-        raise UserError(
-            f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
-            f"{'`eval_dataset`' if found else '`dataset`'}"
-        )
-    return found, heldout
-
-
 def refuse_dressing(options: object, source: str) -> None:
-    """Raise `UserError` for an option that shapes prompts of a data set, which an environment's own tasks are not.
-
-    Args:
-        options: of a command.
-        source: its option that names a data set.
-    """
+    """Raise `UserError` for an option that shapes prompts of the data set `source`: an environment writes its own."""
     for name, unset in (("system", None), ("prompt_template", "{prompt}"), ("columns", "")):
         if getattr(options, name, unset) != unset:
             raise UserError(
@@ -436,24 +378,20 @@ def refuse_dressing(options: object, source: str) -> None:
             )
 
 
-def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: object) -> None:
+def refuse_unreadable(rewards: _Rewards | None, tasks: Sequence[Task], source: object) -> None:
     """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
 
     Raises:
         DataError: names the first row whose answer cannot be read, its answer, and how many there are.
     """
-    found = [(number, why) for number, why in enumerate(finish(rewards.unreadable(tasks)), 1) if why]
-    if found:
+    said = finish(rewards.unreadable(tasks)) if rewards else []
+    if found := [(number, why) for number, why in enumerate(said, 1) if why]:
         number, why = found[0]
         task = tasks[number - 1]
-        has = "no answer" if task.answer is None else f"the answer {_brief(task.answer)}"
+        text = repr(task.answer)
+        has = f"the answer {text if len(text) <= 80 else text[:77] + '...'}" if task.answer is not None else "no answer"
         more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
         raise DataError(
             f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
             "another `reward`"
         )
-
-
-def _brief(answer: object) -> str:
-    text = repr(answer)
-    return text if len(text) <= 80 else text[:77] + "..."

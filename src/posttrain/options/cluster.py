@@ -45,11 +45,9 @@ class TrainerOptions(Form):
 
     def together(self) -> None:
         """Processes beside trainers need those, replicas divide them, and the address is one."""
-        others = [
-            option.name for option in options_of(type(self)).values() if getattr(self, option.name) != option.default
-        ]
-        if others and not self.trainers:
-            raise UserError(f"`{others[0]}` needs trainer processes: pass `trainers=1` or more")
+        other = next(filter(self.says, options_of(type(self))), "")
+        if other and not self.trainers:
+            raise UserError(f"`{other}` needs trainer processes: pass `trainers=1` or more")
         if self.trainers > 1 and (self.trainer_gpus or 0.0) % 1:
             raise UserError(
                 f"`trainer_gpus={self.trainer_gpus:g}` needs `trainers=1`: several trainers cannot share a GPU (NCCL)"
@@ -75,8 +73,6 @@ class TrainerOptions(Form):
 class ClusterOptions(TrainerOptions):
     """Trainers and samplers on a Ray cluster."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
-
     _: KW_ONLY
     samplers: Annotated[int, Range(1)] = 1
     """Sampler processes, with `trainers`. Each has an engine and a copy of the policy, renewed before every batch."""
@@ -93,8 +89,6 @@ class ClusterOptions(TrainerOptions):
 @dataclass(frozen=True)
 class ScorerOptions(ClusterOptions):
     """Trainers, samplers and scorers on a Ray cluster."""
-
-    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
 
     _: KW_ONLY
     scorers: Annotated[int, Range(0)] = 0
@@ -116,7 +110,13 @@ class ScorerOptions(ClusterOptions):
 class AsyncOptions(ScorerOptions):
     """Processes on a Ray cluster that may work at the same time."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "in_flight_updates": ("max_staleness", "`max_staleness` above 0: otherwise no weights change meanwhile"),
+        "evict_stale": (
+            "in_flight_updates",
+            "`in_flight_updates` (with `max_staleness` above 0): otherwise new weights wait for all groups",
+        ),
+    }
 
     _: KW_ONLY
     max_staleness: Annotated[int, Range(0)] = 0
@@ -129,14 +129,3 @@ class AsyncOptions(ScorerOptions):
     """With `in_flight_updates`: steps train on the groups that finish first, and a group that would be older than
     `max_staleness` is dropped (groups/evicted). Faster where few completions are long; those are the ones dropped.
     Otherwise steps train in the order in which they began, and nothing is dropped."""
-
-    def together(self) -> None:
-        """What happens while others train needs weights of some age."""
-        super().together()
-        if self.in_flight_updates and not self.max_staleness:
-            raise UserError("`in_flight_updates` needs `max_staleness` above 0: otherwise no weights change meanwhile")
-        if self.evict_stale and not self.in_flight_updates:
-            ahead = "" if self.max_staleness else " and `max_staleness` above 0"
-            raise UserError(
-                f"`evict_stale` needs `in_flight_updates`{ahead}: otherwise new weights wait for all groups"
-            )

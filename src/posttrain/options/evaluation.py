@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
 from posttrain.options.groups import Ensemble, Judges, Playing, Rendering, TemplateArgs
-from posttrain.options.kinds import EngineName, Environment, Judge, Model, Rewards, Rows
+from posttrain.options.kinds import EngineName, Judge, Model, Rewards, Rows
 from posttrain.options.option import Form, Range, given
 
 SAMPLES = 8  # of each task, by default
@@ -33,9 +33,6 @@ class Evaluate(Judges, Playing, Rendering):
     """Model to compare with on the same tasks (paired difference). Such as the one before training."""
     reward: Rewards = ""
     """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. Default for gym: sources: gym."""
-    environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without `dataset`, its own
-    held-out tasks; without `reward`, its own reward."""
     seats: Judge = ""
     """Models that play other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=FILE.py:CLASS. Such as
     "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
@@ -60,12 +57,6 @@ class Evaluate(Judges, Playing, Rendering):
     """Maximum number of tasks; for gym: sources, the number to generate (default 200)."""
     exclude: Rows = ""
     """Training data to decontaminate against. Its tasks are left out, and counted."""
-    system: str | None = None
-    """System message; use the training one. Replaces the data's own."""
-    prompt_template: str = "{prompt}"
-    """Template of each question; use the training one."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16, or auto (the faster one)."""
     engine: EngineName = "embedded"
@@ -152,9 +143,6 @@ class Generate(Playing, Rendering):
     """Prompt; default: standard input."""
     prompts: Rows = ""
     """File of prompts: .txt with one per line, or a dataset. As `dataset` of posttrain rl."""
-    environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on `prompts` or else its own held-out
-    tasks, and prints what was said."""
     seats: Judge = ""
     """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
     terminal. Default: the model plays all seats."""
@@ -172,12 +160,6 @@ class Generate(Playing, Rendering):
     """Nucleus (top-p) sampling, 1: off."""
     max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per completion."""
-    system: str | None = None
-    """System message; use the training one."""
-    prompt_template: str = "{prompt}"
-    """Template of each prompt; use the training one."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template."""
     chat: bool = False
     """Chat: each line of standard input is a turn. An empty line ends it."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -256,8 +238,6 @@ class DataShow(Rendering):
     """Split of a folder or hub dataset; default: "train"."""
     limit: int | None = None
     """Maximum number of rows; default: all."""
-    chat_template: str = ""
-    """Jinja file that replaces the tokenizer's chat template."""
     eval_dataset: Rows = ""
     """Held-out rows; overlap with the dataset is counted by prompt."""
     eval_share: Annotated[float, Range(0, 1, out="high")] = 0.0

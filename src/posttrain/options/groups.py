@@ -7,16 +7,23 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
 from posttrain.options.kinds import Environment, Judge, Rows
-from posttrain.options.option import Form, Job, Range, given, options_of
+from posttrain.options.option import Form, Job, Range, given
+
+_JUDGE = "a judge: pass `judge` NAME=MODEL"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter(Form):
     """LoRA adapter."""
+
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
+        ("lora_alpha", "lora_dropout", "lora_targets", "lora_rslora", "lora_dora", "lora_modules_to_save"),
+        ("lora_rank", "a new adapter: pass `lora_rank` too, such as 16, or leave it out"),
+    )
 
     lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
     """LoRA rank (r), 0: full fine-tuning."""
@@ -39,17 +46,6 @@ class Adapter(Form):
     lora_modules_to_save: Annotated[str, Job()] = ""
     """Modules trained in full and saved with the adapter, such as "embed_tokens lm_head". As modules_to_save of
     peft."""
-
-    def together(self) -> None:
-        """Options of an adapter need one."""
-        super().together()
-        for name in ("lora_alpha", "lora_dropout", "lora_targets", "lora_rslora", "lora_dora", "lora_modules_to_save"):
-            value = getattr(self, name)
-            meant = (
-                value is not None if name == "lora_alpha" else bool(value.strip() if isinstance(value, str) else value)
-            )
-            if meant and not self.lora_rank:
-                raise UserError(f"`{name}` needs a new adapter: pass `lora_rank` too, such as 16, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +97,19 @@ class Checkpoints(Form):
 class HeldOut(Form):
     """Held-out rows of given feedback."""
 
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "eval_every": ("eval_share eval_dataset", "held-out rows: pass `eval_share` or `eval_dataset`"),
+        "stop_after": ("eval_every", "evaluations: pass `eval_every` too"),
+    }
+
     eval_dataset: Rows = ""
-    """Held-out pairs. Those whose prompt is also in the training data are left out."""
+    """Held-out rows. Those whose prompt is also in the training data are left out."""
 
     eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of the pairs to hold out, split by prompt. Alternative to `eval_dataset`."""
+    """Fraction of the rows to hold out, split by prompt. Alternative to `eval_dataset`."""
 
     eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
-    """Maximum number of held-out pairs."""
+    """Maximum number of held-out rows."""
 
     eval_every: Annotated[int, Range(0), Job(high=1_000_000)] = 0
     """Steps between evaluations, 0: at start and end only."""
@@ -117,14 +118,10 @@ class HeldOut(Form):
     """Early stopping patience in evaluations, 0: off."""
 
     def together(self) -> None:
-        """Held-out rows are named once, where something needs them."""
+        """Held-out rows are named once."""
         super().together()
         if self.eval_share and given(self.eval_dataset):
             raise UserError("`eval_dataset` and `eval_share` exclude each other; pass one of them")
-        if self.eval_every and not (self.eval_share or given(self.eval_dataset)):
-            raise UserError("`eval_every` needs held-out rows: pass `eval_share` or `eval_dataset`")
-        if self.stop_after and not self.eval_every:
-            raise UserError("`stop_after` needs evaluations: pass `eval_every` too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +134,16 @@ class TemplateArgs(Form):
 
     def __post_init__(self) -> None:
         if isinstance(self.template_args, Mapping):
-            object.__setattr__(self, "template_args", as_words("template_args", self.template_args))
+            object.__setattr__(self, "template_args", _as_words(self.template_args))
         super().__post_init__()
 
 
-def as_words(option: str, table: Mapping[str, object]) -> str:
-    """A table of an option as it would be typed; raises `UserError` for a value that JSON has not."""
+def _as_words(table: Mapping[str, object]) -> str:
+    """A table as it would be typed; raises `UserError` for a value that JSON has not."""
     try:
         words = [f"{name}={json.dumps(value, ensure_ascii=False, allow_nan=False)}" for name, value in table.items()]
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"`{option}` has a value that is no JSON: {error}") from error
+        raise UserError(f"`template_args` has a value that is no JSON: {error}") from error
     return shlex.join(words)
 
 
@@ -155,10 +152,10 @@ class Rendering(TemplateArgs):
     """How rows become prompts."""
 
     system: Annotated[str | None, Job(text=True)] = None
-    """System message; replaces the data's own."""
+    """System message; replaces the data's own. To evaluate and generate, use the training one."""
 
     prompt_template: Annotated[str, Job(text=True)] = "{prompt}"
-    """Template of each user message."""
+    """Template of each user message. To evaluate and generate, use the training one."""
 
     chat_template: str = ""
     """Jinja file that replaces the tokenizer's chat template. Saved with the model."""
@@ -186,6 +183,11 @@ class TrainingOptions(Adapter, Optimisation, Checkpoints, Rendering, Computing):
 @dataclass(frozen=True, kw_only=True)
 class Judges(Form):
     """Language models that judge answers."""
+
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **dict.fromkeys(("judge_prompt", "judge_temperature", "judge_max_new_tokens"), ("judge", _JUDGE)),
+        **dict.fromkeys(("judge_concurrency", "judge_budget", "judge_cache"), ("judge seats", _JUDGE)),
+    }
 
     judge: Judge = ""
     """LLM judges as rewards: NAME=URL#MODEL, NAME=MODEL or NAME=policy. Such as "helpful=http://localhost:8000/v1#MODEL"
@@ -216,19 +218,15 @@ class Judges(Form):
     """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next
     to `output` until that is complete)."""
 
-    def together(self) -> None:
-        """Options of judges need one; those of their APIs are for seats, too."""
-        super().together()
-        seats = given(getattr(self, "seats", ""))
-        for option in options_of(Judges).values():
-            shared = seats and option.name in ("judge_concurrency", "judge_budget", "judge_cache")
-            if not (given(self.judge) or shared) and getattr(self, option.name) != option.default:
-                raise UserError(f"`{option.name}` needs a judge: pass `judge` NAME=MODEL")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Form):
     """Several reward models."""
+
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "ensemble_aggregation": ("reward_model", "a `reward_model`"),
+        "step_aggregation": ("reward_model gold_model", "a process reward model; name it with `reward_model`"),
+    }
 
     ensemble_aggregation: Literal["mean", "worst", "uncertain"] = "mean"
     """Ensemble: mean, worst or uncertain. uncertain: mean - `uncertainty_penalty` x variance."""
@@ -241,30 +239,21 @@ class Ensemble(Form):
     that they are right."""
 
     def together(self) -> None:
-        """An aggregation needs several reward models."""
+        """A penalty is of one aggregation."""
         super().together()
-        if self.ensemble_aggregation != "uncertain" and self.uncertainty_penalty != Ensemble.uncertainty_penalty:
+        if self.ensemble_aggregation != "uncertain" and self.says("uncertainty_penalty"):
             raise UserError("`uncertainty_penalty` needs `ensemble_aggregation` uncertain")
-        if not getattr(self, "reward_model", "") and self.ensemble_aggregation != Ensemble.ensemble_aggregation:
-            raise UserError("`ensemble_aggregation` needs a `reward_model`")
-        models = getattr(self, "reward_model", "") or getattr(self, "gold_model", "")
-        if not models and self.step_aggregation != Ensemble.step_aggregation:
-            raise UserError("`step_aggregation` needs a process reward model; name it with `reward_model`")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Playing(Form):
     """Environments."""
 
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {"environment_args": ("environment", "`environment`; pass it too")}
+
     environment: Environment = ""
-    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without `reward`, the reward is
-    the environment's own."""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without prompts it plays its own
+    tasks (held-out ones, where nothing is trained); without `reward`, the reward is the environment's own."""
 
     environment_args: str = ""
     """Arguments of the environment, such as "size=100 max_turns=6"."""
-
-    def together(self) -> None:
-        """Arguments need an environment."""
-        super().together()
-        if self.environment_args and not given(self.environment):
-            raise UserError("`environment_args` needs `environment`; pass it too")

@@ -1,44 +1,76 @@
-"""The hyperparameters of an algorithm as a form, read from its source: its module imports torch."""
+"""What stands in the source of a dataclass: the texts of its fields, and an algorithm's hyperparameters as a form.
+
+An algorithm is not imported for that, since its module imports torch.
+"""
 
 import ast
+import contextlib
 import dataclasses
+import inspect
+import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from posttrain.errors import UserError, unknown
 
 _HERE = Path(__file__).resolve().parents[1] / "algorithms"
 _PACKAGE = "posttrain.algorithms."
 _TYPES: Mapping[str, Any] = {"float": float, "int": int, "bool": bool, "str": str}
+_FORMS = {"online": ("rl", "RL"), "preference": ("preference", "Preference"), "supervised": ("sft", "SFT")}
+"""By family: the command and the form that run its algorithms."""
 
 
-class _Field(NamedTuple):
-    kind: Any
-    default: Any
-    text: str
+def field_docstrings(form: type) -> dict[str, str]:
+    """The text under each field of a dataclass, on one line; an inherited one is of the class that declares it.
+
+    A field without a text is left out, and all fields of a class that was made without source.
+    """
+    found: dict[str, str] = dict(getattr(form, "TEXTS", {}))  # of a form that was made without source
+    for owner in reversed(form.__mro__):
+        if dataclasses.is_dataclass(owner) and "__annotations__" in vars(owner):
+            with contextlib.suppress(OSError):
+                found |= _texts_of(owner)
+    return found
+
+
+@cache
+def _texts_of(owner: type) -> dict[str, str]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return _texts(tree)
+
+
+def _texts(declaration: ast.ClassDef) -> dict[str, str]:
+    """The text under each annotated field of a class."""
+    return {
+        ast.unparse(node.target): " ".join(str(below.value.value).split())
+        for node, below in pairwise(declaration.body)
+        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
 
 
 def hyperparameters(name: str, family: str) -> type:
-    """A dataclass of an algorithm's hyperparameters, with the text of each.
+    """A dataclass of the hyperparameters of an algorithm, a name of the family or FILE.py:Class, with the text of each.
 
-    Args:
-        name: one of the family, or FILE.py:Class.
-        family: online or preference.
-
-    Raises:
-        UserError: there is no such algorithm, file or class.
+    Raises `UserError` where there is no such algorithm, file or class.
     """
     file, owner = _home(name, family)
-    fields = dict(_declared(file, owner))
-    made = dataclasses.make_dataclass(
-        owner, [(field, one.kind, one.default) for field, one in fields.items()], frozen=True
-    )
-    made.__doc__ = f"Hyperparameters of {name}."
-    vars(made)["__annotations__"].update({field: one.kind for field, one in fields.items()})
-    made.TEXTS = {field: one.text for field, one in fields.items()}  # pyright: ignore[reportAttributeAccessIssue]
-    return made
+    fields: dict[str, tuple[str, Any, Any]] = {}
+    texts: dict[str, str] = {}
+    for declaration in _declarations(file, owner):
+        for node in declaration.body:
+            if isinstance(node, ast.AnnAssign) and node.value and "ClassVar" not in ast.unparse(node.annotation):
+                field = ast.unparse(node.target)
+                fields[field] = field, _kind(node.annotation), ast.literal_eval(node.value)
+        texts |= _texts(declaration)
+    said = {
+        "__doc__": f"Hyperparameters of {name}.",
+        "TEXTS": {field: texts[field] for field in fields if field in texts},
+    }
+    return dataclasses.make_dataclass(owner, fields.values(), namespace=said, frozen=True)
 
 
 def is_file(name: str) -> bool:
@@ -55,22 +87,17 @@ def _home(name: str, family: str) -> tuple[Path, str]:
             raise UserError(f"`algorithm`: there is no file '{path}' (looked in {Path.cwd()})")
         return file, owner
     tree = _parsed(_HERE / "__init__.py")
-    families = {one: dict(_registered(tree, one)) for one in ("ONLINE", "PREFERENCE", "SUPERVISED")}
-    here = families[family.upper()]
-    if name not in here:
-        other = next((one.lower() for one, names in families.items() if name in names), "")
-        if other:
-            command, form = {
-                "online": ("rl", "RL"),
-                "preference": ("preference", "Preference"),
-                "supervised": ("sft", "SFT"),
-            }[other]
+    families = {one: dict(_registered(tree, one.upper())) for one in _FORMS}
+    if name in families[family]:
+        owner = families[family][name]
+        return _imports(tree)[owner], owner
+    for other, (command, form) in _FORMS.items():
+        if name in families[other]:
             raise UserError(
                 f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`, or in '
                 f"Python {form}(algorithm='{name}')"
             )
-        raise unknown("algorithm", name, here)
-    return _imports(tree)[here[name]], here[name]
+    raise unknown("algorithm", name, families[family])
 
 
 def _registered(tree: ast.Module, family: str) -> Iterator[tuple[str, str]]:
@@ -84,41 +111,28 @@ def _registered(tree: ast.Module, family: str) -> Iterator[tuple[str, str]]:
 
 def _imports(tree: ast.Module) -> dict[str, Path]:
     """The file of each class that is imported from the room of algorithms."""
-    found = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module)
     return {
-        alias.asname or alias.name: _HERE / f"{str(node.module).removeprefix(_PACKAGE)}.py"
-        for node in found
-        if str(node.module).startswith(_PACKAGE)
+        alias.asname or alias.name: _HERE / f"{node.module.removeprefix(_PACKAGE)}.py"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(_PACKAGE)
         for alias in node.names
     }
 
 
-def _declared(file: Path, owner: str) -> Iterator[tuple[str, _Field]]:
-    """The fields of a dataclass, those of its bases first."""
+def _declarations(file: Path, owner: str) -> Iterator[ast.ClassDef]:
+    """The dataclasses that declare the fields of one, those of its bases first."""
     tree = _parsed(file)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if owner not in classes:
         raise UserError(
             f"`algorithm`: '{file}' has no class '{owner}'; it has: {', '.join(sorted(classes)) or 'no class'}"
         )
-    imported = _imports(tree)
+    homes = _imports(tree) | dict.fromkeys(classes, file)
     for base in map(ast.unparse, reversed(classes[owner].bases)):
-        if base in classes:
-            yield from _declared(file, base)
-        elif base in imported:
-            yield from _declared(imported[base], base)
+        if base in homes:
+            yield from _declarations(homes[base], base)
     if any("dataclass" in ast.unparse(one) for one in classes[owner].decorator_list):
-        yield from _own(classes[owner])
-
-
-def _own(declaration: ast.ClassDef) -> Iterator[tuple[str, _Field]]:
-    body = declaration.body
-    for node, below in zip(body, [*body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or node.value is None or "ClassVar" in ast.unparse(node.annotation):
-            continue
-        said = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-        default = ast.literal_eval(node.value)
-        yield ast.unparse(node.target), _Field(_kind(node.annotation), default, " ".join(str(said).split()))
+        yield classes[owner]
 
 
 def _kind(annotation: ast.expr) -> Any:

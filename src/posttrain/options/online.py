@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from posttrain.errors import UserError
 from posttrain.options.groups import Computing, Ensemble, Judges, Playing, Rendering, TrainingOptions
 from posttrain.options.kinds import Algorithm, EngineName, Judge, Model, Rewards, Rows
-from posttrain.options.option import Job, Range, given
+from posttrain.options.option import Job, Range
 
 ALIKE = "or all completions of a group are equal"
 JOB_ALGORITHMS = (
@@ -16,11 +16,18 @@ JOB_ALGORITHMS = (
     *("maxrl", "pass-at-k", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"),
 )
 """Those that need no other model and no further data."""
+_GOLD: Mapping[str, tuple[str, str]] = dict.fromkeys(
+    ("gold", "gold_model"), ("eval_every", "held-out evaluations: pass `eval_every` and `eval_dataset`")
+)
 
 
 @dataclass(frozen=True)
 class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Options of prompts, sampling and rewards."""
+
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "seats": ("environment", "an `environment` with several seats; pass it too")
+    }
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment",
@@ -78,19 +85,15 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Column mapping, such as "prompt=question answer=final"."""
     limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of tasks; for gym: sources, the number to generate."""
-    prompt_template: Annotated[str, Job(text=True)] = "{prompt}"
-    """Template of each question."""
-
-    def together(self) -> None:
-        """Seats have an environment."""
-        super().together()
-        if given(self.seats) and not given(self.environment):
-            raise UserError("`seats` needs an `environment` with several seats; pass it too")
 
 
 @dataclass(frozen=True)
 class OnlineOptions(SampledOptions, TrainingOptions):
     """Options of optimisation and held-out tasks."""
+
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "stop_after": ("eval_every", "evaluations: pass `eval_every` too")
+    }
 
     HELP: ClassVar[Mapping[str, str]] = {
         "model": "model lora_rank",
@@ -118,26 +121,17 @@ class OnlineOptions(SampledOptions, TrainingOptions):
     """Early stopping patience in evaluations, 0: off. By gold reward, else accuracy, else reward."""
     save_every: Annotated[int, Range(1), Job(high=1_000_000)] = 20
 
-    def together(self) -> None:
-        """What is measured on held-out tasks needs evaluations."""
-        super().together()
-        if self.stop_after and not self.eval_every:
-            raise UserError("`stop_after` needs evaluations: pass `eval_every` too")
-
-
-def refuse_gold(options: OnlineOptions) -> None:
-    """Raise `UserError` for gold rewards that no evaluation would measure."""
-    if (given(options.gold) or given(options.gold_model)) and not options.eval_every:
-        raise UserError("`gold` and `gold_model` need held-out evaluations: pass `eval_every` and `eval_dataset`")
-
 
 @dataclass(frozen=True)
 class RL(OnlineOptions):
     """Reinforcement learning from rewards."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm steps updates_per_step",
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **_GOLD,
+        "kl_budget": ("eval_every", "evaluations: pass `eval_every` too"),
     }
+
+    HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm steps updates_per_step"}
 
     _: KW_ONLY
     algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "grpo"
@@ -186,21 +180,14 @@ class RL(OnlineOptions):
     """What teachers see in place of the last user message. It has the fields {prompt} (that message), {answer}, {gold}
     and other columns: "{prompt} The solution is: {answer}". Default: what the policy sees."""
 
-    def together(self) -> None:
-        """Gold rewards and a budget of KL are measured on held-out tasks."""
-        super().together()
-        refuse_gold(self)
-        if self.kl_budget and not self.eval_every:
-            raise UserError("`kl_budget` needs evaluations: pass `eval_every` too")
-
 
 @dataclass(frozen=True)
 class OnlinePreference(OnlineOptions):
     """Online or iterated DPO: preference optimisation on the policy's own completions, ranked by a reward."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm rounds updates_per_round pairs_per_step",
-    }
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = _GOLD
+
+    HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm rounds updates_per_round pairs_per_step"}
 
     _: KW_ONLY
     algorithm: Algorithm = "dpo"
@@ -221,9 +208,8 @@ class OnlinePreference(OnlineOptions):
     """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
 
     def together(self) -> None:
-        """A pair has two completions, and gold rewards are measured on held-out tasks."""
+        """A pair has two completions."""
         super().together()
-        refuse_gold(self)
         if self.completions_per_prompt < 2:
             raise UserError(
                 f"a pair needs two completions of a prompt; type `completions_per_prompt=2` or more, not "

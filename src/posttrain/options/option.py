@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from posttrain.errors import UserError, refuse_unknown, unknown
 
@@ -57,46 +57,33 @@ POSITIONAL = "positional"
 
 @dataclass(frozen=True)
 class Job:
-    """A stranger's job may set the option, within these limits. It may set none without this mark.
-
-    Attributes:
-        low: of a number, the least.
-        high: of a number, the greatest.
-        names: of a choice, those that a job may make; all unless given.
-        text: whether free text is allowed, for the model to read; otherwise text has words of letters and digits.
-    """
+    """A stranger's job may set the option, within these limits. It may set none without this mark."""
 
     low: float = -math.inf
     high: float = math.inf
-    names: tuple[str, ...] = ()
-    text: bool = False
+    names: tuple[str, ...] = ()  # of a choice, those that a job may make; all unless given
+    text: bool = False  # whether free text is allowed, for the model to read; otherwise letters, digits, _ . and spaces
 
     def refuse(self, option: "Option", value: Any) -> None:
         """Raise `UserError` unless a job may set the option to this value."""
         kind = option.alternatives[0]
-        if self.names or get_origin(kind) is Literal:
-            names = self.names or get_args(kind)
-            if not isinstance(value, str) or value not in names:
-                raise UserError(f"'{option.name}' must be one of {', '.join(names)}; got {_shown(value)}")
+        if names := self.names or (get_args(kind) if get_origin(kind) is Literal else ()):
+            fits, what = isinstance(value, str) and value in names, f"must be one of {', '.join(names)}"
         elif kind is bool:
-            if not isinstance(value, bool):
-                raise UserError(f"'{option.name}' must be true or false; got {_shown(value)}")
+            fits, what = isinstance(value, bool), "must be true or false"
         elif kind in (int, float):
-            self._refuse_number(option, value, whole=kind is int)
+            low = max(self.low, option.range.low if option.range else -math.inf)
+            number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+            fits = number and low <= value <= self.high  # nan is not, either
+            what = f"must be {'a whole number' if kind is int else 'a number'} from {low:g} to {self.high:g}"
         elif self.text:
-            if not isinstance(value, str) or len(value) > _LONGEST or _CONTROL.search(value):
-                raise UserError(
-                    f"'{option.name}' must be text of at most {_LONGEST} characters, none of them control characters"
-                )
-        elif not isinstance(value, str) or not _WORDS.fullmatch(value):
-            raise UserError(f"'{option.name}' has 1 to 500 letters, digits, _ . and spaces; got {_shown(value)}")
-
-    def _refuse_number(self, option: "Option", value: Any, *, whole: bool) -> None:
-        low = max(self.low, option.range.low if option.range else -math.inf)
-        fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not fits or not low <= value <= self.high:  # nan is not, either
-            kind = "a whole number" if whole else "a number"
-            raise UserError(f"'{option.name}' must be {kind} from {low:g} to {self.high:g}; got {_shown(value)}")
+            fits = isinstance(value, str) and len(value) <= _LONGEST and not _CONTROL.search(value)
+            what = f"must be text of at most {_LONGEST} characters, none of them control characters"
+        else:
+            fits = isinstance(value, str) and bool(_WORDS.fullmatch(value))
+            what = "has 1 to 500 letters, digits, _ . and spaces"
+        if not fits:
+            raise UserError(f"'{option.name}' {what}; got {_shown(value)}")
 
 
 _LONGEST = 20_000
@@ -141,6 +128,9 @@ class Option(NamedTuple):
 class Form:
     """Base of all forms: checks each name and value, then what they say together."""
 
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """By option: others, of which it needs one, and what an error says that it needs. Those of base classes count."""
+
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Refuse names that are no options, before Python does without saying which are."""
         refuse_unknown(cls, given)
@@ -149,7 +139,17 @@ class Form:
     def __post_init__(self) -> None:
         for option in options_of(type(self)).values():
             option.refuse(getattr(self, option.name))
+        for owner in type(self).__mro__:
+            for name, (others, what) in vars(owner).get("NEEDS", {}).items():
+                if self.says(name) and not any(map(self.says, others.split())):
+                    raise UserError(f"`{name}` needs {what}")
         self.together()
+
+    def says(self, name: str) -> bool:
+        """Whether it has this option, and not at its default."""
+        option = options_of(type(self)).get(name)
+        value = getattr(self, name, None)
+        return option is not None and (given(value) if option.kind else value != option.default)
 
     def together(self) -> None:
         """Refuse what two options say together."""
@@ -159,20 +159,19 @@ class Form:
 def options_of(form: type) -> Mapping[str, Option]:
     """The options of a form by name, those of its groups first."""
     hints = get_type_hints(form, include_extras=True)
-    return {field.name: _option(field, hints[field.name]) for field in dataclasses.fields(form)}
-
-
-def _option(field: "dataclasses.Field[Any]", hint: Any) -> Option:
-    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    default = None if field.default is dataclasses.MISSING else field.default
-    return Option(
-        field.name,
-        kind,
-        default,
-        next((mark for mark in marks if isinstance(mark, Range)), None),
-        next((mark.name for mark in marks if isinstance(mark, Kind)), ""),
-        next((mark for mark in marks if isinstance(mark, Job)), None),
-    )
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(form):
+        hint = hints[field.name]
+        kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        found[field.name] = Option(
+            field.name,
+            kind,
+            None if field.default is dataclasses.MISSING else field.default,
+            next((mark for mark in marks if isinstance(mark, Range)), None),
+            next((mark.name for mark in marks if isinstance(mark, Kind)), ""),
+            next((mark for mark in marks if isinstance(mark, Job)), None),
+        )
+    return found
 
 
 def alternatives(kind: Any) -> list[Any]:
@@ -189,17 +188,14 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path",
 
 def expected(kind: Any) -> str:
     """A type in plain words."""
-    return " or ".join(_named(option) for option in alternatives(kind) if option is not types.NoneType)
-
-
-def _named(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return f"one of {', '.join(map(str, get_args(option)))}"
-    if get_origin(option) is Mapping:
-        return "a table"
-    if get_origin(option) is tuple:
-        return f"a list, each {expected(get_args(option)[0])}"
-    return _NAMES.get(option, "a value")
+    if len(options := [one for one in alternatives(kind) if one is not types.NoneType]) != 1:
+        return " or ".join(map(expected, options))
+    origin, inner = get_origin(options[0]), get_args(options[0])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin is tuple:
+        return f"a list, each {expected(inner[0])}"
+    return _NAMES.get(dict if origin is Mapping else options[0], "a value")
 
 
 def is_one(value: Any, kind: Any) -> bool:
@@ -232,17 +228,15 @@ def as_written(form: Any) -> dict[str, Any]:
         >>> as_written(type("Some", (Form,), {})())
         {}
     """
-    options = options_of(type(form))
-    values = {name: getattr(form, name) for name in options}
-    return {name: _written(value) if options[name].kind else value for name, value in values.items()}
+    options = options_of(type(form)).items()
+    return {name: _written(getattr(form, name)) if option.kind else getattr(form, name) for name, option in options}
 
 
 def _written(value: Any) -> Any:
     if value is None or isinstance(value, str | Path | int | float):
         return value
     if isinstance(value, Mapping):
-        table = {str(key): _written(item) for key, item in value.items()}
-        return table
+        return {str(key): _written(item) for key, item in value.items()}
     return f"{MARK}{name_of(value)}"
 
 

@@ -154,20 +154,6 @@ class Convert(Form):
 
 
 @dataclass(frozen=True)
-class ExportMerge(Form):
-    """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
-
-    model: str = ""
-    """Run, checkpoint, or adapter folder to export. A run means its best checkpoint, or else its latest."""
-    output: str = ""
-    """Output folder; must not exist or be empty."""
-    title: str = ""
-    """Title of the model card; default: the folder's name."""
-    dtype: str = "auto"
-    """Dtype of the weights: float32, bfloat16, or auto (the base's)."""
-
-
-@dataclass(frozen=True)
 class ExportHF(Form):
     """Export to a Hugging Face folder with tokenizer, chat template and model card."""
 
@@ -177,3 +163,11 @@ class ExportHF(Form):
     """Output folder; must not exist or be empty."""
     title: str = ""
     """Title of the model card; default: the folder's name."""
+
+
+@dataclass(frozen=True)
+class ExportMerge(ExportHF):
+    """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
+
+    dtype: str = "auto"
+    """Dtype of the weights: float32, bfloat16, or auto (the base's)."""

@@ -10,19 +10,21 @@ from posttrain.options.kinds import Algorithm, Environment, Model, Rows
 from posttrain.options.option import Form, Job, Range
 
 JOB_ALGORITHMS = ("dpo", "ipo", "kto", "orpo", "simpo", "dpop", "tdpo", "step-dpo", "irpo", "sppo")
+_HELP = {
+    "model": "model lora_rank precision",
+    "optimisation": "lr warmup_steps decay microbatch_tokens gradient_checkpointing offload_optimizer",
+    "evaluation": "eval_share eval_dataset eval_every stop_after",
+    "run": "seed",
+}
 
 
 @dataclass(frozen=True)
 class SFT(Playing, HeldOut, TrainingOptions):
     """Supervised fine-tuning on demonstrations."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
+    HELP: ClassVar[Mapping[str, str]] = _HELP | {
         "data": "dataset environment columns limit max_tokens train_on",
-        "model": "model lora_rank precision",
-        "optimisation": "algorithm epochs steps examples_per_step lr warmup_steps decay microbatch_tokens "
-        "gradient_checkpointing offload_optimizer",
-        "evaluation": "eval_share eval_dataset eval_every stop_after",
-        "run": "seed",
+        "optimisation": f"algorithm epochs steps examples_per_step {_HELP['optimisation']}",
     }
     dataset: Rows = ""
     """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
@@ -50,25 +52,16 @@ class SFT(Playing, HeldOut, TrainingOptions):
     """Column mapping, such as "prompt=question completion=response"."""
     limit: Annotated[int | None, Job(1, 10_000_000)] = None
     """Maximum number of demonstrations; default: all."""
-    eval_dataset: Rows = ""
-    """Held-out demonstrations for the held-out loss. Those that are also in the training data are left out."""
-    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of the demonstrations to hold out, split by prompt."""
     eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 200
-    """Maximum number of held-out demonstrations."""
 
 
 @dataclass(frozen=True)
 class PairOptions(HeldOut, TrainingOptions):
     """Options of training data, optimisation and held-out data."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
+    HELP: ClassVar[Mapping[str, str]] = _HELP | {
         "data": "dataset columns limit max_tokens",
-        "model": "model lora_rank precision",
-        "optimisation": "epochs steps pairs_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing "
-        "offload_optimizer",
-        "evaluation": "eval_share eval_dataset eval_every stop_after",
-        "run": "seed",
+        "optimisation": f"epochs steps pairs_per_step {_HELP['optimisation']}",
     }
     dataset: Rows = ""
     """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
@@ -95,9 +88,7 @@ class PairOptions(HeldOut, TrainingOptions):
 class Preferences(PairOptions):
     """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm",
-    }
+    HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm"}
 
     _: KW_ONLY
     algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "dpo"
@@ -158,24 +149,12 @@ class Scoring(PreferenceHeads, AttributeHeads, PairOptions):
     heads: Literal["preference", "attributes", "steps"] = "preference"
     """Heads: preference, attributes or steps. preference: a score, trained on pairs (Bradley-Terry). attributes: one
     for each rated attribute, trained on ratings, and a prompt-conditioned gate, trained on pairs (ArmoRM). steps: a
-    process reward model, trained on labelled steps."""
+    process reward model, trained on labelled steps. Heads are trained in full; an adapter is merged when saved."""
     lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
     """Peak learning rate. LoRA usually needs about ten times as much."""
-    lora_rank: Annotated[int, Range(0), Job(high=256)] = 0
-    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
     pairs_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one. Of `heads="attributes"`: rated
     responses; of `heads="steps"`: reasonings."""
-    columns: str = ""
-    """Column mapping, such as "chosen=better rejected=worse". With `heads="attributes"` that of the ratings."""
-    limit: Annotated[int | None, Job(1, 10_000_000)] = None
-    """Maximum number of rows per file; default: all."""
-    eval_dataset: Rows = ""
-    """Held-out pairs. Those whose prompt is also in `dataset` are left out, as are ratings of held-out prompts."""
-    eval_share: Annotated[float, Range(0, 1, out="high"), Job(high=0.9)] = 0.0
-    """Fraction of pairs and ratings to hold out, split by prompt. Alternative to `eval_dataset`."""
-    eval_limit: Annotated[int, Range(1), Job(high=10_000)] = 300
-    """Maximum number of held-out pairs, and of held-out ratings."""
     calibrate: bool = True
     """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
     preferred; with `heads="steps"`, scores are log-odds that a step is right."""

@@ -7,8 +7,8 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm,
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_start
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
-from posttrain.bindings.reward_models import names_in
 from posttrain.bindings.sampling import read_prompts
+from posttrain.errors import words_of
 from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
 from posttrain.planning.unloaded import Unloaded, reward_model_parameters, unloaded
@@ -85,7 +85,7 @@ def _sampled(
     work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
     return replace(
         work,
-        reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
+        reward_models=reward_model_parameters(words_of("reward_model", config.reward_model), config.gold_model),
         functions=prompts.functions,
         chat_models=prompts.chat_models,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, steps)),

@@ -14,7 +14,6 @@ from posttrain.bindings.cluster_options import (
     reserved,
     reserved_by_all,
     shards_of,
-    staleness_of,
 )
 from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
 from posttrain.planning.result import Plan
@@ -55,7 +54,7 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
         lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
-        if staleness_of(cluster):
+        if getattr(cluster, "max_staleness", 0):
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
     models = sum(plan.training.held().get(name, 0) for name in ELSEWHERE)

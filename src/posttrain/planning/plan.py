@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from posttrain.algorithms.load import Load
+from posttrain.bindings.backend import lora_of
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
-from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
 from posttrain.models.adapter_footprint import AdapterSize, adapter_size
 from posttrain.models.load import locate

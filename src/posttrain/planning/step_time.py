@@ -18,7 +18,6 @@ from posttrain.bindings.cluster_options import (
     TrainerOptions,
     reserved,
     shards_of,
-    staleness_of,
 )
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training
@@ -58,7 +57,7 @@ def step_time(training: Training, work: Work, cluster: TrainerOptions, speed: Sp
     sampling = _sampling(training, work, samplers, _threads(cluster, "sampler", samplers), speed)
     copies = samplers if cluster.address == LOCAL else min(samplers, 2)  # those of other machines pass them on
     sync = copies * weights_bytes(training) / SENT
-    return StepTime(update, sampling, sync, overlapped=staleness_of(cluster) > 0)
+    return StepTime(update, sampling, sync, overlapped=getattr(cluster, "max_staleness", 0) > 0)
 
 
 def weights_bytes(training: Training) -> int:

@@ -19,11 +19,9 @@ from typing import Any, Unpack
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.bindings import feedback
-from posttrain.bindings.backend import Backend, offline_backend
+from posttrain.bindings.backend import Backend, lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Feedback, Units, feedback_for
-from posttrain.bindings.feedback_session import feedback_training
-from posttrain.bindings.lora_options import lora_of
+from posttrain.bindings.feedback import Feedback, Units, feedback_for, feedback_training
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.models.language_model import LanguageModel

@@ -20,7 +20,7 @@ from typing import Any
 
 from posttrain.background import finish
 from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
-from posttrain.bindings.reward_models import names_in, refuse_other_zeros, steps_of
+from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
 from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.given import Source
@@ -28,7 +28,7 @@ from posttrain.data.messages import tools_column, written
 from posttrain.engine.scorer import load_scorer
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat, refuse_unknown_rewards
-from posttrain.errors import UserError
+from posttrain.errors import UserError, words_of
 from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table
 from posttrain.report.markup import printable
@@ -205,7 +205,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
     refuse_unknown_rewards([episode.task for episode in episodes], rewards, config.reward_model)
     models = [
         load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
-        for name in names_in(config.reward_model)
+        for name in words_of("reward_model", config.reward_model)
     ]
     judging.load()
     refuse_other_zeros(config.ensemble_aggregation, [scorer.facts for scorer in models])

@@ -21,8 +21,7 @@ from posttrain.algorithms import SUPERVISED
 from posttrain.bindings import feedback
 from posttrain.bindings.backend import Backend, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Conversation, Sides, Units, demonstrations
-from posttrain.bindings.feedback_session import feedback_training
+from posttrain.bindings.feedback import Conversation, Sides, Units, demonstrations, feedback_training
 from posttrain.data import Example
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy

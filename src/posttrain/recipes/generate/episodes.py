@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack, cast
 
-from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
+from posttrain.bindings.judges import HUMAN, JudgeModels, named_models, players_of
 from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
 from posttrain.engine.policy import Policy
@@ -79,7 +79,8 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     if len(people) > 1:
         raise UserError(f"one person can play, at this terminal; `seats` names {len(people)}")
     named = {name: what for name, what in named.items() if what != HUMAN}
-    models = seat_models(named, lambda name: saved_model(name).where, options.precision)
+    models = JudgeModels(lambda name: saved_model(name).where, options.precision)
+    models.seat(named)
     players_of(models, environment, Sampling(1), people)
     if tasks is None:
         refuse_dressing(options, "`prompts`")

@@ -21,11 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
 
-from posttrain.bindings.backend import offline_backend
+from posttrain.bindings.backend import lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Feedback, Units
-from posttrain.bindings.feedback_session import feedback_training
-from posttrain.bindings.lora_options import lora_of
+from posttrain.bindings.feedback import Feedback, Units, feedback_training
 from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
