@@ -35,7 +35,7 @@ def load_rankings(source: str) -> list[Ranking]:
     for row in read_rows(source):
         if row.fields.get("check") is True:
             continue
-        rankings.append(said := ranking_in(row))
+        rankings.append(said := _ranking(row))
         if (before := seen.setdefault((said.item, said.annotator), row.place)) != row.place:
             raise row.fail(
                 f"{said.annotator!r} has judged item {said.item!r} already, in {before}; keep one of the two"
@@ -43,8 +43,7 @@ def load_rankings(source: str) -> list[Ranking]:
     return rankings
 
 
-def ranking_in(row: Record) -> Ranking:
-    """What a row says."""
+def _ranking(row: Record) -> Ranking:
     for field in ("item", "annotator", "ranking"):
         if field not in row:
             raise row.missing(field)

@@ -1,19 +1,46 @@
-"""The workload of a run: number and lengths of sequences."""
+"""What a plan is of: a model without its weights, and number and lengths of a run's sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
-from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
+from posttrain.algorithms.inputs import GreedyReward, StateValues
 from posttrain.bindings.episode_length import EpisodeLength
 from posttrain.bindings.feedback import Feedback, Units
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.data.packing import Example, size_of
-from posttrain.models.footprint import Shape
+from posttrain.models.footprint import Shape, read_shape
+from posttrain.models.load import tokenizer_of
 from posttrain.options.online import OnlineOptions
+from posttrain.options.training import SFT, PairOptions
 from posttrain.planning.costs import Networks
 from posttrain.training.inputs import sampled_besides
 from posttrain.training.load import Load
+from posttrain.training.resolve_model import began_from
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """A model without weights."""
+
+    shape: Shape
+    chat: ChatFormat
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *, scored: bool = False) -> Unloaded:
+    """The model that a run would begin from, or that the run in `resume` began from.
+
+    Raises:
+        ModelError: there is none, or it cannot be trained; with `scored`, it cannot become a reward model.
+        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
+    """
+    saved = began_from(options.model, resume)
+    shape = read_shape(saved.where, scored=scored)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), options.chat_template, options.template_args))
+    return Unloaded(shape, chat, saved.notes())
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,10 @@ def sampled_work(
 
 def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None = None) -> Work:
     """The same with the inputs and auxiliary losses of an online algorithm."""
-    greedy, continued = (_besides(algorithm, kind, work.expected) for kind in (GreedyReward, StateValues))
+    greedy, continued = (
+        sampled_besides([need for need in algorithm.inputs if isinstance(need, kind)], work.expected)
+        for kind in (GreedyReward, StateValues)
+    )
     batch = work.batch + "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
     batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
     batch += f", and {text.prompts:,} texts of {text.completion_tokens:,} tokens in an update" if text else ""
@@ -83,11 +113,6 @@ def with_pairs(work: Work, pairs: int, updates: int) -> Work:
     longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
     batch = f"{work.batch}, {longest.prompts} pairs of them an update"
     return replace(work, batch=batch, updates=updates, updated=(longest, expected))
-
-
-def text_load(tokens: Sequence[int], per_update: int, microbatch_tokens: int) -> Load:
-    """The pretraining texts of an update, of these lengths."""
-    return Load(per_update, 1, 0, round(sum(tokens) / len(tokens)), microbatch_tokens)
 
 
 def supervised_work(
@@ -129,8 +154,3 @@ def feedback_work(
     )
     batch = f"{longest.prompts} {kind.noun} a step"
     return Work(command, shape, longest, expected, len(families), units.steps, batch, lengths, **more)
-
-
-def _besides(algorithm: OnlineAlgorithm, kind: type[Input], load: Load) -> tuple[Load, ...]:
-    """The completions that the algorithm's input of this kind samples besides a batch of this load."""
-    return sampled_besides([need for need in algorithm.inputs if isinstance(need, kind)], load)
