@@ -48,8 +48,11 @@ def _ranking(row: Record) -> Ranking:
         if field not in row:
             raise row.missing(field)
     item, annotator = (_name(row, field) for field in ("item", "annotator"))
-    groups = tuple(_completions(row, group, "each group of 'ranking'") for group in _list(row, "ranking"))
-    failed = _completions(row, _list(row, "failed"), "'failed'")
+    ranking = row.fields["ranking"] or []
+    if not isinstance(ranking, Sequence) or isinstance(ranking, str):
+        raise row.fail(f"field 'ranking' must be a list; got {ranking!r}")
+    groups = tuple(_completions(row, group, "each group of 'ranking'") for group in ranking)
+    failed = _completions(row, row.fields.get("failed") or [], "'failed'")
     named = [completion for group in (*groups, failed) for completion in group]
     if not named:
         raise row.fail("field 'ranking' names no completion")
@@ -65,13 +68,6 @@ def _name(row: Record, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise row.fail(f"field '{field}' must be a name or a number; got {value!r}")
     return str(value)
-
-
-def _list(row: Record, field: str) -> Sequence[Any]:
-    value = row.fields.get(field) or []
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise row.fail(f"field '{field}' must be a list; got {value!r}")
-    return value
 
 
 def _completions(row: Record, value: Any, what: str) -> tuple[int, ...]:

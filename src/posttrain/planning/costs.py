@@ -4,7 +4,7 @@ Functions of plain numbers; nothing is loaded and nothing measured here. Bytes a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -277,21 +277,15 @@ REMEDIES: tuple[tuple[str, dict[str, Any]], ...] = (
 """Options that trade time for memory, alone and together; an optimiser is offloaded from a GPU alone."""
 
 
-def what_to_change(
-    training: Training, load: Load, phases: Sequence[Phase], available: int, *, cache_bytes: int
-) -> list[str]:
-    """One line for each phase that exceeds `available` bytes: the excess, and options that reduce it."""
-    advice: list[str] = []
-    for phase in phases:
-        if (missing := phase.total - available) <= 0:
-            continue
-        large = max(phase.parts, key=lambda name: phase.parts[name])
-        line = (
-            f"{phase.name} needs {phase.total / GB:.1f} GB and {available / GB:.1f} GB are available; most of it is "
-            f"for {large} ({phase.parts[large] / GB:.1f} GB)"
-        )
-        advice.append(f"{line}; {_remedy(training, load, phase, missing, cache_bytes)}")
-    return advice
+def what_to_change(training: Training, load: Load, phase: Phase, available: int, *, cache_bytes: int) -> str:
+    """By how much a phase exceeds `available` bytes, and options that reduce it; "" if it fits."""
+    if (missing := phase.total - available) <= 0:
+        return ""
+    large = max(phase.parts, key=lambda name: phase.parts[name])
+    return (
+        f"{phase.name} needs {phase.total / GB:.1f} GB and {available / GB:.1f} GB are available; most of it is "
+        f"for {large} ({phase.parts[large] / GB:.1f} GB); {_remedy(training, load, phase, missing, cache_bytes)}"
+    )
 
 
 def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:

@@ -12,7 +12,7 @@ from posttrain.bindings.sampling import read_prompts
 from posttrain.models.footprint import read_shape
 from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
-from posttrain.planning.work import Load, Unloaded, Work, sampled_work, unloaded, with_algorithm, with_pairs
+from posttrain.planning.work import Load, Unloaded, Work, sampled_work, unloaded, with_algorithm
 from posttrain.training.pretraining import longest_text, pretraining_texts
 from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import unreached
@@ -63,8 +63,12 @@ def plan_online_preference(
     check_pairing(config, algorithm)
     work = _sampled("online-preference", config, unloaded(config, resume), config.rounds, together=2)
     compared = declared(algorithm, ReferenceLogprobs) is not None
+    pairs = min(config.pairs_per_step, work.longest.prompts * (work.longest.group // 2))  # if there are as many
     work = replace(
-        with_pairs(work, config.pairs_per_step, config.updates_per_round),
+        work,
+        batch=f"{work.batch}, {pairs} pairs of them an update",
+        updates=config.updates_per_round,
+        updated=(replace(work.longest, prompts=pairs, group=2), replace(work.expected, prompts=pairs, group=2)),
         references=int(compared),
         reads=config.updates_per_round if compared else 0,
     )

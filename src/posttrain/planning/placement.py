@@ -32,13 +32,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process, or with shards
-    what `_sharded` says.
-
-    Args:
-        plan: of one process.
-        cluster: the processes.
-        functions: whether there are reward functions that scorers run; what these hold is not known.
-        served: whether servers sample, so that a sampler only has the weights, in host memory.
+    what `_sharded` says. What reward `functions` hold, which scorers run, is not known; where servers sample (`served`),
+    a sampler only has the weights, in host memory.
     """
     if not cluster.trainers:
         return plan
@@ -120,13 +115,8 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
 
     Its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is fetched
     meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of embedding and
-    head. While it starts it has the weights in full as well as their shards, in host memory.
-
-    Args:
-        training: what is trained.
-        cluster: the processes.
-        update: what it needs without shards.
-        host: the same in host memory.
+    head. While it starts it has the weights in full as well as their shards, in host memory. `update` and `host` are
+    what it needs without shards, there and in host memory.
     """
     shards, shape, narrow = shards_of(cluster), training.shape, training.itemsize
     held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}

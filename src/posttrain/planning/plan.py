@@ -137,9 +137,8 @@ def _warnings(
     training: Training, work: Work, worst: Sequence[tuple[Phase, Load]], available: int, disk: int, free: int
 ) -> list[str]:
     """Messages about what does not fit, and which options to change."""
-    found: list[str] = []
-    for phase, computed in worst:
-        found += costs.what_to_change(training, computed, [phase], available, cache_bytes=work.cache)
+    advice = (costs.what_to_change(training, part, phase, available, cache_bytes=work.cache) for phase, part in worst)
+    found = list(filter(None, advice))
     load = work.longest
     longest, context = load.prompt_tokens + load.completion_tokens, training.shape.context
     if longest > context:

@@ -107,14 +107,6 @@ def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None 
     )
 
 
-def with_pairs(work: Work, pairs: int, updates: int) -> Work:
-    """The same for updates on this number of pairs of samples, if there are as many."""
-    most = work.longest.prompts * (work.longest.group // 2)
-    longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
-    batch = f"{work.batch}, {longest.prompts} pairs of them an update"
-    return replace(work, batch=batch, updates=updates, updated=(longest, expected))
-
-
 def supervised_work(
     command: str, shape: Shape, examples: Sequence[Example], *, per_step: int, steps: int, microbatch_tokens: int
 ) -> Work:

@@ -94,7 +94,9 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
     """
     if len(runs) < 2:
         raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
-    names = _distinct(runs)
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):  # two folders have one name
+        names = [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
     return _write(
         path,
         "comparison.html",
@@ -199,12 +201,6 @@ def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {key: value if isinstance(value, int | float) else str(value) for key, value in c.items() if key in keys}
         for c in configs
     ]
-
-
-def _distinct(runs: Sequence[Run]) -> list[str]:
-    """The runs' names, by their whole paths where two folders have one name."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
 
 
 def _started(run: Run) -> str:
