@@ -32,8 +32,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process, or with shards
-    what `_sharded` says. What reward `functions` hold, which scorers run, is not known; where servers sample (`served`),
-    a sampler only has the weights, in host memory.
+    what `_sharded` says. What reward `functions` hold, which scorers run, is not known. Where servers sample
+    (`served`), a sampler only has the weights, in host memory.
     """
     if not cluster.trainers:
         return plan
