@@ -35,11 +35,9 @@ import lengths
 import overlap
 
 from posttrain.errors import UserError
-from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
-from posttrain.planning.cluster.gpus import GPUCluster
-from posttrain.planning.cluster.published import GPUS, REACHED, dense_shape
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating, Workload
+from posttrain.planning.cluster.gpus import GPUS, REACHED, GPUCluster, dense_shape
 from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONOUS, simulated
-from posttrain.planning.cluster.workload import Workload
 from posttrain.recipes.plan_cluster import PlanCluster, run
 
 LARGE, SMALL = "forward_backward_seconds", "small_seconds"

@@ -47,10 +47,9 @@ from posttrain.bindings.backend import Backend, online_backend
 from posttrain.engine.engine import finish_all
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.load import load_model
-from posttrain.planning.cluster.coefficients import Costs, Updating
+from posttrain.planning.cluster.coefficients import Costs, Updating, Workload
 from posttrain.planning.cluster.coefficients import Decoding as CostOfDecoding
 from posttrain.planning.cluster.simulation import simulate
-from posttrain.planning.cluster.workload import Workload
 from posttrain.recipes import evaluate, rl
 from posttrain.runs import read_run
 from posttrain.types import Completion, Decoding, Message, Request, Sampling

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from posttrain.annotation.aggregation import METHODS, majority, method
 from posttrain.annotation.agreement import (
     alpha,
+    alpha_of,
     annotators,
     kendall_w,
     mean_kendall_w,
-    nominal_alpha,
     shares,
     verdict_shares,
 )
-from posttrain.annotation.consensus import agree, settle
+from posttrain.annotation.consensus import agree
 from posttrain.annotation.rankings import by_item, midranks
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, planted, rankings
@@ -28,7 +28,7 @@ def people(said, name="majority"):
 
 def majority_shares(said, decided=None):
     decided = {said[0].item: decided} if decided else {}
-    return shares(said, settle(agree(said, majority.beliefs(said)), decided), majority.beliefs, decided)
+    return shares(said, agree(said, majority.beliefs(said), decided), majority.beliefs, decided)
 
 
 def test_the_example_by_hand():
@@ -109,7 +109,7 @@ def test_item_by_item_is_what_is_found_of_all_items_at_once(said, decide):
     items = by_item(said)
     chosen = [mine[0] for mine, one in zip(items.values(), decide, strict=False) if one]
     decided = {str(one.item): Ranking(one.item, "", one.groups[::-1], one.failed) for one in chosen}
-    agreed = settle(agree(said, majority.beliefs(said)), decided)
+    agreed = agree(said, majority.beliefs(said), decided)
     expected = annotators([shares(said, agreed, majority.beliefs, decided)])
     found = annotators(majority_shares(mine, decided.get(str(item))) for item, mine in items.items())
     assert {one.annotator: one for one in found} == {one.annotator: one for one in expected}
@@ -151,7 +151,7 @@ def test_of_two_who_always_differ_neither_is_named():
 
 @given(units=st.lists(st.lists(st.sampled_from([None, 0, 1, 2]), max_size=4), max_size=6))
 def test_the_alpha_of_verdicts_is_that_of_another_reading(units):
-    found = nominal_alpha(units)
+    found = alpha_of(map(tuple, units), "nominal")
     if len({value for values in units if len(values) > 1 for value in values}) < 2:
         assert found is None
     else:

@@ -9,19 +9,21 @@ LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
 
 # Files that no test file is named after, or that others look at as well as theirs. Below tests, separated by spaces.
 TESTS_OF = {
-    "annotation/app/auth.py": "annotation/app/test_security.py annotation/app/test_admin.py",
+    "annotation/app/main.py": "annotation/app/test_security.py annotation/app/test_admin.py",
     "annotation/app/chat_worker.py": "annotation/app/test_conversations.py",
     "annotation/app/forms.py": "annotation/test_choices.py annotation/app/test_tasks.py annotation/app/test_admin.py",
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
     "annotation/app/test_conversations.py",
-    "annotation/consensus.py": "annotation/test_consensus.py annotation/store/test_rulings.py",
+    "annotation/consensus.py": "annotation/test_consensus.py annotation/test_agreement.py "
+    "annotation/store/test_rulings.py",
     "annotation/store/exports.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "
     "annotation/store/test_work.py annotation/store/test_conversations.py annotation/store/test_rulings.py",
     "annotation/store/projects.py": "annotation/store/test_projects.py annotation/store/test_work.py "
     "annotation/store/test_conversations.py",
-    "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py",
+    "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
+    "annotation/store/test_rulings.py",
     "annotation/task_kinds.py": "annotation/test_task_kinds.py annotation/test_choices.py "
     "annotation/store/test_work.py annotation/store/test_rulings.py",
     "annotation/training_rows.py": "annotation/test_training_rows.py annotation/store/test_conversations.py "
@@ -63,13 +65,15 @@ TESTS_OF = {
     "models/reference.py": "models/test_lora.py models/test_dropout.py",
     "models/scoring.py": "models/test_scoring.py models/test_attention.py",
     "parsing.py": "test_parsing.py test_usage.py",
-    "planning/cluster/result.py": "recipes/test_plan_cluster.py",
     "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/report.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
     "recipes/jobs/serve.py": "serving/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",
     "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
+    "planning/step_time.py": "planning/test_step_time.py planning/test_plan.py",
+    "report/checks.py": "report/test_checks.py report/test_verdict.py",
+    "report/run_report.py": "report/test_run_report.py report/test_reward_gains.py",
     "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
     "report/masked_text.py": "recipes/test_data_show.py",
     "rewards/check.py": "testing/test_rewards.py rewards/test_groups.py",

@@ -14,8 +14,9 @@ from posttrain.cli import main
 from posttrain.data import ChatFormat
 from posttrain.errors import UserError
 from posttrain.models import blockwise
-from posttrain.planning import Plan, speed
+from posttrain.planning import Plan
 from posttrain.planning import plan as recipe
+from posttrain.planning import step_time as speed
 from posttrain.planning.costs import GB, Speed
 from posttrain.recipes import online_preference, preference, reward_model, sft
 from posttrain.recipes import rl as rl_recipe

@@ -8,8 +8,7 @@ import torch
 from posttrain.algorithms.load import Load
 from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from posttrain.planning.costs import Speed
-from posttrain.planning.speed import computing_with
-from posttrain.planning.step_time import SENT, step_time
+from posttrain.planning.step_time import SENT, computing_with, step_time
 from posttrain.planning.work import Work
 from tests.planning.test_costs import FULL, LOAD, SHAPE, P
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from posttrain.cli import main
-from posttrain.planning.cluster.result import HEAD
-from posttrain.recipes.plan_cluster import PlanCluster, run
+from posttrain.recipes.plan_cluster import HEAD, PlanCluster, run
 
 SMALL = "--gpus 16 --prompts-per-step 16 --completions-per-prompt 4 --mean-tokens 300 --max-new-tokens 2000"
 SMALL_PLAN = PlanCluster(gpus=16, prompts_per_step=16, completions_per_prompt=4, mean_tokens=300, max_new_tokens=2000)

@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.report import write_report
-from posttrain.report.reward_gains import risen
+from posttrain.report.run_report import risen
 from posttrain.runs import Sample
 from posttrain.runs.run_directory import RunDirectory
 from tests.report.test_run_report import HOSTILE, body

@@ -85,5 +85,5 @@ def test_every_threshold_has_a_reason() -> None:
 
 
 def test_docstring_examples_run() -> None:
-    results = doctest.testmod(importlib.import_module("posttrain.report.verdict"))
+    results = doctest.testmod(importlib.import_module("posttrain.report.checks"))
     assert results.failed == 0 and results.attempted >= 2

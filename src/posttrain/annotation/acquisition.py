@@ -41,24 +41,13 @@ WORTH: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
 
 
 def worth(scores: Sequence[Sequence[float]], by: str) -> float:
-    """Acquisition value of a prompt's answers: the mean over their pairs.
-
-    Args:
-        scores: of each answer by each member.
-        by: a name in `WORTH`.
-    """
+    """Acquisition value of a prompt, by a name in `WORTH`: the mean over pairs of answers, scored by each member."""
     pairs = list(combinations(scores, 2))
     return fmean(WORTH[by]([a - b for a, b in zip(*pair, strict=True)]) for pair in pairs) if pairs else 0.0
 
 
 def choose(worths: Sequence[float], count: int, *, seed: int = 0) -> list[int]:
-    """Indices of the items to annotate, the highest values first.
-
-    Args:
-        worths: acquisition value of each item.
-        count: how many, at most.
-        seed: of the order in which items come that are worth the same.
-    """
+    """Indices of at most `count` items, the highest values first; `seed` orders those that are worth the same."""
     order = random.Random(seed).sample(range(len(worths)), len(worths))
     return sorted(order, key=lambda place: -worths[place])[:count]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import krippendorff
 import numpy as np
 
-from posttrain.annotation.consensus import Agreed, Belief, agree, settle
+from posttrain.annotation.consensus import Agreed, Belief, agree
 from posttrain.annotation.rankings import by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
@@ -25,7 +25,7 @@ def alpha(rankings: Sequence[Ranking]) -> float | None:
     completion of an item, its value the rank that an annotator gave it (midranks where some are tied). None where no
     completion has two ranks, or all ranks are the same.
     """
-    return ordinal_alpha(Counter(unit for said in by_item(rankings).values() for unit in unit_ranks(said)))
+    return alpha_of((unit for said in by_item(rankings).values() for unit in unit_ranks(said)), "ordinal")
 
 
 def unit_ranks(rankings: Sequence[Ranking]) -> list[tuple[float, ...]]:
@@ -37,31 +37,18 @@ def unit_ranks(rankings: Sequence[Ranking]) -> list[tuple[float, ...]]:
     return [tuple(sorted(ranks)) for ranks in found.values()]
 
 
-def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
-    """`alpha` of units that are counted: the ranks that a unit was given, and how many units were given these."""
-    return _krippendorff(units, sorted({rank for ranks in units if len(ranks) > 1 for rank in ranks}), "ordinal")
-
-
-def nominal_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's alpha of nominal data, such as which step is wrong; each unit has its annotators' values.
-
-    None where no unit has two values, or all values are the same.
-    """
-    counted = Counter(map(tuple, units))
-    every = list(dict.fromkeys(value for values in counted if len(values) > 1 for value in values))
-    return _krippendorff(counted, every, "nominal")
-
-
-def _krippendorff(
-    units: Mapping[tuple[Any, ...], int], every: Sequence[Any], level: Literal["nominal", "ordinal"]
-) -> float | None:
+def alpha_of(units: Iterable[tuple[Any, ...]], level: Literal["nominal", "ordinal"]) -> float | None:
+    """`alpha` of units, each with its annotators' values: ranks, or nominal data, such as which step is wrong."""
+    shared = {values: times for values, times in Counter(units).items() if len(values) > 1}
+    every = list(dict.fromkeys(value for values in shared for value in values))
     if len(every) < 2:
         return None
-    shared = {values: times for values, times in units.items() if len(values) > 1}
+    if level == "ordinal":
+        every.sort()
     counts = np.array([[values.count(value) for value in every] for values in shared], dtype=float)
     rows = np.repeat(counts, list(shared.values()), axis=0)
-    domain = every if level == "ordinal" else range(len(every))
-    return float(krippendorff.alpha(value_counts=rows, value_domain=list(domain), level_of_measurement=level))
+    domain = every if level == "ordinal" else list(range(len(every)))
+    return float(krippendorff.alpha(value_counts=rows, value_domain=domain, level_of_measurement=level))
 
 
 def kendall_w(rankings: Sequence[Ranking]) -> float | None:
@@ -97,12 +84,10 @@ class Annotator:
     annotator: str | int
     items: int  # that they judged
     comparisons: int  # of theirs on which there is a consensus
-    agreement: float | None
-    """Rate of agreement with the consensus; a tie counts half."""
+    agreement: float | None  # rate of agreement with the consensus; a tie counts half
     with_others: float | None
     """Leave-one-out: agreement with the consensus of the others, as the mean over items that others judged."""
-    interval: tuple[float, float] | None
-    """95% interval of `with_others`, over items."""
+    interval: tuple[float, float] | None  # 95% interval of `with_others`, over items
     noisy: bool
     """Whether the whole interval lies nearer to a coin's 0.5 than to the annotators' median, or below it."""
 
@@ -119,8 +104,7 @@ class Annotator:
 class Shares(NamedTuple):
     """How often annotators say what is agreed on, of one item or of several."""
 
-    judged: Counter[str | int]
-    """How many items each of them judged."""
+    judged: Counter[str | int]  # how many items each of them judged
     with_all: Mapping[str | int, list[float]]
     """For each comparison on which there is a consensus: 1 where they say the same, 0, or 1/2 if tied."""
     with_others: Mapping[str | int, list[float]]
@@ -135,11 +119,8 @@ def shares(
 ) -> Shares:
     """The shares of those who ranked, in the order in which they first appear.
 
-    Args:
-        rankings: all that they said.
-        agreed: the consensus on it.
-        method: the consensus method; it runs again for each annotator, without their answers.
-        decided: what holds in place of the consensus, by item, also of the others.
+    The consensus `method` runs again for each annotator, without their answers. What is `decided`, by item, holds in
+    place of the consensus, also of the others.
     """
     judged: Counter[str | int] = Counter(ranking.annotator for ranking in rankings)
     with_all: dict[str | int, list[float]] = {}
@@ -147,7 +128,7 @@ def shares(
     for who in judged:
         said = [ranking for ranking in rankings if ranking.annotator == who]
         others = [ranking for ranking in rankings if ranking.annotator != who]
-        without = settle(agree(others, method(others)), decided)
+        without = agree(others, method(others), decided)
         with_all[who] = [share for item in _agreeing(said, agreed) for share in item]
         with_others[who] = [fmean(item) for item in _agreeing(said, without)]
     return Shares(judged, with_all, with_others)

@@ -35,7 +35,7 @@ def load_rankings(source: str) -> list[Ranking]:
     for row in read_rows(source):
         if row.fields.get("check") is True:
             continue
-        rankings.append(said := ranking_in(row))
+        rankings.append(said := _ranking(row))
         if (before := seen.setdefault((said.item, said.annotator), row.place)) != row.place:
             raise row.fail(
                 f"{said.annotator!r} has judged item {said.item!r} already, in {before}; keep one of the two"
@@ -43,14 +43,16 @@ def load_rankings(source: str) -> list[Ranking]:
     return rankings
 
 
-def ranking_in(row: Record) -> Ranking:
-    """What a row says."""
+def _ranking(row: Record) -> Ranking:
     for field in ("item", "annotator", "ranking"):
         if field not in row:
             raise row.missing(field)
     item, annotator = (_name(row, field) for field in ("item", "annotator"))
-    groups = tuple(_completions(row, group, "each group of 'ranking'") for group in _list(row, "ranking"))
-    failed = _completions(row, _list(row, "failed"), "'failed'")
+    ranking = row.fields["ranking"] or []
+    if not isinstance(ranking, Sequence) or isinstance(ranking, str):
+        raise row.fail(f"field 'ranking' must be a list; got {ranking!r}")
+    groups = tuple(_completions(row, group, "each group of 'ranking'") for group in ranking)
+    failed = _completions(row, row.fields.get("failed") or [], "'failed'")
     named = [completion for group in (*groups, failed) for completion in group]
     if not named:
         raise row.fail("field 'ranking' names no completion")
@@ -66,13 +68,6 @@ def _name(row: Record, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise row.fail(f"field '{field}' must be a name or a number; got {value!r}")
     return str(value)
-
-
-def _list(row: Record, field: str) -> Sequence[Any]:
-    value = row.fields.get(field) or []
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise row.fail(f"field '{field}' must be a list; got {value!r}")
-    return value
 
 
 def _completions(row: Record, value: Any, what: str) -> tuple[int, ...]:

@@ -44,8 +44,7 @@ class Kind(NamedTuple):
     """Of kinds that say nothing of an order: what two answers have in common where they agree."""
     alike: Callable[[Sequence[Answer]], float] | None = None
     """Agreement of several answers to one question, up to 1, for kinds without an order."""
-    same: Callable[[Answer, Answer], bool] = eq
-    """Whether a second answer says what the first, or the known one, says."""
+    same: Callable[[Answer, Answer], bool] = eq  # whether a second answer says what the first, or the known one, says
     words: Callable[[Answer], str] | None = None
     """An answer for people to read, completions by letters in the order of their numbers; None where all differ."""
     goes_on: Callable[[Answer], int | None] | None = None
@@ -81,19 +80,20 @@ def _within(value: Any, low: int, high: int) -> bool:
     return _number(value) and low <= value <= high
 
 
+def _once(named: list[Any], question: Question) -> bool:
+    """Whether these are the numbers of all completions, each once."""
+    return all(map(_number, named)) and sorted(named) == sorted(question.texts)
+
+
 def _rank(sent: Mapping[str, Any], question: Question) -> Answer:
     """`ranking`: groups of completions, best first; `failed`: those that are no answer. Every completion once."""
     groups, failed = sent.get("ranking"), sent.get("failed", [])
-    if not isinstance(groups, list) or not isinstance(failed, list) or not all(isinstance(g, list) for g in groups):
-        raise NoAnswer("rank every answer once, or mark it as failed")
-    named = [one for group in (*groups, failed) for one in group]
-    if not all(map(_number, named)) or sorted(named) != sorted(question.texts):
-        raise NoAnswer("rank every answer once, or mark it as failed")
+    problem = NoAnswer("rank every answer once, or mark it as failed")
+    if not isinstance(groups, list) or not all(isinstance(one, list) for one in (*groups, failed)):
+        raise problem
+    if not _once([one for group in (*groups, failed) for one in group], question):
+        raise problem
     return {"ranking": [sorted(group) for group in groups if group], "failed": sorted(failed)}
-
-
-def _ranked(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
-    return tuple(tuple(group) for group in answer["ranking"]), tuple(answer["failed"])
 
 
 def _letter(number: int | str) -> str:
@@ -132,19 +132,14 @@ def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
         raise NoAnswer("the conversation has gone on since this page was opened; load it again")
     replies = {number: question.texts[number] for number in (2 * turn, 2 * turn + 1)}
     choice = _compare(sent, Question(replies))
-    if not isinstance(broken, Mapping) or not set(broken) <= set(map(str, replies)):
+    whole = isinstance(broken, Mapping) and set(broken) <= set(map(str, replies))
+    for rules in broken.values() if whole else ():
+        whole &= isinstance(rules, list) and all(_within(rule, 0, len(question.rules) - 1) for rule in rules)
+        whole = whole and len(set(rules)) == len(rules)
+    if not whole:
         raise NoAnswer("mark the rules that each of the two replies breaks")
-    for rules in broken.values():
-        numbers = isinstance(rules, list) and all(_within(rule, 0, len(question.rules) - 1) for rule in rules)
-        if not numbers or len(set(rules)) < len(rules):
-            raise NoAnswer("mark the rules that each of the two replies breaks")
     marked = {str(number): sorted(broken.get(str(number), ())) for number in replies} if question.rules else {}
     return {"choices": [*question.before, choice | {"broken": marked}]}
-
-
-def _as_good(one: Answer, other: Answer) -> bool:
-    """The same side is preferred; strength is ignored."""
-    return one["better"] == other["better"]
 
 
 def _compare_words(answer: Answer) -> str:
@@ -154,23 +149,12 @@ def _compare_words(answer: Answer) -> str:
     return f"{_letter(answer['of'].index(answer['better']))} is {how}"
 
 
-def _worse(choice: Answer) -> int | None:
-    """An attack goes on from the reply that it got further with (Bai et al., 2204.05862, of red teaming)."""
-    return None if choice["better"] is None else next(one for one in choice["of"] if one != choice["better"])
-
-
 def _thumbs(sent: Mapping[str, Any], question: Question) -> Answer:
     """`good` and `bad`: every completion is in one of the two."""
     good, bad = sent.get("good"), sent.get("bad")
-    if not isinstance(good, list) or not isinstance(bad, list) or not all(map(_number, [*good, *bad])):
-        raise NoAnswer("say of every answer whether it is good or bad")
-    if sorted([*good, *bad]) != sorted(question.texts):
+    if not isinstance(good, list) or not isinstance(bad, list) or not _once([*good, *bad], question):
         raise NoAnswer("say of every answer whether it is good or bad")
     return {"good": sorted(good), "bad": sorted(bad)}
-
-
-def _thumbed(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
-    return tuple(tuple(group) for group in (answer["good"], answer["bad"]) if group), ()
 
 
 def _same_thumbs(answers: Sequence[Answer]) -> float:
@@ -242,16 +226,6 @@ def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
     return {"wrong": wrong}
 
 
-def _same_steps(answers: Sequence[Answer]) -> float:
-    """The share of those who say what most say."""
-    return Counter(answer["wrong"] for answer in answers).most_common(1)[0][1] / len(answers)
-
-
-def _steps_words(answer: Answer) -> str:
-    wrong = answer["wrong"]
-    return "all steps are right" if wrong is None else f"step {wrong + 1} is the first wrong one"
-
-
 def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
     """`text`: what an assistant should say."""
     text = sent.get("text")
@@ -266,14 +240,21 @@ def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("rank", "put answers in order, best first", (2, 9), _rank, _ranked, words=_rank_words),
+        Kind(
+            "rank",
+            "put answers in order, best first",
+            (2, 9),
+            _rank,
+            lambda answer: (tuple(map(tuple, answer["ranking"])), tuple(answer["failed"])),
+            words=_rank_words,
+        ),
         Kind(
             "compare",
             "say which of two answers is better, and how much",
             (2, 2),
             _compare,
             _compared,
-            same=_as_good,
+            same=lambda one, other: one["better"] == other["better"],  # strength is ignored
             words=_compare_words,
         ),
         Kind(
@@ -281,7 +262,7 @@ KINDS: dict[str, Kind] = {
             "say of each answer whether it is good",
             (1, 9),
             _thumbs,
-            _thumbed,
+            lambda answer: (tuple(tuple(group) for group in (answer["good"], answer["bad"]) if group), ()),
             alike=_same_thumbs,
             words=_thumbs_words,
         ),
@@ -301,8 +282,10 @@ KINDS: dict[str, Kind] = {
             (1, 1),
             _steps,
             verdict=itemgetter("wrong"),
-            alike=_same_steps,
-            words=_steps_words,
+            alike=lambda said: Counter(one["wrong"] for one in said).most_common(1)[0][1] / len(said),
+            words=lambda one: (
+                "all steps are right" if one["wrong"] is None else f"step {one['wrong'] + 1} is the first wrong one"
+            ),
         ),
         Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
         Kind(
@@ -312,7 +295,14 @@ KINDS: dict[str, Kind] = {
             _choose,
             goes_on=itemgetter("better"),
         ),
-        Kind("red-team", "try to make a model break the rules", (0, 0), _choose, goes_on=_worse),
+        Kind(
+            "red-team",
+            "try to make a model break the rules",
+            (0, 0),
+            _choose,
+            # An attack goes on from the reply that it got further with (Bai et al., 2204.05862, of red teaming).
+            goes_on=lambda choice: next((one for one in choice["of"] if choice["better"] not in (None, one)), None),
+        ),
     )
 }
 """By name."""

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
-from posttrain.annotation.consensus import Agreed, agree, settle
+from posttrain.annotation.consensus import Agreed, agree
 from posttrain.annotation.rankings import by_item, votes_of
 from posttrain.annotation.store.tables import Item
 from posttrain.annotation.task_kinds import KINDS, STRONGEST, Answer, steps_of
@@ -45,11 +45,11 @@ class Told(NamedTuple):
         ranking = KINDS[self.kind].ranking
         return [Ranking(item, who, *ranking(answer)) for item, who, answer in self.answers] if ranking else []
 
-    @property
-    def decided(self) -> dict[str, Ranking]:
-        """The rulings as an order, by the item's name."""
-        ranking = KINDS[self.kind].ranking
-        return {item: Ranking(item, "", *ranking(answer)) for item, answer in self.rulings.items()} if ranking else {}
+    def agreed(self, way: str) -> list[Agreed]:
+        """The consensus by a method, and the rulings in its place."""
+        rankings, order = self.rankings, KINDS[self.kind].ranking
+        decided = {item: Ranking(item, "", *order(answer)) for item, answer in self.rulings.items()} if order else {}
+        return agree(rankings, method(way)(rankings), decided)
 
 
 def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -61,7 +61,7 @@ def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
     """
     strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
     said = by_item(told.rankings)
-    for one in _agreed(told, way):
+    for one in told.agreed(way):
         votes = list(votes_of(said[one.item]))
         for chosen, rejected in one.pairs:
             about = [vote for vote in votes if {vote.first, vote.second} == {chosen, rejected}]
@@ -71,11 +71,8 @@ def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
             ]
             if (ruling := told.rulings.get(str(one.item))) is not None:
                 signed = [ruling.get("strength", STRONGEST) / STRONGEST]
-            yield _row(told, one, way) | {
-                **_two(told, one, chosen, rejected),
-                "strength": max(0.0, sum(signed) / len(signed)),
-                "annotators": len(about),
-            }
+            mean = max(0.0, sum(signed) / len(signed))
+            yield _two(told, one, way, chosen, rejected) | {"strength": mean, "annotators": len(about)}
 
 
 def ties(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -84,12 +81,12 @@ def ties(told: Told, way: str) -> Iterator[TrainingRow]:
     Not two that beat each other in a circle, nor two on which people are divided, nor two that failed. They are there
     to evaluate with.
     """
-    for one in _agreed(told, way):
+    for one in told.agreed(way):
         equal = {pair for pair, odds in one.belief.odds.items() if odds.neither > max(odds.first, odds.second)}
         for group in one.order:
             for first, second in combinations(sorted(set(group) - set(one.failed)), 2):
                 if (first, second) in equal or one.item in told.rulings:
-                    yield _row(told, one, way) | _two(told, one, first, second) | {"tie": True}
+                    yield _two(told, one, way, first, second) | {"tie": True}
 
 
 def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -98,15 +95,14 @@ def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
     Each conversation is its annotator's own, so that there is nothing to agree on.
     """
     for one in told.choices:
-        better = one.choice["better"]
-        if better is not None:
-            (number,) = set(one.replies) - {better}
+        if (better := one.choice["better"]) is not None:
+            (worse,) = set(one.replies) - {better}
+            two = {"chosen": one.replies[better], "rejected": one.replies[worse]}
             yield {
                 "prompt": one.prompt,
                 "item": one.name,
-                "chosen": one.replies[better]["text"],
-                "rejected": one.replies[number]["text"],
-                "models": {"chosen": one.replies[better]["model"], "rejected": one.replies[number]["model"]},
+                **{name: reply["text"] for name, reply in two.items()},
+                "models": {name: reply["model"] for name, reply in two.items()},
                 "strength": one.choice["strength"] / STRONGEST,
                 "annotator": one.annotator,
             }
@@ -147,11 +143,11 @@ def judgements(told: Told, way: str) -> Iterator[TrainingRow]:
                 row = {"prompt": of.prompt, "completion": said.text, "label": balance > 0, "item": item}
                 yield row | {"model": said.model}
         return
-    for one in _agreed(told, way):
+    for one in told.agreed(way):
         best = () if len(one.order) == 1 else [number for number in one.order[0] if number not in one.failed]
         for number in sorted({*best, *one.failed}):
-            said = told.items[str(one.item)].completions[number]
-            row = _row(told, one, way) | {"completion": said.text, "model": said.model}
+            of, said = told.items[str(one.item)], told.items[str(one.item)].completions[number]
+            row = {"prompt": of.prompt, "item": one.item, "method": way, "completion": said.text, "model": said.model}
             yield row | {"label": number not in one.failed}
 
 
@@ -167,7 +163,6 @@ def steps(told: Told, way: str) -> Iterator[TrainingRow]:
         (wrong, most), *others = counted.most_common(2)
         if item in told.rulings:
             wrong = told.rulings[item]["wrong"]
-            most = counted[wrong]
         elif others and others[0][1] == most:
             continue
         (reasoning,) = told.items[item].completions
@@ -177,7 +172,7 @@ def steps(told: Told, way: str) -> Iterator[TrainingRow]:
             "prompt": told.items[item].prompt,
             "steps": seen,
             "labels": [place != wrong for place in range(len(seen))],
-            "agree": most,
+            "agree": counted[wrong],
             "annotators": counted.total(),
             "item": item,
             "model": reasoning.model,
@@ -219,17 +214,10 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
 """Row generators, by layout and kind of task."""
 
 
-def _agreed(told: Told, way: str) -> list[Agreed]:
-    rankings = told.rankings
-    return settle(agree(rankings, method(way)(rankings)), told.decided)
-
-
-def _row(told: Told, one: Agreed, way: str) -> TrainingRow:
-    return {"prompt": told.items[str(one.item)].prompt, "item": one.item, "method": way}
-
-
-def _two(told: Told, one: Agreed, chosen: int, rejected: int) -> TrainingRow:
+def _two(told: Told, one: Agreed, way: str, chosen: int, rejected: int) -> TrainingRow:
     """What two completions say, and whose they are."""
-    first, second = (told.items[str(one.item)].completions[number] for number in (chosen, rejected))
+    item = told.items[str(one.item)]
+    first, second = item.completions[chosen], item.completions[rejected]
     models = {"chosen": first.model, "rejected": second.model}
-    return {"chosen": first.text, "rejected": second.text, "models": models}
+    row = {"prompt": item.prompt, "item": one.item, "method": way}
+    return row | {"chosen": first.text, "rejected": second.text, "models": models}

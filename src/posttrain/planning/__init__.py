@@ -2,7 +2,6 @@
 
 from posttrain.planning.plan import plan_of
 from posttrain.planning.result import Plan
-from posttrain.planning.unloaded import unloaded
-from posttrain.planning.work import Work
+from posttrain.planning.work import unloaded
 
-__all__ = ["Plan", "Work", "plan_of", "unloaded"]
+__all__ = ["Plan", "plan_of", "unloaded"]

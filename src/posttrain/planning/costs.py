@@ -4,8 +4,9 @@ Functions of plain numbers; nothing is loaded and nothing measured here. Bytes a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from posttrain.algorithms.load import Load
 from posttrain.models.adapter_footprint import AdapterSize, adapter_bytes, dora_bytes
@@ -78,11 +79,6 @@ class Training(Networks):
         return 1 + self.critic
 
     @property
-    def trains_head(self) -> bool:
-        """Whether the output embedding gets a gradient."""
-        return self.adapter.ends if self.adapter else not self.lora_rank
-
-    @property
     def copies_masters(self) -> bool:
         """Whether there are float32 master weights: if all weights are trained in a narrower format, or offloaded."""
         return self.offload or (not self.lora_rank and self.itemsize < 4)
@@ -138,7 +134,8 @@ def update_phase(training: Training, load: Load) -> Phase:
     """
     parts = activations(training, load)
     if training.head:
-        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=training.trains_head)
+        full = training.adapter.ends if training.adapter else not training.lora_rank  # whether it gets a gradient
+        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=full)
     if training.adapter:
         tokens = min(load.microbatch_tokens, load.tokens)
         kept = adapter_bytes(training.adapter, training.shape, training.itemsize, tokens=tokens)
@@ -270,21 +267,25 @@ def _multiplied(shape: Shape) -> int:
     return shape.active + shape.vocabulary * shape.hidden
 
 
-def what_to_change(
-    training: Training, load: Load, phases: Sequence[Phase], available: int, *, cache_bytes: int
-) -> list[str]:
-    """One line for each phase that exceeds `available` bytes: the excess, and options that reduce it."""
-    advice: list[str] = []
-    for phase in phases:
-        if (missing := phase.total - available) <= 0:
-            continue
-        large = max(phase.parts, key=lambda name: phase.parts[name])
-        line = (
-            f"{phase.name} needs {phase.total / GB:.1f} GB and {available / GB:.1f} GB are available; most of it is "
-            f"for {large} ({phase.parts[large] / GB:.1f} GB)"
-        )
-        advice.append(f"{line}; {_remedy(training, load, phase, missing, cache_bytes)}")
-    return advice
+REMEDIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("`gradient_checkpointing=True`", {"checkpointing": True}),
+    ('`optim="adamw-8bit"`', {"moment_bits": 8}),
+    ('`gradient_checkpointing=True` `optim="adamw-8bit"`', {"checkpointing": True, "moment_bits": 8}),
+    ("`offload_optimizer=True`", {"offload": True}),
+    ("`gradient_checkpointing=True` `offload_optimizer=True`", {"checkpointing": True, "offload": True}),
+)
+"""Options that trade time for memory, alone and together; an optimiser is offloaded from a GPU alone."""
+
+
+def what_to_change(training: Training, load: Load, phase: Phase, available: int, *, cache_bytes: int) -> str:
+    """By how much a phase exceeds `available` bytes, and options that reduce it; "" if it fits."""
+    if (missing := phase.total - available) <= 0:
+        return ""
+    large = max(phase.parts, key=lambda name: phase.parts[name])
+    return (
+        f"{phase.name} needs {phase.total / GB:.1f} GB and {available / GB:.1f} GB are available; most of it is "
+        f"for {large} ({phase.parts[large] / GB:.1f} GB); {_remedy(training, load, phase, missing, cache_bytes)}"
+    )
 
 
 def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:
@@ -299,7 +300,10 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
         smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
         if now - update_phase(training, smaller).total >= missing:
             return f"type `microbatch_tokens={tokens}`"
-    for words, other in _leaner(training):
+    for words, changes in REMEDIES:
+        if "offload" in changes and not training.on_gpu:
+            continue
+        other = replace(training, **changes)
         spared = now - update_phase(other, load).total
         if phase.name != "update":
             spared = sum(training.held().values()) - sum(other.held().values())
@@ -308,23 +312,3 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
     if not training.lora_rank:
         return "train an adapter: type `lora_rank=16` (and `microbatch_tokens` lower, if it still does not fit)"
     return "use a smaller model, shorter sequences, or a machine with more memory"
-
-
-def _leaner(training: Training) -> list[tuple[str, Training]]:
-    """Options that trade time for memory, alone and together."""
-    checkpointing, bits, offload = (
-        "`gradient_checkpointing=True`",
-        '`optim="adamw-8bit"`',
-        "`offload_optimizer=True`",
-    )
-    found = [
-        (checkpointing, replace(training, checkpointing=True)),
-        (bits, replace(training, moment_bits=8)),
-        (f"{checkpointing} {bits}", replace(training, checkpointing=True, moment_bits=8)),
-    ]
-    if training.on_gpu:
-        found += [
-            (offload, replace(training, offload=True)),
-            (f"{checkpointing} {offload}", replace(training, checkpointing=True, offload=True)),
-        ]
-    return found

@@ -9,12 +9,12 @@ from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.sampling import read_prompts
 from posttrain.errors import words_of
+from posttrain.models.footprint import read_shape
 from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
-from posttrain.planning.unloaded import Unloaded, reward_model_parameters, unloaded
-from posttrain.planning.work import Load, Work, sampled_work, text_load, with_algorithm, with_pairs
+from posttrain.planning.work import Load, Unloaded, Work, sampled_work, unloaded, with_algorithm
 from posttrain.training.pretraining import longest_text, pretraining_texts
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import unreached
 from posttrain.training.teacher import NO_TEACHERS, Teachers, find_teachers
 
@@ -63,8 +63,12 @@ def plan_online_preference(
     check_pairing(config, algorithm)
     work = _sampled("online-preference", config, unloaded(config, resume), config.rounds, together=2)
     compared = declared(algorithm, ReferenceLogprobs) is not None
+    pairs = min(config.pairs_per_step, work.longest.prompts * (work.longest.group // 2))  # if there are as many
     work = replace(
-        with_pairs(work, config.pairs_per_step, config.updates_per_round),
+        work,
+        batch=f"{work.batch}, {pairs} pairs of them an update",
+        updates=config.updates_per_round,
+        updated=(replace(work.longest, prompts=pairs, group=2), replace(work.expected, prompts=pairs, group=2)),
         references=int(compared),
         reads=config.updates_per_round if compared else 0,
     )
@@ -83,9 +87,10 @@ def _sampled(
     """What sampling and scoring take, as far as the prompts tell."""
     prompts = read_prompts(config, model.chat, model.shape.context, together=together, teachers=teachers)
     work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
+    scorers = [name for name in (*words_of("reward_model", config.reward_model), config.gold_model) if name]
     return replace(
         work,
-        reward_models=reward_model_parameters(words_of("reward_model", config.reward_model), config.gold_model),
+        reward_models=sum(read_shape(saved_model(name).where).parameters for name in scorers),
         functions=prompts.functions,
         chat_models=prompts.chat_models,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, steps)),
@@ -96,4 +101,4 @@ def _text(config: RL, model: Unloaded) -> Load:
     """What the pretraining texts take."""
     most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
     lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
-    return text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
+    return Load(config.pretraining_per_step, 1, 0, round(sum(lengths) / len(lengths)), config.microbatch_tokens)

@@ -15,7 +15,7 @@ from posttrain.bindings.cluster_options import (
     reserved_by_all,
     shards_of,
 )
-from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
+from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Training
 from posttrain.planning.result import Plan
 from posttrain.planning.step_time import weights_bytes
 from posttrain.runs.memory import available_bytes
@@ -31,13 +31,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process, or with shards
-    what `_sharded` says.
-
-    Args:
-        plan: of one process.
-        cluster: the processes.
-        functions: whether there are reward functions that scorers run; what these hold is not known.
-        served: whether servers sample, so that a sampler only has the weights, in host memory.
+    what `_sharded` says. What reward `functions` hold, which scorers run, is not known. Where servers sample
+    (`served`), a sampler only has the weights, in host memory.
     """
     if not cluster.trainers:
         return plan
@@ -49,7 +44,10 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     lines = [_line(cluster, "trainer", cluster.trainers, need.device), *need.on_host()]
     each, together = need.device, cluster.trainers * need.device
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
-        sampler = _sampler(plan.training, None if served else phases["sampling"])
+        held = plan.training.held()
+        sampler = plan.training.shape.parameters * plan.training.itemsize + held.get("adapter", 0)
+        if not served:
+            sampler += sum(size for name, size in phases["sampling"].parts.items() if name not in held)
         each, together = each if served else max(each, sampler), together + cluster.samplers * sampler
         lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
         sent = weights_bytes(plan.training)
@@ -60,7 +58,8 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     models = sum(plan.training.held().get(name, 0) for name in ELSEWHERE)
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
         refuse_idle_scorers(models > 0 or functions)
-        scorer = update.get(LIBRARIES, 0) + models + _packed(plan.training)
+        packed = 0 if plan.training.on_gpu or plan.training.itemsize != 2 else plan.training.held().get(CHAT_MODELS, 0)
+        scorer = update.get(LIBRARIES, 0) + models + packed  # the weights of chat models, while they sample
         together += cluster.scorers * scorer
         unknown = ["what reward functions hold"] if functions else []
         unknown += [f"at most {CHAT_CACHE / GB:.1f} GB of KV cache"] if plan.training.chat_models else []
@@ -115,13 +114,8 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
 
     Its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is fetched
     meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of embedding and
-    head. While it starts it has the weights in full as well as their shards, in host memory.
-
-    Args:
-        training: what is trained.
-        cluster: the processes.
-        update: what it needs without shards.
-        host: the same in host memory.
+    head. While it starts it has the weights in full as well as their shards, in host memory. `update` and `host` are
+    what it needs without shards, there and in host memory.
     """
     shards, shape, narrow = shards_of(cluster), training.shape, training.itemsize
     held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}
@@ -141,11 +135,6 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
     return _Need(sharded // shards + working, host, loaded)
 
 
-def _packed(training: Training) -> int:
-    """Bytes of the packed weights of chat models, while they sample."""
-    return 0 if training.on_gpu or training.itemsize != 2 else training.held().get(CHAT_MODELS, 0)
-
-
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, unknown: Sequence[str] = ()) -> str:
     share = reserved(cluster, kind)
     amounts = [f"{share['cpus']:g} CPU{'s' * (share['cpus'] != 1)}"]
@@ -153,10 +142,3 @@ def _line(cluster: TrainerOptions, kind: str, count: int, size: int, unknown: Se
     memory = f" ({share['memory_gb']:g} GB reserved)" if share["memory_gb"] else ""
     held = " plus ".join([f"{size / GB:.1f} GB", *unknown])
     return f"{count} {kind}{'s' * (count > 1)} of {held}{memory} and {' and '.join(amounts)} each"
-
-
-def _sampler(training: Training, sampling: Phase | None) -> int:
-    """Bytes of a process that only samples; without `sampling` it only has the weights."""
-    held = training.held()
-    decoding = sum(size for name, size in sampling.parts.items() if name not in held) if sampling else 0
-    return decoding + training.shape.parameters * training.itemsize + held.get("adapter", 0)

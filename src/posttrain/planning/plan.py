@@ -18,18 +18,16 @@ from posttrain.algorithms.load import Load
 from posttrain.bindings.backend import lora_of
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.errors import UserError
-from posttrain.models.adapter_footprint import AdapterSize, adapter_size
+from posttrain.models.adapter_footprint import adapter_size
 from posttrain.models.load import locate
 from posttrain.models.lora import is_adapter
-from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.groups import TrainingOptions
 from posttrain.planning import costs
 from posttrain.planning.costs import GB, Networks, Phase, Speed, Training
 from posttrain.planning.placement import placed
 from posttrain.planning.result import Plan
-from posttrain.planning.speed import computing_with, measured_speed
-from posttrain.planning.step_time import step_time
+from posttrain.planning.step_time import computing_with, measured_speed, step_time
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
@@ -69,14 +67,12 @@ def plan_of(
     alone = [one for one in worst if not (sharded and one[0].name == "update")]
     offloaded, too_much = _offloaded(training, host) if training.offload and not cluster.trainers else ([], [])
     time = step_time(training, work, cluster, speed) if measure else None
-    together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
     plan = Plan(
         work=work,
         training=training,
         precision=str(dtype).removeprefix("torch."),
         phases=tuple(phase for phase, _ in worst),
         available=available,
-        together=together,
         time=time,
         disk=disk,
         free=free,
@@ -90,6 +86,8 @@ def plan_of(
 def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: str) -> Training:
     """The run's training setup; raises what the run would raise."""
     shape, lora = work.shape, lora_of(config)
+    if lora and is_adapter(locate(shape.name)):
+        raise UserError(f"'{shape.name}' is an adapter already; leave out `lora_rank` to train that one further")
     training = Training(
         shape,
         dtype.itemsize,
@@ -97,21 +95,13 @@ def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: s
         device == "cuda",
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
-        _adapter(shape.name, lora),
+        adapter_size(shape.name, lora) if lora else None,
         config.offload_optimizer and device == "cuda",
         **{each.name: getattr(work, each.name) for each in fields(Networks)},
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
         raise UserError(nothing_to_quantize(config.optim))
     return training
-
-
-def _adapter(model: str, lora: Lora | None) -> AdapterSize | None:
-    """The size of a fresh adapter; a model that is an adapter gets none, as a run would refuse."""
-    where = locate(model)
-    if lora and is_adapter(where):
-        raise UserError(f"'{model}' is an adapter already; leave out `lora_rank` to train that one further")
-    return adapter_size(model, lora) if lora else None
 
 
 def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:
@@ -147,9 +137,8 @@ def _warnings(
     training: Training, work: Work, worst: Sequence[tuple[Phase, Load]], available: int, disk: int, free: int
 ) -> list[str]:
     """Messages about what does not fit, and which options to change."""
-    found: list[str] = []
-    for phase, computed in worst:
-        found += costs.what_to_change(training, computed, [phase], available, cache_bytes=work.cache)
+    advice = (costs.what_to_change(training, part, phase, available, cache_bytes=work.cache) for phase, part in worst)
+    found = list(filter(None, advice))
     load = work.longest
     longest, context = load.prompt_tokens + load.completion_tokens, training.shape.context
     if longest > context:

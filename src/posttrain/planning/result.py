@@ -18,7 +18,6 @@ class Plan:
     precision: str
     phases: tuple[Phase, ...]
     available: int  # bytes of memory
-    together: int  # sequences decoded at the same time
     time: StepTime | None  # None where nothing was measured
     disk: int  # bytes of all checkpoints at the worst moment
     free: int  # bytes of disk

@@ -1,7 +1,8 @@
-"""The workload of a run: number and lengths of sequences."""
+"""What a plan is of: a model without its weights, and number and lengths of a run's sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
@@ -9,10 +10,36 @@ from posttrain.algorithms.inputs import GreedyReward, StateValues, declared
 from posttrain.algorithms.load import Load
 from posttrain.bindings.episode_length import EpisodeLength
 from posttrain.bindings.feedback import Feedback, Units
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.data.packing import Example, size_of
-from posttrain.models.footprint import Shape
+from posttrain.models.footprint import Shape, read_shape
+from posttrain.models.load import tokenizer_of
 from posttrain.options.online import OnlineOptions
+from posttrain.options.training import SFT, PairOptions
 from posttrain.planning.costs import Networks
+from posttrain.training.resolve_model import began_from
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """A model without weights."""
+
+    shape: Shape
+    chat: ChatFormat
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *, scored: bool = False) -> Unloaded:
+    """The model that a run would begin from, or that the run in `resume` began from.
+
+    Raises:
+        ModelError: there is none, or it cannot be trained; with `scored`, it cannot become a reward model.
+        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
+    """
+    saved = began_from(options.model, resume)
+    shape = read_shape(saved.where, scored=scored)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), options.chat_template, options.template_args))
+    return Unloaded(shape, chat, saved.notes())
 
 
 @dataclass(frozen=True)
@@ -76,19 +103,6 @@ def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None 
         beside=(*greedy, *continued),
         longest_beside=tuple(one for need in algorithm.inputs for one in need.load(work.longest)),
     )
-
-
-def with_pairs(work: Work, pairs: int, updates: int) -> Work:
-    """The same for updates on this number of pairs of samples, if there are as many."""
-    most = work.longest.prompts * (work.longest.group // 2)
-    longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
-    batch = f"{work.batch}, {longest.prompts} pairs of them an update"
-    return replace(work, batch=batch, updates=updates, updated=(longest, expected))
-
-
-def text_load(tokens: Sequence[int], per_update: int, microbatch_tokens: int) -> Load:
-    """The pretraining texts of an update, of these lengths."""
-    return Load(per_update, 1, 0, round(sum(tokens) / len(tokens)), microbatch_tokens)
 
 
 def supervised_work(

@@ -1,8 +1,8 @@
 """Reports: verdicts, charts, and the HTML page of a run."""
 
+from posttrain.report.checks import verdict
 from posttrain.report.finding import Finding, Severity, Thresholds
 from posttrain.report.run_report import Estimate, Table, compare_report, write_report
-from posttrain.report.verdict import verdict
 
 __all__ = [
     "Estimate",

@@ -28,27 +28,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Curves over steps.
-
-    Attributes:
-        unit: shown after the title.
-        percent: the values are shares, to be shown as percent.
-        zero: the axis starts at 0; otherwise at the lowest value.
-        stacked: areas on top of each other, for parts of a whole; the series then share their steps.
-    """
+    """Curves over steps."""
 
     title: str
     series: Sequence[Series]
-    unit: str = ""
-    percent: bool = False
-    zero: bool = True
-    stacked: bool = False
+    unit: str = ""  # shown after the title
+    percent: bool = False  # the values are shares, to be shown as percent
+    zero: bool = True  # the axis starts at 0; otherwise at the lowest value
+    stacked: bool = False  # areas on top of each other, for parts of a whole; the series then share their steps
 
 
 def render(chart: Chart) -> str:
     """A chart as an HTML figure; empty where no series has a finite point."""
-    series = [_thin(_finite(s)) for s in chart.series]
-    kept = [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
+    kept = [(colour, _thin(s)) for colour, s in _finite(chart)]
     if not kept:
         return ""
     heights = _heights([s for _, s in kept]) if chart.stacked else [s.points for _, s in kept]
@@ -72,8 +64,7 @@ COLOUR_VALUES = ("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a", "#c2526a
 
 def picture(chart: Chart) -> str:
     """A chart as an SVG file of its own: lines with title and names; `unit` is what the horizontal axis counts."""
-    series = [_finite(s) for s in chart.series]
-    kept = [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
+    kept = _finite(chart)
     frame = _Frame.around([point for _, s in kept for point in s.points], zero=chart.zero)
     top = 16 * (1 + len(kept))
     names = "".join(
@@ -145,17 +136,18 @@ class _Frame:
 
     def x(self, step: float) -> float:
         width = WIDTH - LEFT - RIGHT
-        return LEFT + (
-            width * (step - self.x_low) / (self.x_high - self.x_low) if self.x_high > self.x_low else width / 2
-        )
+        span = self.x_high - self.x_low
+        return LEFT + (width * (step - self.x_low) / span if span > 0 else width / 2)
 
     def y(self, value: float) -> float:
         low, high = self.y_ticks[0], self.y_ticks[-1]
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
 
 
-def _finite(series: Series) -> Series:
-    return Series(series.name, [(x, y) for x, y in series.points if math.isfinite(y)])
+def _finite(chart: Chart) -> list[tuple[int, Series]]:
+    """The curves with finite points, each with its colour."""
+    series = [Series(s.name, [(x, y) for x, y in s.points if math.isfinite(y)]) for s in chart.series]
+    return [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
 
 
 def _thin(series: Series) -> Series:

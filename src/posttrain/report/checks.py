@@ -1,18 +1,18 @@
-"""The condition of each check of a run's metrics; checks.toml has what is said where it holds.
+"""Verdicts: findings from a run's metrics. A run can run smoothly and learn nothing, or earn more reward and get worse.
 
-To add a check, add a table there and a condition of the same name here, with its bounds, and the reasons for them, in
-`Thresholds`. The start and the end of a metric that was not measured are NaN, for which no comparison holds, so that it
-is not judged.
+Each check covers one known failure mode; checks.toml has what is said where its condition holds. To add one, add a
+table there and a condition of the same name here, with its bounds, and the reasons for them, in `Thresholds`. The start
+and the end of a metric that was not measured are NaN, for which no comparison holds, so that it is not judged.
 """
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from posttrain.report.curves import Curves
+from posttrain.report.curves import Curves, Rows
 from posttrain.report.finding import Finding, Severity, Thresholds
 
 Condition = Callable[[Curves, Thresholds], str | bool]
@@ -183,3 +183,33 @@ CHECKS: Mapping[str, Condition] = MappingProxyType(
     }
 )
 """By the name of its texts in checks.toml, in the order in which findings of equal severity are shown."""
+
+
+def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
+    """The findings of a run, the worst first; never empty.
+
+    Args:
+        rows: one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.
+        thresholds: other bounds than the defaults.
+
+    Example:
+        >>> rows = [{"step": n, "groups/zero_advantage": 0.95, "accuracy": 0.0} for n in range(1, 21)]
+        >>> print(verdict(rows)[0].title)
+        Almost no group has a training signal
+    """
+    limits = thresholds or Thresholds()
+    run = Curves(rows, limits)
+    steps = sum(row.get("step") != 0 for row in rows)  # the row of step 0 is of the policy before training
+    said = f"{steps} step{'s' * (steps != 1)}"
+    found = [finding for name in CHECKS if (finding := judge(name, run, limits)) is not None]
+    if steps < limits.min_steps:
+        found.append(Finding(Severity.NOTE, "Too short to judge", f"{said}; at least {limits.min_steps} are needed"))
+    elif all(finding.severity in (Severity.NOTE, Severity.GOOD) for finding in found):
+        found.append(Finding(Severity.GOOD, "No problems found", f"{said}; every check passed"))
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order of their severity."""
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))

@@ -15,18 +15,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding of a run's metrics.
-
-    Attributes:
-        title: the problem, in plain words.
-        evidence: the numbers that show it.
-        advice: what to try; empty if nothing needs to be done.
-    """
+    """A finding of a run's metrics."""
 
     severity: Severity
-    title: str
-    evidence: str
-    advice: str = ""
+    title: str  # the problem, in plain words
+    evidence: str  # the numbers that show it
+    advice: str = ""  # what to try; empty if nothing needs to be done
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,26 +65,23 @@ def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
 def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law | None:
     """The law with the least squared error; None for fewer than four distances above 0, or if all are the same.
 
-    With x = d and y = -d log d (or -d^2) it is the linear R = alpha x + beta y, whose normal equations are solved.
+    With x = d and y = -d log d (or -d^2) it is the linear R = alpha x + beta y.
 
     Example:
         >>> law = fit([1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 3.0, 0.0], "best of n")
-        >>> round(law.alpha, 6), round(law.beta, 6), law.peak
+        >>> round(law.alpha, 6), round(law.beta, 6), round(law.peak, 6)
         (4.0, 1.0, 2.0)
     """
-    used = [(d, r) for d, r in zip(distances, rewards, strict=True) if d > 0]
+    import numpy  # here: --help needs none of it
+
+    used = [(d, -d * (math.log(d) if form == "rl" else d), r) for d, r in zip(distances, rewards, strict=True) if d > 0]
     if len(used) < FEWEST:
         return None
-    x = [d for d, _ in used]
-    y = [-d * (math.log(d) if form == "rl" else d) for d, _ in used]
-    r = [reward for _, reward in used]
-    xx, xy, yy, xr, yr = (_dot(a, b) for a, b in ((x, x), (x, y), (y, y), (x, r), (y, r)))
-    determinant = xx * yy - xy * xy
-    if determinant <= 1e-9 * xx * yy:
+    table = numpy.array(used)
+    (alpha, beta), squares, rank, _ = numpy.linalg.lstsq(table[:, :2], table[:, 2], rcond=1e-5)
+    if rank < 2:
         return None
-    alpha, beta = (yy * xr - xy * yr) / determinant, (xx * yr - xy * xr) / determinant
-    residuals = [reward - alpha * a - beta * b for a, b, reward in zip(x, y, r, strict=True)]
-    return Law(form, alpha, beta, math.sqrt(_dot(residuals, residuals) / len(residuals)))
+    return Law(form, float(alpha), float(beta), math.sqrt(squares[0] / len(used)))
 
 
 def tenths(points: Sequence[Point]) -> list[Point]:
@@ -152,10 +149,6 @@ def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]
     if law is not None and law.peak is not None and law.peak <= far:
         drawn.append(("maximum of the law", [(law.peak, law(law.peak))]))
     return drawn
-
-
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return math.fsum(p * q for p, q in zip(a, b, strict=True))
 
 
 def best_of_n_kl(n: int) -> float:

@@ -2,64 +2,62 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.report.chart import Chart, Point, Series
+from posttrain.report.curves import Rows
 
-Rows = Sequence[Mapping[str, Any]]
 
+class Panel(NamedTuple):
+    """Metrics that share a chart, and that without curves. A name that ends with a slash stands for all below it."""
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A chart of some metrics. A name that ends with a slash stands for all metrics below it."""
-
-    title: str
     metrics: Sequence[str]
-    unit: str = ""
-    percent: bool = False
-    zero: bool = True
-    stacked: bool = False
-
-    def chart(self, title: str, series: Sequence[Series]) -> Chart:
-        """A chart of these curves in the panel's scale."""
-        return Chart(title, series, self.unit, self.percent, self.zero, self.stacked)
+    chart: Chart
 
 
 @cache
 def sections() -> tuple[tuple[str, tuple[Panel, ...]], ...]:
     """The panels of panels.toml, by the title of their section."""
+
+    def panel(metrics: Sequence[str], **options: Any) -> Panel:
+        return Panel(metrics, Chart(series=(), **options))
+
     read = tomllib.loads(Path(__file__).with_name("panels.toml").read_text(encoding="utf-8"))
-    return tuple((one["title"], tuple(Panel(**panel) for panel in one["panels"])) for one in read["section"])
+    return tuple((one["title"], tuple(panel(**each) for each in one["panels"])) for one in read["section"])
 
 
 def charts(rows: Rows) -> list[tuple[str, list[Chart]]]:
     """Each section's charts for one run; metrics that no panel names come in a last section, so that none is hidden."""
-    return _laid_out(
-        _names(rows), lambda panel, keys: [panel.chart(panel.title, [_series(k, _short(k, panel), rows) for k in keys])]
-    )
+
+    def drawn(panel: Panel, keys: Sequence[str]) -> list[Chart]:
+        return [replace(panel.chart, series=[_series(key, _short(key, panel), rows) for key in keys])]
+
+    return _laid_out([rows], drawn)
 
 
 def comparison(runs: Mapping[str, Rows]) -> list[tuple[str, list[Chart]]]:
     """Each section's charts for several runs by name: one chart a metric, one curve a run, the colours kept."""
 
     def compared(panel: Panel, keys: Sequence[str]) -> list[Chart]:
-        titles = [panel.title if [*panel.metrics] == [key] else f"{panel.title}: {_short(key, panel)}" for key in keys]
-        alone = replace(panel, stacked=False)
-        return [
-            alone.chart(title, [_series(key, name, rows) for name, rows in runs.items()])
-            for title, key in zip(titles, keys, strict=True)
-        ]
+        charts: list[Chart] = []
+        for key in keys:
+            title = panel.chart.title + ("" if [*panel.metrics] == [key] else f": {_short(key, panel)}")
+            series = [_series(key, name, rows) for name, rows in runs.items()]
+            charts.append(replace(panel.chart, title=title, series=series, stacked=False))
+        return charts
 
-    return _laid_out(list(dict.fromkeys(name for rows in runs.values() for name in _names(rows))), compared)
+    return _laid_out([*runs.values()], compared)
 
 
 def _laid_out(
-    present: Sequence[str], drawn: Callable[[Panel, Sequence[str]], list[Chart]]
+    runs: Sequence[Rows], drawn: Callable[[Panel, Sequence[str]], list[Chart]]
 ) -> list[tuple[str, list[Chart]]]:
     """The charts that `drawn` returns for each panel and those of its metrics that were logged, by section."""
+    numbers = (name for rows in runs for row in rows for name, value in row.items() if _is_number(value))
+    present = [name for name in dict.fromkeys(numbers) if name != "step"]  # in order of their first appearance
     named = {key for _, panels in sections() for panel in panels for key in panel.metrics if not key.endswith("/")}
 
     def matching(key: str) -> list[str]:
@@ -71,7 +69,8 @@ def _laid_out(
         (title, [(p, [m for key in p.metrics for m in matching(key)]) for p in panels]) for title, panels in sections()
     ]
     shown = {key for _, panels in found for _, keys in panels for key in keys}
-    found.append(("Other metrics", [(Panel(key, (key,), zero=False), [key]) for key in present if key not in shown]))
+    others = [(Panel((key,), Chart(key, (), zero=False)), [key]) for key in present if key not in shown]
+    found.append(("Other metrics", others))
     return [(title, [chart for panel, keys in panels for chart in drawn(panel, keys)]) for title, panels in found]
 
 
@@ -80,13 +79,6 @@ def _short(key: str, panel: Panel) -> str:
         return "training"
     beside = any(not other.startswith("evaluation/") for other in panel.metrics)
     return "held-out" if key.startswith("evaluation/") and beside else key.rpartition("/")[2]
-
-
-def _names(rows: Rows) -> list[str]:
-    """All metrics that have a number, in order of their first appearance."""
-    return list(
-        dict.fromkeys(name for row in rows for name, value in row.items() if _is_number(value) and name != "step")
-    )
 
 
 def _series(key: str, name: str, rows: Rows) -> Series:

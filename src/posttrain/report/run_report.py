@@ -6,14 +6,13 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posttrain.errors import UserError, as_typed
 from posttrain.report import chart, overoptimization, panels, timeline
+from posttrain.report.checks import verdict, worst_first
 from posttrain.report.finding import Finding, Severity
 from posttrain.report.markup import escape
-from posttrain.report.reward_gains import risen
-from posttrain.report.verdict import verdict
 from posttrain.runs import config_file
 from posttrain.runs.run import REPORT, Run
 
@@ -95,7 +94,9 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
     """
     if len(runs) < 2:
         raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
-    names = _distinct(runs)
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):  # two folders have one name
+        names = [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
     return _write(
         path,
         "comparison.html",
@@ -117,8 +118,33 @@ def _verdicts(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
         for name, run in zip(names, runs, strict=True)
         for finding in verdict(run.metrics)
     ]
-    order = list(Severity)
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return worst_first(found)
+
+
+class Risen(NamedTuple):
+    """The same held-out prompt, answered at the first evaluation and at the last."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    @property
+    def by(self) -> float:
+        """Reward of the later answer minus that of the earlier one."""
+        return self.after["reward"] - self.before["reward"]
+
+
+def risen(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Risen]:
+    """At most so many held-out completions by reward gain, the largest first; empty if there was only one evaluation.
+
+    Every evaluation, by its `step`, has samples of the same prompts in the same order.
+    """
+    first, last = ([row for row in rows if row["step"] == rows[end]["step"]] for end in (0, -1))
+    found = [
+        Risen(a, b)
+        for a, b in zip(first, last, strict=False)
+        if a["prompt"] == b["prompt"] and a["reward"] is not None and b["reward"] is not None
+    ]
+    return sorted((one for one in found if one.by > 0), key=lambda one: -one.by)[:most]
 
 
 def _part(run: Run) -> dict[str, Any]:
@@ -164,9 +190,8 @@ def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in row.items():
             if name != "step" and isinstance(value, int | float):
                 values.setdefault(name, []).append(float(value))
-    return {"step": rows[-1]["step"] if rows else 0} | {
-        name: fmean(found[-LAST_ROWS:]) for name, found in values.items()
-    }
+    means = {name: fmean(found[-LAST_ROWS:]) for name, found in values.items()}
+    return {"step": rows[-1]["step"] if rows else 0} | means
 
 
 def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -176,12 +201,6 @@ def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {key: value if isinstance(value, int | float) else str(value) for key, value in c.items() if key in keys}
         for c in configs
     ]
-
-
-def _distinct(runs: Sequence[Run]) -> list[str]:
-    """The runs' names, by their whole paths where two folders have one name."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
 
 
 def _started(run: Run) -> str:

@@ -10,12 +10,6 @@ WIDTH, LEFT, RIGHT, ROW, BAR, AXIS = 760, 86, 48, 24, 16, 20
 COLOURS = {"training": 0, "sampling": 1, "weights": 2, "evaluation": 3, "checkpoint": 4, "scoring": 5}
 
 
-def window(spans: Sequence[Span], steps: int = STEPS) -> tuple[float, float]:
-    """From when to when the last `steps` updates were, the time before each included."""
-    ends = [span.ended for span in spans if span.work == "training"][-steps - 1 :]
-    return (ends[0], ends[-1]) if len(ends) > 1 else (0.0, 0.0)
-
-
 def busy(spans: Sequence[Span], began: float, ended: float) -> dict[str, float]:
     """By process the share of this time in which it was busy.
 
@@ -31,7 +25,8 @@ def busy(spans: Sequence[Span], began: float, ended: float) -> dict[str, float]:
 
 def render(spans: Sequence[Span]) -> str:
     """A figure, or nothing where fewer than two updates were."""
-    began, ended = window(spans)
+    ends = [span.ended for span in spans if span.work == "training"][-STEPS - 1 :]  # of updates
+    began, ended = (ends[0], ends[-1]) if ends else (0.0, 0.0)
     if ended <= began:
         return ""
     shown = [span for span in spans if span.ended > began and span.began < ended]

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from posttrain.annotation import agreement
-from posttrain.annotation.store import project_statistics, projects, rulings, work
+from posttrain.annotation.store import project_statistics, projects, work
+from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import StatisticsCache, statistics_of
 from posttrain.annotation.store.tables import Assignment, Item, User
 from tests.annotation.worlds import add_project, add_user, completions, item
@@ -64,7 +65,7 @@ def judge(store, draws, kind, user):
 def rule(store, draws, kind, boss):
     with store.write() as connection:
         found = connection.get_one(Item, draws.randint(1, 9))
-        rulings.rule(
+        work.rule(
             connection,
             found,
             connection.get_one(User, boss.id),
@@ -89,7 +90,7 @@ def test_what_is_kept_is_what_is_read_anew(store, kind, monkeypatch):
         if turn > 20 and draws.random() < 0.2:
             try:
                 rule(store, draws, kind, boss)
-            except rulings.Refused:
+            except Refused:
                 continue
         if turn % 7 == 0:
             with store.read() as connection:
@@ -177,7 +178,7 @@ def test_a_large_projects_statistics_are_kept_for_a_while_but_not_beyond_a_decis
         number = connection.scalars(select(Item.id).join(Assignment).where(Assignment.state == "done")).first()
     with store.write() as connection:
         found, user = connection.get_one(Item, number), connection.get_one(User, boss.id)
-        rulings.rule(connection, found, user, rank(draws), sending="a decision", version=0)
+        work.rule(connection, found, user, rank(draws), sending="a decision", version=0)
     decided = done()
     assert decided is not first and decided.work["ann"].done > first.work["ann"].done and done() is decided
     cache._projects[1]._until = 0.0

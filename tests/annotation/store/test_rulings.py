@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.store import exports, projects, rulings, work
+from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Event, Item, User
@@ -34,7 +34,7 @@ def rule(store, boss, number, answer, *, version=0, sending=None):
     with store.write() as connection:
         found, user = connection.get_one(Item, number), connection.get_one(User, boss.id)
         sending = sending or f"ruling {number} {version}"
-        return rulings.rule(connection, found, user, answer, sending=sending, version=version)
+        return work.rule(connection, found, user, answer, sending=sending, version=version)
 
 
 def seen(store, what):

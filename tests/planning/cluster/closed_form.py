@@ -2,8 +2,7 @@
 
 import math
 
-from posttrain.planning.cluster.coefficients import Costs
-from posttrain.planning.cluster.workload import Lengths, Workload
+from posttrain.planning.cluster.coefficients import Costs, Lengths, Workload
 
 
 def synchronous(costs: Costs, work: Workload, groups: list[Lengths]) -> float:

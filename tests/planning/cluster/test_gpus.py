@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.planning.cluster.gpus import GPUCluster
-from posttrain.planning.cluster.published import GPU, GPUS, PUBLISHED, Efficiency, dense_shape
-from posttrain.planning.cluster.workload import Workload
+from posttrain.planning.cluster.coefficients import Workload
+from posttrain.planning.cluster.gpus import GPU, GPUS, PUBLISHED, Efficiency, GPUCluster, dense_shape
 
 # 1e9 parameters, 10 layers, 1000 hidden units and query widths, keys of 100
 SHAPE = replace(PUBLISHED[0], layers=10, hidden=1000, query_width=1000, key_width=100, parameters=10**9, active=10**9)

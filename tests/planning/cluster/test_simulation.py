@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating, Workload
 from posttrain.planning.cluster.simulation import simulate
-from posttrain.planning.cluster.workload import Workload
 from tests.planning.cluster.closed_form import synchronous
 
 STEPS = 6

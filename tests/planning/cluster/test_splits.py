@@ -6,11 +6,10 @@ from itertools import islice
 
 import pytest
 
-from posttrain.planning.cluster.gpus import GPUCluster
-from posttrain.planning.cluster.published import GPUS, REACHED, dense_shape
+from posttrain.planning.cluster.coefficients import Workload
+from posttrain.planning.cluster.gpus import GPUS, REACHED, GPUCluster, dense_shape
 from posttrain.planning.cluster.simulation import simulate
 from posttrain.planning.cluster.splits import COLOCATED, MEASURED, SIMULATED, Search, simulated
-from posttrain.planning.cluster.workload import Workload
 from tests.planning.cluster.closed_form import synchronous
 
 WORK = Workload(32, 4, prompt_tokens=200, mean_tokens=500.0, spread=0.8, max_tokens=4000, microbatch_tokens=8192)

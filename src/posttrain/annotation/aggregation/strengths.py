@@ -52,12 +52,9 @@ class Fitted:
 def beliefs_of(
     rankings: Sequence[Ranking], fitted: Callable[[Sequence[Vote]], Fitted], odds: Callable[[float, Fitted], Odds]
 ) -> Mapping[Item, Belief]:
-    """What a model says of each item.
+    """What a model says of each item, `fitted` to the comparisons that the rankings of all items imply.
 
-    Args:
-        rankings: of all items.
-        fitted: the model, fitted to the comparisons that these imply.
-        odds: for the average annotator, of two completions whose strengths differ by so much.
+    `odds` are the average annotator's, of two completions whose strengths differ by so much.
     """
     votes = list(votes_of(rankings))
     found = fitted(votes) if votes else Fitted({}, {}, {}, np.empty(0))

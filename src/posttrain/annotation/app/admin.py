@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from posttrain.annotation.app import tasks
 from posttrain.annotation.app.forms import READ
 from posttrain.annotation.app.session import Asked, Desk, Doing, Manager, Number, OwnForm, sent_by
-from posttrain.annotation.store import people, projects, rulings, work
+from posttrain.annotation.store import people, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Item, Project, Session
 from posttrain.annotation.task_kinds import KINDS, instructions
@@ -97,7 +97,7 @@ def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, p
             question,
             sorted(question.texts),
             doing=Doing(project.kind, here, versions, said, "Change" if said else "Decide", here),
-            said_by=rulings.said_of(connection, project, item),
+            said_by=work.said_of(connection, project, item),
         )
 
 
@@ -108,14 +108,14 @@ def decide(request: Request, desk: Asked, visitor: Manager, number: Number, plac
     with desk.store.write() as connection:
         project, item = _item(connection, number, place)
         answer = sent.answer or READ[project.kind](form, work.asked(project, item))
-        rulings.rule(connection, item, visitor.user, answer, sending=sent.sending, version=sent.version)
+        work.rule(connection, item, visitor.user, answer, sending=sent.sending, version=sent.version)
     return desk.on(request, f"/manage/{number}")
 
 
 def _item(connection: Connection, number: int, place: int) -> tuple[Project, Item]:
     """An item that can be decided."""
     project, item = _project(connection, number), connection.get(Item, place)
-    if item is None or item.project_id != project.id or not rulings.decidable(project):
+    if item is None or item.project_id != project.id or not work.decidable(project):
         raise LookupError("item")
     return project, item
 

@@ -36,30 +36,25 @@ def _thumbs(fields: Fields, question: Question) -> dict[str, Any]:
 
 
 def _score(fields: Fields, question: Question) -> dict[str, Any]:
-    scores = {
-        str(number): {attribute: _int(fields.get(f"score-{number}-{attribute}")) for attribute in question.attributes}
-        for number in question.texts
-    }
+    names = question.attributes
+    scores = {str(one): {name: _int(fields.get(f"score-{one}-{name}")) for name in names} for one in question.texts}
     return {"scores": scores}
 
 
 def _steps(fields: Fields, question: Question) -> dict[str, Any]:
     wrong = fields.get("wrong")
-    return (
-        {} if wrong is None else {"wrong": None if wrong == "none" else _int(wrong) if _int(wrong) is not None else -1}
-    )
-
-
-def _demonstrate(fields: Fields, question: Question) -> dict[str, Any]:
-    return {"text": fields.get("text", "")}
+    if wrong is None:
+        return {}
+    number = _int(wrong)
+    return {"wrong": None if wrong == "none" else -1 if number is None else number}
 
 
 def _choose(fields: Fields, question: Question) -> dict[str, Any]:
-    turn = _int(fields.get("turn"))
-    broken: dict[str, list[int]] = {}
-    for number in sorted(question.texts)[-2:]:
-        broken[str(number)] = [n for n in range(len(question.rules)) if fields.get(f"broken-{number}-{n}")]
-    return _compare(fields, question) | {"turn": turn, "broken": broken}
+    broken = {
+        str(number): [rule for rule in range(len(question.rules)) if fields.get(f"broken-{number}-{rule}")]
+        for number in sorted(question.texts)[-2:]
+    }
+    return _compare(fields, question) | {"turn": _int(fields.get("turn")), "broken": broken}
 
 
 READ: dict[str, Callable[[Fields, Question], dict[str, Any]]] = {
@@ -68,7 +63,7 @@ READ: dict[str, Callable[[Fields, Question], dict[str, Any]]] = {
     "thumbs": _thumbs,
     "score": _score,
     "steps": _steps,
-    "demonstrate": _demonstrate,
+    "demonstrate": lambda fields, question: {"text": fields.get("text", "")},
     "converse": _choose,
     "red-team": _choose,
 }

@@ -6,23 +6,18 @@ can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
 
 import asyncio
 import time
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections import deque
+from collections.abc import Collection
 from ipaddress import ip_address
 from threading import Lock
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posttrain.errors import as_typed
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LARGEST = 1024 * 1024  # bytes of a request's body
 BODY_SECONDS = 30.0  # within which all of it has to come
@@ -58,10 +53,10 @@ class Guard:
         hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
     """
 
-    def __init__(self, app: App, hosts: Collection[str] | None = None) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
         self.app, self.hosts = app, hosts
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
@@ -76,7 +71,8 @@ class Guard:
         async def refuse(words: str, code: int, **headers: str) -> None:
             await PlainTextResponse(words, code, headers)(scope, receive, with_headers)
 
-        if self.hosts is not None and not is_served(host_of(scope), self.hosts):
+        found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if self.hosts is not None and not (len(found) == 1 and is_served(found[0], self.hosts)):
             words = "these pages are not served by this name; start the server with `url` and the address of the pages"
             return await refuse(as_typed(words), 421)
         length = dict(scope["headers"]).get(b"content-length", b"0")
@@ -101,12 +97,6 @@ class Guard:
             return next(read, None) or await receive()
 
         await self.app(scope, replayed, with_headers)
-
-
-def host_of(scope: Message) -> str:
-    """The Host header of a request; "" unless there is exactly one."""
-    found = [value for name, value in scope["headers"] if name == b"host"]
-    return found[0].decode("latin-1") if len(found) == 1 else ""
 
 
 def is_served(host: str, names: Collection[str]) -> bool:
@@ -148,18 +138,14 @@ class Limit:
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds = most, seconds
-        self._seen: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._seen: dict[str, deque[float]] = {}  # the last `most` of each
         self._lock = Lock()
 
     def full(self, key: str) -> bool:
         """Whether the limit is reached."""
         with self._lock:
-            seen, now = self._seen[key], time.monotonic()
-            while seen and seen[0] <= now - self.seconds:
-                seen.popleft()
-            if not seen:
-                del self._seen[key]
-            return len(seen) >= self.most
+            since = time.monotonic() - self.seconds
+            return sum(at > since for at in self._seen.get(key, ())) >= self.most
 
     def count(self, key: str) -> None:
         """Count one."""
@@ -168,7 +154,7 @@ class Limit:
             if len(self._seen) >= SWEPT:
                 for name in [name for name, seen in self._seen.items() if seen[-1] <= now - self.seconds]:
                     del self._seen[name]
-            self._seen[key].append(now)
+            self._seen.setdefault(key, deque(maxlen=self.most)).append(now)
 
     def check(self, key: str) -> None:
         """Raise `TooOften` if the limit is reached."""

@@ -31,17 +31,12 @@ class Desk:
 
     store: Store
     templates: Jinja2Templates
-    url: str
-    """Where browsers find these pages, without a slash at the end; invitations begin with it."""
+    url: str  # where browsers find these pages, without a slash at the end; invitations begin with it
     https: bool
-    failures: Limit
-    """Wrong passwords and unknown invitations, by address."""
-    writes: Limit
-    """By user."""
-    statistics: StatisticsCache
-    """Of every project, for managers."""
-    partner: Partner | None = None
-    """Who replies in conversations."""
+    failures: Limit  # wrong passwords and unknown invitations, by address
+    writes: Limit  # by user
+    statistics: StatisticsCache  # of every project, for managers
+    partner: Partner | None = None  # who replies in conversations
 
     def page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
         """A page; templates escape whatever is put into them."""

@@ -81,15 +81,21 @@ def open_store(url: str) -> Store:
         if sqlite:
             event.listen(engine, "connect", _prepare)
             event.listen(engine, "begin", _begin)
-        _migrate(engine)
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config.attributes["engine"] = engine
+        command.upgrade(config, "head")
     except (ArgumentError, NoSuchModuleError) as problem:
         raise UserError(f"cannot read the database URL '{name}': {problem}") from problem
     except ModuleNotFoundError as problem:
         raise UserError(f"the database '{name}' needs its driver; type: pip install {problem.name}") from problem
     except DBAPIError as problem:
         raise UserError(f"cannot open the database '{name}': {problem.orig}") from problem
-    if file is not None:
-        _make_private(file)
+    if file is not None:  # take it and its log from all but their owner; SQLite makes new logs with the file's mode
+        for path in (file, *(file.with_name(file.name + end) for end in LOGS)):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # another's file is for them to close
+                if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                    path.chmod(PRIVATE)
     writer = engine.execution_options(begin="IMMEDIATE")
     turn = threading.Lock() if sqlite else contextlib.nullcontext()
     return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False), turn)
@@ -109,14 +115,6 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(str(url.database)) if named else None
 
 
-def _make_private(file: Path) -> None:
-    """Take the database and its log from all but their owner; SQLite makes new logs with the database's mode."""
-    for path in (file, *(file.with_name(file.name + end) for end in LOGS)):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # another's file is for them to close
-            if stat.S_IMODE(path.stat().st_mode) & 0o077:
-                path.chmod(PRIVATE)
-
-
 def _prepare(connection: sqlite3.Connection, record: object) -> None:
     """Transactions are begun by us, readers do not wait for the writer, and commits survive a power failure."""
     connection.isolation_level = None
@@ -131,13 +129,6 @@ def _begin(connection: Any) -> None:
     """A transaction that will write takes the lock first: two that read and then write would lock each other out."""
     mode = connection.get_execution_options().get("begin", "DEFERRED")
     connection.exec_driver_sql(f"BEGIN {mode}")
-
-
-def _migrate(engine: Engine) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.attributes["engine"] = engine
-    command.upgrade(config, "head")
 
 
 def one_by_one(connection: Connection, project: int) -> None:

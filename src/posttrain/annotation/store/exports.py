@@ -9,17 +9,11 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
-from posttrain.annotation.store.work import choices, given_of
+from posttrain.annotation.store.work import choices, done
 from posttrain.annotation.task_kinds import KINDS, Answer
 from posttrain.annotation.training_rows import Choice, Told
 
 TURN = ("message", "replies", "shown", "taken", "said", "replied")  # of a turn, what is exported
-
-
-def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
-    """All that has been answered, or all of one item; of a conversation, as far as it has come."""
-    query = given_of(project, Assignment.judgements.any())
-    return connection.scalars(query if item is None else query.where(Item.id == item.id)).all()
 
 
 def items(connection: Connection, project: Project) -> Sequence[Item]:
@@ -37,10 +31,7 @@ def rulings(connection: Connection, project: Project) -> dict[str, Answer]:
 def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:
     """A row for each judgement, with all that is known of how it came about.
 
-    Args:
-        connection: to read.
-        project: whose.
-        history: also what was corrected later, and what was said of an item that came a second time.
+    `history` adds what was corrected later, and what was said of an item that came a second time.
     """
     decisions, talk = rulings(connection, project), KINDS[project.kind].goes_on is not None
     for one in done(connection, project):
@@ -65,7 +56,8 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "ruling": decisions.get(one.item.name),
                 "version": said.version,
                 "sent": said.sent,
-                "seconds": said.seconds if history else _seconds(one),
+                # how long the last version took, or of a conversation all choices
+                "seconds": sum(v.seconds for v in one.judgements) if talk and not history else said.seconds,
                 "given": one.given,
                 "time": said.said,
                 "details": one.item.details,
@@ -95,9 +87,3 @@ def _choices(assignment: Assignment) -> Iterator[Choice]:
         replies = {number: conversations.reply_of(turn, number) for number in sorted(turn.shown)}
         name = f"{assignment.item.name}, {who}, turn {turn.number + 1}"
         yield Choice(name, who, conversations.transcript(turn), replies, choice)
-
-
-def _seconds(assignment: Assignment) -> float:
-    """How long an answer took: the last version of it, or of a conversation all choices."""
-    said = assignment.judgements
-    return sum(one.seconds for one in (said if "choices" in said[-1].answer else said[-1:]))

@@ -103,16 +103,23 @@ def sealed(password: str) -> str:
 def accept(connection: Connection, secret: str, name: str, kept: str) -> User:
     """Make a user by an invitation; raises `Refused` if it is not good, or the name will not do.
 
-    Args:
-        connection: within a write.
-        secret: the invitation's.
-        name: the user's, which must be unique.
-        kept: of the password, by `sealed`.
+    The name must be unique; `kept` is of the password, by `sealed`.
     """
     found = invitation(connection, secret, locked=True)
     if found is None:
         raise Refused("this invitation is not good any more; ask for another one")
-    user = _add(connection, found.role, name, kept)
+    name = name.strip()
+    if not _NAME.fullmatch(name):
+        raise Refused("a name has 1 to 80 letters, digits, spaces and . @ + - _")
+    taken = Refused(f"the name '{name}' is taken")
+    if connection.scalar(select(User.id).where(func.lower(User.name) == name.lower())) is not None:
+        raise taken
+    user = User(name=name, role=found.role, password=kept)
+    connection.add(user)
+    try:
+        connection.flush()
+    except IntegrityError as problem:
+        raise taken from problem
     found.uses_left -= 1
     record(connection, user.id, "accept", user.name, role=found.role)
     if user.role == "manager":
@@ -155,21 +162,6 @@ def join(connection: Connection, secret: str, user: User) -> bool:
     return True
 
 
-def _add(connection: Connection, role: str, name: str, kept: str) -> User:
-    name = name.strip()
-    if not _NAME.fullmatch(name):
-        raise Refused("a name has 1 to 80 letters, digits, spaces and . @ + - _")
-    if connection.scalar(select(User.id).where(func.lower(User.name) == name.lower())) is not None:
-        raise Refused(f"the name '{name}' is taken")
-    user = User(name=name, role=role, password=kept)
-    connection.add(user)
-    try:
-        connection.flush()
-    except IntegrityError as problem:
-        raise Refused(f"the name '{name}' is taken") from problem
-    return user
-
-
 _NOBODY = _hashed("", bytes(16))  # so that an unknown name takes as long as a wrong password
 
 
@@ -210,9 +202,8 @@ def _end_sessions(connection: Connection, user: User) -> None:
 
 
 def managers(connection: Connection) -> int:
-    """Number of users that can log in."""
-    query = select(func.count()).where(User.role == "manager", ~User.disabled)
-    return connection.scalar(query) or 0
+    """Number of managers that can log in."""
+    return connection.scalar(select(func.count()).where(User.role == "manager", ~User.disabled)) or 0
 
 
 def everybody(connection: Connection) -> list[User]:

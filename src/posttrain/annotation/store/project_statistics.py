@@ -8,17 +8,17 @@ changes the numbers of its own item; what is left for each reading are means ove
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
 from posttrain.annotation.aggregation.majority import beliefs
-from posttrain.annotation.consensus import agree, settle
+from posttrain.annotation.consensus import agree
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Kind
@@ -99,18 +99,14 @@ class ProjectStatistics:
         processor at most. A new decision is always there.
         """
         with self._lock:
-            if self._kept is None or time.monotonic() >= self._until or self._decided(connection):
+            decided = select(Ruling.id).join(Item, Item.id == Ruling.item_id)
+            decided = decided.where(Item.project_id == self.number, Ruling.id > self._ruling).limit(1)
+            if self._kept is None or time.monotonic() >= self._until or connection.scalar(decided) is not None:
                 began = time.thread_time()
                 self._kept = self._read(connection, project)
                 spent = time.thread_time() - began
                 self._until = time.monotonic() + (REST * spent if spent > FREE else 0.0)
             return self._kept
-
-    def _decided(self, connection: Connection) -> bool:
-        """Whether there is a decision that was not read."""
-        query = select(Ruling.id).join(Item, Item.id == Ruling.item_id)
-        query = query.where(Item.project_id == self.number, Ruling.id > self._ruling)
-        return connection.scalar(query.limit(1)) is not None
 
     def _read(self, connection: Connection, project: Project) -> Statistics:
         kind = KINDS[project.kind]
@@ -120,6 +116,12 @@ class ProjectStatistics:
         judged = sorted(self._items.items(), key=lambda pair: pair[1].began)
         compared = [state for _, state in judged if state.shares is not None]
         ws = [state.kendall_w for state in compared if state.kendall_w is not None]
+        alpha = None
+        if kind.ranking is not None:
+            alpha = agreement.alpha_of((unit for state in compared for unit in state.units), "ordinal")
+        elif (verdict := kind.verdict) is not None:
+            said = (state.first.values() for state in compared)
+            alpha = agreement.alpha_of((tuple(verdict(one.answer) for one in mine) for mine in said), "nominal")
         disputes = [
             Dispute(number, state.agreement, self._rulings[number][1] if number in self._rulings else "")
             for number, state in judged
@@ -127,7 +129,7 @@ class ProjectStatistics:
         ]
         shares = [state.shares for state in compared if state.shares is not None]
         return Statistics(
-            _alpha(compared, kind),
+            alpha,
             fmean(ws) if ws else None,
             agreement.annotators(shares, name_noisy=kind.ranking is not None),
             self._work(connection, kind),
@@ -137,21 +139,6 @@ class ProjectStatistics:
     def _new(self, connection: Connection) -> set[int]:
         """Read new rows, and return their items."""
         changed: set[int] = set()
-        for row in connection.execute(self._judgements()):
-            state = self._items.setdefault(row.item_id, _ItemState(row.name, row.expected, row.assignment_id))
-            state.began = min(state.began, row.assignment_id)
-            _take_in(state.again if row.repeat else state.first, row)
-            self._judgement = row.id
-            changed.add(row.item_id)
-        query = select(Ruling.id, Ruling.item_id, Ruling.answer, User.name).join(User, User.id == Ruling.user_id)
-        query = query.join(Item, Item.id == Ruling.item_id).where(Item.project_id == self.number)
-        for row in connection.execute(query.where(Ruling.id > self._ruling).order_by(Ruling.id)):
-            self._rulings[row.item_id] = row.answer, row.name
-            self._ruling = row.id
-            changed.add(row.item_id)
-        return changed
-
-    def _judgements(self) -> Any:
         query = (
             select(
                 Judgement.id,
@@ -167,10 +154,25 @@ class ProjectStatistics:
             .join(Assignment, Assignment.id == Judgement.assignment_id)
             .join(Assignment.item)
             .join(User, User.id == Assignment.user_id)
+            # + 0: SQLite is not to look for the project's items first, but at the last few judgements
+            .where(Judgement.id > self._judgement, Item.project_id + 0 == self.number)
         )
-        # + 0: SQLite is not to look for the project's items first, but at the last few judgements
-        here = Item.project_id + 0 == self.number
-        return query.where(Judgement.id > self._judgement, here).order_by(Judgement.id)
+        for row in connection.execute(query.order_by(Judgement.id)):
+            state = self._items.setdefault(row.item_id, _ItemState(row.name, row.expected, row.assignment_id))
+            state.began = min(state.began, row.assignment_id)
+            said = state.again if row.repeat else state.first
+            before = said.get(row.annotator)
+            spent = before.seconds if before and "choices" in row.answer else 0.0  # a conversation: of all its choices
+            said[row.annotator] = _Said(row.assignment_id, row.answer, spent + row.seconds)
+            self._judgement = row.id
+            changed.add(row.item_id)
+        query = select(Ruling.id, Ruling.item_id, Ruling.answer, User.name).join(User, User.id == Ruling.user_id)
+        query = query.join(Item, Item.id == Ruling.item_id).where(Item.project_id == self.number)
+        for row in connection.execute(query.where(Ruling.id > self._ruling).order_by(Ruling.id)):
+            self._rulings[row.item_id] = row.answer, row.name
+            self._ruling = row.id
+            changed.add(row.item_id)
+        return changed
 
     def _work(self, connection: Connection, kind: Kind) -> dict[str, Work]:
         """By the annotators' names, in the order in which they began."""
@@ -186,25 +188,21 @@ class ProjectStatistics:
             for name, said in state.again.items():
                 if name in state.first:
                     repeats[name, kind.same(said.answer, state.first[name].answer)] += 1
-        return {
-            name: Work(
-                len(mine),
-                skipped,
-                median(mine) if mine else None,
-                (checks[name, True], checks[name, True] + checks[name, False]),
-                (repeats[name, True], repeats[name, True] + repeats[name, False]),
-            )
-            for name, skipped in self._skipped(connection).items()
-            if (mine := seconds.get(name, [])) or skipped
-        }
-
-    def _skipped(self, connection: Connection) -> dict[str, int]:
-        """How many items each annotator has skipped without a judgement, of all who were given one."""
         unsaid = and_(Assignment.state == "skipped", ~Assignment.judgements.any())
         query = select(User.name, func.sum(case((unsaid, 1), else_=0)))
         query = query.join(Assignment, Assignment.user_id == User.id).join(Assignment.item)
         query = query.where(Item.project_id == self.number).group_by(User.id, User.name)
-        return {name: int(count) for name, count in connection.execute(query.order_by(func.min(Assignment.id)))}
+        return {
+            name: Work(
+                len(mine),
+                int(skipped),
+                median(mine) if mine else None,
+                (checks[name, True], checks[name, True] + checks[name, False]),
+                (repeats[name, True], repeats[name, True] + repeats[name, False]),
+            )
+            for name, skipped in connection.execute(query.order_by(func.min(Assignment.id)))
+            if (mine := seconds.get(name, [])) or skipped
+        }
 
 
 class StatisticsCache:
@@ -229,13 +227,6 @@ def statistics_of(connection: Connection, project: Project) -> Statistics:
     return ProjectStatistics(project.id).read(connection, project)
 
 
-def _take_in(said: dict[str, _Said], row: Row[Any]) -> None:
-    """Put a judgement in place of the one before; a conversation takes the time of all its choices."""
-    before = said.get(row.annotator)
-    spent = before.seconds if before and "choices" in row.answer else 0.0
-    said[row.annotator] = _Said(row.assignment_id, row.answer, spent + row.seconds)
-
-
 def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -> None:
     """Compute the agreement on an item. Attention checks have none."""
     if state.expected is not None or not state.first:
@@ -246,7 +237,7 @@ def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -
     if kind.ranking is not None:
         rankings = [Ranking(state.name, name, *kind.ranking(one.answer)) for name, one in said]
         decided = {state.name: Ranking(state.name, "", *kind.ranking(ruling[0]))} if ruling else {}
-        agreed = settle(agree(rankings, beliefs(rankings)), decided)
+        agreed = agree(rankings, beliefs(rankings), decided)
         state.shares = agreement.shares(rankings, agreed, beliefs, decided)
         state.kendall_w = agreement.kendall_w(rankings)
         state.units = agreement.unit_ranks(rankings)
@@ -255,12 +246,3 @@ def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -
     elif kind.verdict is not None:
         verdicts: Mapping[str | int, Any] = {name: kind.verdict(one.answer) for name, one in said}
         state.shares = agreement.verdict_shares(verdicts, *([kind.verdict(ruling[0])] if ruling else []))
-
-
-def _alpha(states: Iterable[_ItemState], kind: Kind) -> float | None:
-    if kind.ranking is not None:
-        return agreement.ordinal_alpha(Counter(unit for state in states for unit in state.units))
-    if kind.verdict is None:
-        return None
-    verdict = kind.verdict
-    return agreement.nominal_alpha([[verdict(said.answer) for said in state.first.values()] for state in states])

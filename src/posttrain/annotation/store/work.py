@@ -1,4 +1,4 @@
-"""Assignment of items to annotators, and storage of their answers.
+"""Assignment of items to annotators, storage of their answers, and what managers decide where these differ.
 
 Work of a project is given out one by one (`one_by_one`), so that no item goes to more people than it should. An answer
 is kept when the transaction that holds it is on the disk, and not before that is it acknowledged; one that is sent a
@@ -6,17 +6,17 @@ second time, because the acknowledgement was lost on the way, is recognised by t
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import ColumnElement, Select, case, func, select, update
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.projects import attributes_of, rules_of
-from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, Turn, User
+from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, Ruling, Turn, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Question
 
 APART = 5  # items at least between the first and the second time
@@ -201,6 +201,61 @@ def choices(assignment: Assignment) -> list[Answer]:
     return assignment.judgements[-1].answer.get("choices", []) if assignment.judgements else []
 
 
+def decidable(project: Project) -> bool:
+    """Whether annotators can disagree: where everybody writes or talks on their own, they cannot."""
+    kind = KINDS[project.kind]
+    return kind.ranking is not None or kind.verdict is not None
+
+
+def rule(
+    connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
+) -> Ruling:
+    """Store a manager's ruling: the first on an item, or a correction. Arguments are as those of `work.answer`.
+
+    Raises:
+        Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
+        NoAnswer: it does not answer the question.
+        Changed: there is a decision that the page did not know of.
+    """
+    project = connection.get_one(Project, item.project_id)
+    if not decidable(project):
+        raise Refused("here everybody gives an answer of their own, and there is nothing to decide")
+    one_by_one(connection, project.id)
+    connection.refresh(item, ["rulings"])
+    if (known := connection.scalar(select(Ruling).where(Ruling.sent == sending))) is not None:
+        if known.item_id != item.id:
+            raise Refused("this was sent already, for another item")
+        if KINDS[project.kind].check(sent, asked(project, item)) != known.answer:
+            raise Changed("another decision was kept for this page; load it again to see and change that one")
+        return known
+    if not done(connection, project, item):
+        raise Refused("nobody has judged this yet")
+    answer = KINDS[project.kind].check(sent, asked(project, item))
+    if version != len(item.rulings):
+        raise Changed("somebody has decided this since the page was opened; load it again to see how")
+    ruling = Ruling(user_id=user.id, version=version + 1, answer=answer, sent=sending)
+    item.rulings.append(ruling)
+    record(connection, user.id, "rule", f"item {item.id}", version=version + 1, answer=answer)
+    connection.flush()
+    return ruling
+
+
+def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:
+    """Each annotator's answer to an item, and the ruling: a name, and the answer as text."""
+    words = KINDS[project.kind].words
+    if words is None:
+        return []
+    said = [one for one in done(connection, project, item) if not one.repeat]
+    found = [(one.user.name, words(one.judgements[-1].answer)) for one in said]
+    return [*found, *((f"{one.user.name}, who decides", words(one.answer)) for one in item.rulings[-1:])]
+
+
+def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
+    """All that has been answered, or all of one item; of a conversation, as far as it has come."""
+    query = given_of(project, Assignment.judgements.any())
+    return connection.scalars(query if item is None else query.where(Item.id == item.id)).all()
+
+
 def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
     """Skip an item, so that another annotator gets it."""
     reason = reason.strip()
@@ -224,7 +279,7 @@ def mine(connection: Connection, project: Project, user: User) -> list[Assignmen
 
 def so_far(connection: Connection, project: Project, user: User, number: int) -> tuple[int, int | None]:
     """Number of items a user has answered in a project, and the last answered one before assignment `number`."""
-    done = (Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
-    count = select(func.count(Assignment.id)).join(Assignment.item).where(*done)
-    before = select(func.max(Assignment.id)).join(Assignment.item)
-    return connection.scalar(count) or 0, connection.scalar(before.where(*done, Assignment.id < number))
+    query = select(func.count(Assignment.id), func.max(case((Assignment.id < number, Assignment.id))))
+    mine = (Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
+    count, before = connection.execute(query.join(Assignment.item).where(*mine)).one()
+    return count, before

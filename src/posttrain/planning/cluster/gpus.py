@@ -1,7 +1,7 @@
 """Memory and seconds of trainers and samplers on GPUs, from published figures. Bytes and seconds throughout.
 
 P parameters, b = 2 bytes, L layers, D hidden units, A query widths, K key widths; t GPUs of a sampler, d trainers;
-F FLOP/s times the MFU, M bytes/s of memory and N of the link, times the shares that are reached (published.Efficiency).
+F FLOP/s times the MFU, M bytes/s of memory and N of the link, times the shares that are reached (`Efficiency`).
 
     trainer     held      (2 + 4 + 4 + 8) P / d                    weights, float32 masters and gradients, moments
     decoding    step      b P / (t M) + 2 L latency log2 t         all weights once, two all-reduces a layer
@@ -24,39 +24,91 @@ gathers a layer ahead.
 """
 
 import math
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from posttrain.algorithms.load import Load
 from posttrain.models.footprint import Shape, cache_bytes_per_token
-from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
-from posttrain.planning.cluster.published import GPU, NODE, Efficiency
-from posttrain.planning.cluster.workload import Workload
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating, Workload
 from posttrain.planning.costs import Training, update_phase
 
+NODE = 8  # GPUs of a node
+CONTEXT = 131072  # tokens, of every published model
+CHANNEL = 1.8e9
+"""Bytes per second that a process sends over gloo, as `distributed/broadcast.py` does: to one other process on two CPU
+cores (docs/LOG.md), and not measured on GPUs or between machines."""
 WEIGHT = 2  # bytes of a number in bfloat16
 GRADIENT = 4  # bytes of a number of a gradient
 OPTIMIZER = 30  # bytes that the optimiser moves for a parameter
 
+_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """A GPU: FLOP/s, bytes, bytes per second."""
+
+    flops: float
+    memory: float
+    bandwidth: float  # of its memory
+    nvlink: float  # one direction
+    network: float  # share of a GPU of its node's links to other nodes, one direction
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The share of a published figure that programs reach."""
+
+    mfu: float  # model FLOP utilisation of training and prefill
+    bandwidth: float  # of the memory, in decoding
+    links: float  # of a link's bandwidth
+    latency: float  # seconds of a collective call among GPUs, for each doubling of their number
+    memory: float  # that may be planned; the rest is fragments, libraries and buffers
+
+
+GPUS: Mapping[str, GPU] = {name: GPU(**figures) for name, figures in _TABLES["gpus"].items()}
+REACHED = Efficiency(**_TABLES["reached"])
+
+
+def _dense(
+    name: str, layers: int, hidden: int, heads: int, keys: int, units: int, vocabulary: int, tied: bool
+) -> Shape:
+    body = layers * hidden * (2 * hidden + 2 * keys + 3 * units)  # q and o, k and v, gate and up and down
+    total = body + vocabulary * hidden * (1 if tied else 2)
+    widths = layers * (2 * (hidden + hidden) + 2 * (hidden + keys) + 3 * (hidden + units))
+    return Shape(name, CONTEXT, layers, hidden, heads, hidden, keys, units, vocabulary, total, body, widths)
+
+
+PUBLISHED = tuple(_dense(**model) for model in _TABLES["models"])
+
+
+def dense_shape(parameters: float) -> Shape:
+    """A dense decoder with this many parameters: the widths of the nearest published one, by ratio.
+
+    Only the parameters are changed; layers and widths decide the cache of keys and values, activations, and attention.
+
+    Example:
+        >>> dense_shape(7e9).layers, dense_shape(400e9).name
+        (28, 'Llama-3.1-405B')
+    """
+    nearest = min(PUBLISHED, key=lambda shape: abs(math.log(shape.parameters / parameters)))
+    ends = nearest.parameters - nearest.active
+    return replace(nearest, parameters=round(parameters), active=max(1, round(parameters) - ends))
+
 
 @dataclass(frozen=True, slots=True)
 class GPUCluster:
-    """GPUs of one kind, and what they train.
-
-    Attributes:
-        gpu: the kind.
-        reached: what of its figures is reached.
-        shape: the model.
-        work: of a step.
-        max_sequences: that a sampler decodes together.
-        channel: bytes per second that a process sends over gloo; 0: weights are broadcast from GPU to GPU.
-    """
+    """GPUs of one kind, and what they train."""
 
     gpu: GPU
-    reached: Efficiency
+    reached: Efficiency  # what of its figures is reached
     shape: Shape
-    work: Workload
-    max_sequences: int = 256
-    channel: float = 0.0
+    work: Workload  # of a step
+    max_sequences: int = 256  # that a sampler decodes together
+    channel: float = 0.0  # bytes per second that a process sends over gloo; 0: weights go from GPU to GPU
 
     @property
     def usable(self) -> float:

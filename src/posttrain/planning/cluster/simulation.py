@@ -25,8 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from posttrain.planning.cluster.coefficients import Costs, Decoding
-from posttrain.planning.cluster.workload import Lengths, Workload
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Lengths, Workload
 
 ROUNDING = 1e-9  # of decoding steps
 
@@ -44,27 +43,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update: groups and times in seconds since the start.
+    """One update; times are in seconds since the start."""
 
-    Attributes:
-        version: of the trainer before it.
-        groups: numbers of the groups.
-        ages: of each group.
-        trained: tokens of completions.
-        ready: when the last group was scored.
-        began: of the update.
-        updated: the end of the update, and the start of the weight sync.
-        synced: when all samplers had the weights.
-    """
-
-    version: int
-    groups: tuple[int, ...]
-    ages: tuple[int, ...]
-    trained: int
-    ready: float
+    version: int  # of the trainer before it
+    groups: tuple[int, ...]  # their numbers
+    ages: tuple[int, ...]  # of each group
+    trained: int  # tokens of completions
+    ready: float  # when the last group was scored
     began: float
-    updated: float
-    synced: float
+    updated: float  # the end of the update, and the start of the weight sync
+    synced: float  # when all samplers had the weights
 
 
 @dataclass(slots=True)
@@ -137,40 +125,25 @@ class _Sampler:
 
 
 class Simulation:
-    """A simulation: its state, and what has come of it.
-
-    Attributes:
-        updates: in order.
-        groups: all that may have started, by number.
-        sampling: seconds that a sampler computed until the end of each update, the mean of all samplers.
-    """
+    """A simulation: its state, and what has come of it."""
 
     def __init__(self, costs: Costs, work: Workload, lengths: Iterator[Lengths], max_staleness: int) -> None:
         self.costs, self.work, self.lengths, self.staleness = costs, work, lengths, max_staleness
         self.samplers = [_Sampler(costs.decoding, work.prompt_tokens) for _ in range(costs.samplers)]
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, Group] = {}  # all that may have started, by number
         self.waiting: deque[tuple[int, int]] = deque()  # sequences that may start, each a group and a length
         self.updates: list[Update] = []
-        self.sampling: list[float] = []
+        self.sampling: list[float] = []  # seconds that a sampler computed until each update ended, the mean of all
         self.version = 0
         self.free = 0.0  # when the trainers are
         self.done: Counter[int] = Counter()  # groups of a batch that are
         self.ready: dict[int, float] = {}  # when all groups of a batch are scored
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
 
     def at(self, time: float, event: Callable[[float], None]) -> None:
         """Have something happen, which is told the time."""
-        heapq.heappush(self._events, (time, next(self._order), event))
-
-    def run(self, steps: int) -> None:
-        """Simulate until this many updates are synced."""
-        now = 0.0
-        for done in range(steps):
-            self.admit(now)
-            while len(self.sampling) == done:
-                now, _, event = heapq.heappop(self._events)
-                event(now)
+        heapq.heappush(self.events, (time, next(self._order), event))
 
     def admit(self, now: float) -> None:
         """Let groups start that will not be too old, and give their sequences to samplers.
@@ -251,15 +224,14 @@ class Simulation:
 def simulate(
     costs: Costs, work: Workload, *, steps: int, max_staleness: int = 0, lengths: Iterable[Lengths] | None = None
 ) -> Simulation:
-    """Simulate this many updates.
+    """Simulate this many updates, with groups of an age up to `max_staleness`; 0: synchronous.
 
-    Args:
-        costs: the cost model.
-        work: of a step.
-        steps: updates.
-        max_staleness: K, the greatest age of a group; 0: synchronous.
-        lengths: of group after group, (K + `steps`) x prompts of them; drawn from `work` unless given.
+    `lengths` of group after group are drawn from `work` unless given: (`max_staleness` + `steps`) x prompts of them.
     """
-    found = Simulation(costs, work, work.groups() if lengths is None else iter(lengths), max_staleness)
-    found.run(steps)
+    found, now = Simulation(costs, work, work.groups() if lengths is None else iter(lengths), max_staleness), 0.0
+    for done in range(steps):
+        found.admit(now)
+        while len(found.sampling) == done:  # until the update is synced
+            now, _, event = heapq.heappop(found.events)
+            event(now)
     return found

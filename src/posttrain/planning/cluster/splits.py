@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 
-from posttrain.planning.cluster.coefficients import Costs
-from posttrain.planning.cluster.gpus import GPUCluster
-from posttrain.planning.cluster.published import NODE
+from posttrain.planning.cluster.coefficients import Costs, Lengths, Workload
+from posttrain.planning.cluster.gpus import NODE, GPUCluster
 from posttrain.planning.cluster.simulation import simulate
-from posttrain.planning.cluster.workload import Lengths, Workload
 
 SHARES = 16  # of the GPUs, that splits give to trainers
 SIMULATED = 4  # splits of a mode, those whose bound is the least
@@ -19,48 +17,29 @@ COLOCATED, SYNCHRONOUS, ASYNCHRONOUS = "colocated", "synchronous", "asynchronous
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Means of simulated updates, without the first ones.
+    """Means of simulated updates, without the first ones."""
 
-    Attributes:
-        step: seconds of a step.
-        sampling: of them, in which a sampler computes, the mean of all.
-        update: forward, backward and optimiser.
-        trained: tokens of completions that are trained, of a step.
-        age: of a trained group, in updates.
-    """
-
-    step: float
-    sampling: float
-    update: float
-    trained: float
-    age: float
+    step: float  # seconds of a step
+    sampling: float  # of them, in which a sampler computes, the mean of all
+    update: float  # forward, backward and optimiser
+    trained: float  # tokens of completions that are trained, of a step
+    age: float  # of a trained group, in updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split(Means):
-    """A mode, and what it takes.
+    """A mode, and what it takes."""
 
-    Attributes:
-        mode: `colocated` (all GPUs sample, then train), `synchronous` or `asynchronous` on GPUs of their own.
-        trainers: GPUs that train.
-        samplers: number of samplers.
-        of_sampler: GPUs of each.
-        gpus: all GPUs, those without work included.
-        sync: seconds of weights to all samplers.
-        scoring: seconds of the last group of a batch.
-        wait: the rest: synchronous, for the longest completion; asynchronous, the trainers' wait for samples.
-        busy: share of the GPUs' time in which they compute.
-    """
-
-    mode: str
-    trainers: int
+    mode: str  # `colocated` (all GPUs sample, then train), `synchronous` or `asynchronous` on GPUs of their own
+    trainers: int  # GPUs that train
     samplers: int
-    of_sampler: int
-    gpus: int
-    sync: float
-    scoring: float
+    of_sampler: int  # GPUs of each
+    gpus: int  # all of them, those without work included
+    sync: float  # seconds of weights to all samplers
+    scoring: float  # seconds of the last group of a batch
     wait: float
-    busy: float
+    """The rest: synchronous, for the longest completion; asynchronous, the trainers' wait for samples."""
+    busy: float  # share of the GPUs' time in which they compute
 
     @property
     def tokens_per_second(self) -> float:
@@ -74,21 +53,13 @@ class Split(Means):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is to be planned.
-
-    Attributes:
-        cluster: the GPUs, the model and a step.
-        gpus: how many there are.
-        fewest_trainers: on which the trainers fit.
-        sizes: GPUs of a sampler that are compared, the fewest first.
-        max_staleness: of the asynchronous splits; 0: there are none.
-    """
+    """What is to be planned."""
 
     cluster: GPUCluster
-    gpus: int
-    fewest_trainers: int
-    sizes: Sequence[int]
-    max_staleness: int
+    gpus: int  # how many there are
+    fewest_trainers: int  # on which the trainers fit
+    sizes: Sequence[int]  # GPUs of a sampler that are compared, the fewest first
+    max_staleness: int  # of the asynchronous splits; 0: there are none
 
     def splits(self) -> list[Split]:
         """Every split that is simulated: colocated, synchronous and asynchronous, the fastest of each first."""
@@ -134,7 +105,7 @@ class Search:
         """
         work, decoding = self.cluster.work, costs.decoding
         train = costs.update(work, groups) + costs.sync
-        together = min(decoding.slots, (max_staleness + 1) * work.sequences / costs.samplers)
+        together = min(decoding.slots, (max_staleness + 1) * work.prompts * work.completions / costs.samplers)
         steps = sum(map(sum, groups)) / costs.samplers / together
         each = decoding.sequence + decoding.cached * work.resident()
         sample = steps * (decoding.step + together * each)
