@@ -46,6 +46,7 @@ TESTS_OF = {
     "distributed/sampler.py": "distributed/test_broadcast.py",
     "distributed/trainers.py": "distributed/test_learner_group.py distributed/test_recipes.py",
     "docstrings.py": "test_usage.py",
+    "environments/env.py": "environments/test_env.py environments/test_single_turn.py",
     "environments/scored.py": "environments/test_scored.py rewards/test_groups.py recipes/test_rl_reward_model.py",
     "errors.py": "test_bad_input.py",
     "export/card.py": "recipes/test_export.py",
@@ -77,6 +78,7 @@ TESTS_OF = {
     "rewards/rules.py": "rewards/rules/test_language.py rewards/rules/test_length.py rewards/rules/test_repetition.py "
     "rewards/rules/test_rules.py rewards/rules/test_steps.py rewards/rules/test_tags.py "
     "rewards/rules/test_verification.py",
+    "rewards/verifiers/extraction.py": "rewards/verifiers/test_extraction.py rewards/verifiers/test_surroundings.py",
     "rewards/verifiers/gym_forms.py": "rewards/verifiers/test_gym_forms.py rewards/verifiers/test_gym_structures.py",
     "rewards/verifiers/math.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
     "rewards/verifiers/number_grammar.py": "rewards/verifiers/test_numbers.py",

@@ -124,7 +124,7 @@ class Weighted:
         return [each for each in self._functions if (each.source or each.given) and not each.asks]
 
     def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "Weighted":
-        """The same, with the functions that are `movable` called elsewhere: by what `ask` has of each and of its seconds."""
+        """The same, with the `movable` functions called by what `ask` has of each and of its seconds."""
         movable = {id(function) for function in self.movable}
 
         def changed(reward: Reward) -> Reward:
