@@ -268,9 +268,14 @@ def _wrong_with(score: Score, episode: Episode, seat: str) -> str:
 
 def _tasks(episodes: Sequence[Episode]) -> str:
     """`task 'a'`, or `tasks 'a', 'b', 'c' and 5 more`."""
-    names = list(dict.fromkeys(repr(e.task.id or "".join(m.content for m in e.task.prompt)[-40:]) for e in episodes))
+    names = list(dict.fromkeys(repr(e.task.id) if e.task.id else f"without id ({_beginning(e)!r})" for e in episodes))
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"task{'s' if len(names) > 1 else ''} {shown}"
+
+
+def _beginning(episode: Episode) -> str:
+    text = episode.task.prompt[-1].content if episode.task.prompt else ""
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _raised(error: Exception) -> str:
