@@ -49,11 +49,6 @@ def test_a_failed_reward_is_an_error_and_not_a_0():
         asyncio.run(environment.reward.score_parts(apart([Episode(TASK, PROMPT)])))
 
 
-def test_a_missing_policy_is_named():
-    with pytest.raises(UserError, match="policy is missing"):
-        asyncio.run(SingleTurn().play(TASK, {}, 0))
-
-
 def test_conforms():
     tasks = [TASK, Task((Message("user", "3 + 3?"),), answer=6, id="other")]
     check_environment(SingleTurn(), tasks)
