@@ -5,7 +5,7 @@ import pytest
 
 from posttrain.environments import ScoredEnvironment, SingleTurn, scored
 from posttrain.environments.scored import of_seat
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError
 from posttrain.rewards import Weighted, apart, from_function, parse_rewards
 from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Episode, EpisodeGroup, Message, Outcome, Score, Task
