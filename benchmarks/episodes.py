@@ -33,7 +33,7 @@ from posttrain.engine.transformers import TransformersEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.fast_paths import without
-from posttrain.rewards import Weighted
+from posttrain.rewards import Weighted, parse_rewards
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Message, Request, Sampling, Score, Task
 
@@ -116,7 +116,9 @@ class SlowJudge(EpisodeReward):
 def judged(policy: Policy, at_once: int = 0, *, pipelined: bool = False) -> float:
     """Seconds until all groups are sampled and scored; without a judge, sampled."""
     judge = SlowJudge(asyncio.Semaphore(at_once))
-    environment = ScoredEnvironment(Weighted(((judge, 1.0),))) if at_once else ScoredEnvironment.of("length=1")
+    environment = (
+        ScoredEnvironment(Weighted(((judge, 1.0),))) if at_once else ScoredEnvironment(parse_rewards("length=1"))
+    )
     tasks = [Task((Message("user", f"Tell me about the number {number}."),)) for number in range(GROUPS)]
     engine = VariedEngine(policy.model, frozenset())
     players = Players(engine, policy.chat, Sampling(LONGEST), schedule="continuous", pipelined=pipelined)

@@ -44,7 +44,7 @@ from posttrain import algorithms
 from posttrain.data import load_tokenizer
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scorer import Scorer, load_scorer
-from posttrain.environments.gold_rewards import overseen
+from posttrain.environments.scored import overseen
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready

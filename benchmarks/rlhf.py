@@ -33,7 +33,7 @@ from posttrain.bindings.sampling import set_up
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import Example, size_of
 from posttrain.engine.policy import load_policy
-from posttrain.environments.gold_rewards import GOLD
+from posttrain.environments.scored import GOLD
 from posttrain.models.load import locate
 from posttrain.models.reference import FrozenCopy
 from posttrain.recipes import reward_model, rl

@@ -21,7 +21,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from posttrain.bindings.sampling import read_tasks
 from posttrain.cli import main
 from posttrain.options.online import OnlineOptions
-from posttrain.rewards.combine import parse_rewards
+from posttrain.rewards import parse_rewards
 from posttrain.runs import RunDirectory
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder

@@ -103,10 +103,11 @@ async def few_of(most: int, function: Callable[[Q], Coroutine[Any, Any, T]], que
     """What an `async` function says to each question, in order, of at most `most` at the same time.
 
     After a failure no call begins; those under way have `GRACE_S` to finish, so that what they are told can be cached.
+    Of several failures the first in order is raised.
     """
     answers: dict[int, T] = {}
     numbers = iter(range(len(questions)))
-    failed: list[Exception] = []
+    failed: dict[int, Exception] = {}
 
     async def work() -> None:
         for number in numbers:
@@ -115,7 +116,7 @@ async def few_of(most: int, function: Callable[[Q], Coroutine[Any, Any, T]], que
             try:
                 answers[number] = await function(questions[number])
             except Exception as error:
-                failed.append(error)
+                failed[number] = error
 
     workers = [asyncio.ensure_future(work()) for _ in range(min(most, len(questions)))]
     try:
@@ -128,7 +129,7 @@ async def few_of(most: int, function: Callable[[Q], Coroutine[Any, Any, T]], que
         for worker in workers:
             worker.cancel()
     if failed:
-        raise failed[0]
+        raise failed[min(failed)]
     return [answers[number] for number in range(len(questions))]
 
 

@@ -7,7 +7,7 @@ import pytest
 from posttrain.bindings.episode_length import episode_length
 from posttrain.data import ChatFormat
 from posttrain.environments import Environment
-from posttrain.environments.single_turn import SingleTurn
+from posttrain.environments.env import SingleTurn
 from posttrain.types import Message
 from tests.data.families import of_family
 

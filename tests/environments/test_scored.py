@@ -6,8 +6,7 @@ import math
 import pytest
 
 from posttrain.environments import ScoredEnvironment
-from posttrain.environments.gold_rewards import overseen
-from posttrain.environments.scored import need_group, of_seat
+from posttrain.environments.scored import need_group, of_seat, overseen
 from posttrain.episodes.metrics import episode_metrics
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, parse_rewards

@@ -5,7 +5,7 @@ import pytest
 
 from posttrain.environments import ScoredEnvironment, SingleTurn, scored
 from posttrain.environments.scored import of_seat
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError
 from posttrain.rewards import Weighted, apart, from_function, parse_rewards
 from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Episode, EpisodeGroup, Message, Outcome, Score, Task
@@ -47,11 +47,6 @@ def test_a_failed_reward_is_an_error_and_not_a_0():
     environment = ScoredEnvironment(Weighted(((from_function(fails), 1.0),)))
     with pytest.raises(RewardError, match="'fails' raised OSError: down"):
         asyncio.run(environment.reward.score_parts(apart([Episode(TASK, PROMPT)])))
-
-
-def test_a_missing_policy_is_named():
-    with pytest.raises(UserError, match="policy is missing"):
-        asyncio.run(SingleTurn().play(TASK, {}, 0))
 
 
 def test_conforms():

@@ -161,7 +161,7 @@ def test_answers_on_which_a_time_limit_decided_are_kept_with_the_run_and_end_wit
     try:
         run = begin(options, algorithm, output=tmp_path / "run", quiet=True).run
         kept = (run / "timeouts.jsonl").read_text()
-        assert kept == '{"timed_out": "slow"}\n' and "slow" not in TIME_LIMITS
+        assert kept == '{"timed_out": "slow"}\n' and "slow" not in TIME_LIMITS.known
         TIME_LIMITS.add("of another command")
         assert (run / "timeouts.jsonl").read_text() == kept
         begin(replace(options, **{"steps" if name == "grpo" else "rounds": 2}), algorithm, resume=run, quiet=True)
@@ -174,7 +174,7 @@ LIMITED = """
 from posttrain.rewards import TIME_LIMITS
 
 def score(completions):
-    known = "slow" in TIME_LIMITS
+    known = "slow" in TIME_LIMITS.known
     TIME_LIMITS.add("slow")
     return [float(known)] * len(completions)
 """

@@ -9,7 +9,6 @@ import pytest
 
 from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.rewards import CustomReward, Named, Weighted, apart, load_again, load_reward, parse_rewards, score_all
-from posttrain.rewards.combine import compares
 from posttrain.types import Score
 from tests.rewards.episodes import episode, flat, parts
 
@@ -67,7 +66,7 @@ def test_what_is_known_of_a_function_is_known_of_a_moved_one(file):
     here = parse_rewards(f"{file}:compared {file}:plain")
     there, _ = moved(here, ones)
     assert there.outcome == here.outcome == "compared" and there.min_group == 2 and there.certain
-    assert compares(there.parts[0][0]) and not compares(there.parts[1][0])
+    assert [replace(there, parts=(part,)).compares for part in there.parts[:2]] == [True, False]
     assert there.parts[0][0].bounds == (0, 3) and there.parts[0][0].role == "verifier"
     assert asyncio.run(there.unreadable([episode("a").task])) == [""]
 

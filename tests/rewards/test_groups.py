@@ -22,7 +22,7 @@ from posttrain.rewards import (
     reward_function,
     score_all,
 )
-from posttrain.rewards.check import unreadable_answers
+from posttrain.rewards.combine import unreadable_answers
 from posttrain.rewards.reward import bounds_of, min_group_of, role_of
 from posttrain.testing import check_reward
 from posttrain.types import EpisodeGroup, Sampling, States

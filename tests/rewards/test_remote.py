@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import apart, from_function, remote
-from posttrain.rewards.combine import parse_rewards
+from posttrain.rewards import apart, from_function, parse_rewards, remote
 from posttrain.rewards.remote import ATTEMPTS, BATCH, Remote, check_address, is_public
 from posttrain.types import Episode, Message, Task
 

@@ -13,7 +13,8 @@ import pytest
 
 import posttrain
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import EpisodeReward, Reward, apart, reward, score_all, score_each, scoring
+from posttrain.rewards import EpisodeReward, Reward, apart, reward, score_all
+from posttrain.rewards.reward import score_each, scoring
 from posttrain.types import EpisodeGroup, Score
 from tests.rewards.episodes import episode, scores
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from posttrain.bindings.sampling import Setup
 from posttrain.data.order import seed_for
-from posttrain.environments.gold_rewards import GOLD
+from posttrain.environments.scored import GOLD
 from posttrain.episodes.episodes import Lost, OnTokens, none_left, sample_groups
 from posttrain.episodes.metrics import episode_metrics, lost_metrics
 from posttrain.errors import EpisodeError

@@ -112,7 +112,7 @@ class ScoringProcess(Process):
         that the run knows.
         """
         began, called = time.monotonic(), self._functions[function]
-        TIME_LIMITS.learn(timed_out)
+        TIME_LIMITS.add(*timed_out)
         try:
             groups: list[EpisodeGroup] = _cloudpickle().loads(sent)
         except Exception as error:
@@ -200,7 +200,7 @@ class ScorerGroup(Pool):
         def scores(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
             split = apart([episode for group in groups for episode in group.episodes])
             found = self._by_shares(groups if function.mode == "group" else split, sent, doing)
-            TIME_LIMITS.learn({digest for _, timed_out in found for digest in timed_out})
+            TIME_LIMITS.add(*(digest for _, timed_out in found for digest in timed_out))
             flat = iter([each for of_group, _ in found for each in of_group])
             return [[next(flat) for _ in group.episodes] for group in groups]
 

@@ -63,7 +63,7 @@ class EngineChat:
         return Reply(reply, done.stop_reason, Usage(len(prompt), len(done.token_ids)))
 
     async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
-        """As in `rewards.context.ContinuationScorer`."""
+        """As in `rewards.inputs.ContinuationScorer`."""
         requests = scoring_requests(self.chat_format, self.context, messages, continuations)
         return scored(requests, await all_of(map(self.engine.submit, requests)))
 
@@ -71,7 +71,7 @@ class EngineChat:
 def scoring_requests(
     chat_format: ChatFormat, context: int, messages: Sequence[Message], continuations: Sequence[str]
 ) -> list[Request]:
-    """What an engine is asked for the logprobs of continuations; see `rewards.context.ContinuationScorer`.
+    """What an engine is asked for the logprobs of continuations; see `rewards.inputs.ContinuationScorer`.
 
     Raises:
         UserError: a continuation has no tokens, or does not fit the context.

@@ -28,11 +28,7 @@ class TurnSampling(TypedDict, total=False):
 
 
 def own_sampling(sampling: Sampling, own: TurnSampling) -> Sampling:
-    """The settings of a turn.
-
-    Raises:
-        UserError: one is out of its range.
-    """
+    """The settings of a turn; raises `UserError` where one is out of its range."""
     stop = own.get("stop", ())
     if isinstance(stop, str) or not all(stop):
         raise UserError(f"a turn's stop strings are a list, none of them empty; got stop={stop!r}")
@@ -111,9 +107,6 @@ class Environment:
         """Play one episode; random draws of the environment depend only on `seed`.
 
         Exceptions of a seat propagate: they are never a reply. An exception of `play` itself ends this episode only.
-
-        Raises:
-            UserError: a seat is missing; see `need_seats`.
         """
         raise NotImplementedError
 
@@ -123,14 +116,10 @@ def trained_seats(environment: Environment) -> tuple[str, ...]:
     return environment.trained or environment.seats[:1]
 
 
-def need_seats(environment: Environment, seats: Mapping[str, Seat]) -> None:
-    """Refuse to play without every seat.
+class SingleTurn(Environment):
+    """The policy answers the task's prompt once; rewards score the answer."""
 
-    Raises:
-        UserError: a seat is missing.
-    """
-    if missing := [name for name in environment.seats if name not in seats]:
-        raise UserError(
-            f"{type(environment).__name__} needs the seats {', '.join(environment.seats)}; got "
-            f"{', '.join(seats) or 'none'}, so {', '.join(missing)} is missing"
-        )
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
+        """One turn of the policy."""
+        await seats["policy"].turn(task.prompt)
+        return Outcome()

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from posttrain.environments.gold_rewards import rewards_in
+from posttrain.environments.scored import rewards_in
 from posttrain.errors import UserError, unknown
 from posttrain.rewards import (
     REWARDS,
@@ -76,37 +76,28 @@ def judged(
         for name, model in judges.items()
     }
     rewards, read = rewards_in(reward, found), rewards_in(gold, found)
-    parts = [part for each in (rewards, read) if each for part, _ in each.parts]
+    both = [each for each in (rewards, read) if each]
+    parts = [part for each in both for part, _ in each.parts]
     taken = {*REWARDS, *(part.name for part in parts if part is not found.get(part.name))}
     if taken := [name for name in found if name in taken]:
         raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
-    asking = [name for each in (rewards, read) if each for name in each.asks]
-    named = {name for each in (rewards, read) if each for name in each.weights}
+    asking = [name for each in both for name in each.asks]
+    named = {name for each in both for name in each.weights}
     unnamed = [judge for name, judge in found.items() if name not in named]
     notes: list[str] = []
     if asking:
         notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in unnamed]
     elif unnamed:
         rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in unnamed)))
-    context = RewardContext(seed, judges, policy)
-    for each in (rewards, read):
-        if each:
-            each.give(context)
+    for each in both:
+        each.give(RewardContext(seed, judges, policy))
     return ParsedRewards(rewards, read, tuple(notes))
 
 
-class Kept(Protocol):
-    """What keeps replies in a folder."""
-
-    def kept_in(self, folder: Path) -> AbstractContextManager[None]:
-        """For as long as a run lasts."""
-        ...
-
-
 @contextmanager
-def verdicts_kept_in(run: Path, replies: Kept) -> Generator[None]:
+def verdicts_kept_in(run: Path, replies: AbstractContextManager[None]) -> Generator[None]:
     """Save in a run what a resumed one must reuse: verdicts by a time limit, and replies of judges."""
-    with TIME_LIMITS.kept_in(run / VERDICTS), replies.kept_in(run):
+    with TIME_LIMITS.kept_in(run / VERDICTS), replies:
         yield
 
 

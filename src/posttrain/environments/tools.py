@@ -109,16 +109,12 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     try:
         if call.name not in tools:
             raise ToolError(f"there is no tool '{call.name}'; there are: {', '.join(tools)}")
-        return await tools[call.name].call(_arguments(call))
+        try:
+            arguments = json.loads(call.arguments)
+        except (ValueError, RecursionError):
+            raise ToolError(f"the arguments of {call.name} are no JSON") from None
+        if not isinstance(arguments, dict):
+            raise ToolError(f"the arguments of {call.name} are no JSON object")
+        return await tools[call.name].call(cast(dict[str, Any], arguments))
     except ToolError as error:
         return f"Error: {error}"
-
-
-def _arguments(call: ToolCall) -> dict[str, Any]:
-    try:
-        found = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        raise ToolError(f"the arguments of {call.name} are no JSON") from None
-    if not isinstance(found, dict):
-        raise ToolError(f"the arguments of {call.name} are no JSON object")
-    return cast(dict[str, Any], found)

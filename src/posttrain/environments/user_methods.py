@@ -3,7 +3,8 @@
 import contextlib
 import inspect
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from itertools import chain
 from typing import Any, SupportsFloat
 
 from posttrain.environments.env import Environment, Seat
@@ -51,31 +52,23 @@ def finite(value: Any) -> bool:
 
 
 def tasks_of(environment: Environment, split: str, seed: int) -> list[Task]:
-    """The environment's own tasks of a split.
-
-    Raises:
-        UserError: its method raises, or returns something else than tasks.
-    """
+    """The environment's own tasks of a split; `UserError` where its method raises or returns something else."""
     with calling(environment, "tasks"):
-        found: list[Any] = list(environment.tasks(split, seed))
-    if wrong := [task for task in found if not isinstance(task, Task)]:
-        raise UserError(
-            f"{type(environment).__name__}.tasks returned a {type(wrong[0]).__name__}; expected posttrain.types.Task"
-        )
+        found = list(environment.tasks(split, seed))
+    _refuse_others(environment, "tasks returned a", found, Task)
     return found
 
 
 def demonstrations_of(environment: Environment, seed: int) -> list[tuple[Message, ...]]:
-    """The environment's demonstrations.
-
-    Raises:
-        UserError: its method raises, or returns something else than conversations.
-    """
+    """The environment's demonstrations; `UserError` where its method raises or returns something else."""
     with calling(environment, "demonstrations"):
-        found: list[tuple[Any, ...]] = [tuple(conversation) for conversation in environment.demonstrations(seed)]
-    if wrong := [message for conversation in found for message in conversation if not isinstance(message, Message)]:
-        raise UserError(
-            f"{type(environment).__name__}.demonstrations returned conversations with a {type(wrong[0]).__name__}; "
-            "expected posttrain.types.Message"
-        )
+        found = [tuple(conversation) for conversation in environment.demonstrations(seed)]
+    _refuse_others(environment, "demonstrations returned conversations with a", chain.from_iterable(found), Message)
     return found
+
+
+def _refuse_others(environment: Environment, returned: str, found: Iterable[object], kind: type) -> None:
+    for one in found:
+        if not isinstance(one, kind):
+            given = f"{type(environment).__name__}.{returned} {type(one).__name__}"
+            raise UserError(f"{given}; expected posttrain.types.{kind.__name__}")

@@ -33,8 +33,8 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.data.tasks import dress
 from posttrain.engine.policy import Policy, load_policy
+from posttrain.environments.env import SingleTurn
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.environments.single_turn import SingleTurn
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError

@@ -26,8 +26,7 @@ from posttrain.data import load_completions, parse_columns
 from posttrain.data.given import Source
 from posttrain.data.messages import tools_column, written
 from posttrain.engine.scorer import load_scorer
-from posttrain.environments.gold_rewards import overseen
-from posttrain.environments.scored import ScoredEnvironment, of_seat, refuse_unknown_rewards
+from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen, refuse_unknown_rewards
 from posttrain.errors import UserError, words_of
 from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table

@@ -1,75 +1,43 @@
 """Rewards: named scores of episodes."""
 
-from posttrain.rewards.binding import REWARDS
-from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted, named_in, parse_rewards
-from posttrain.rewards.context import RewardContext
-from posttrain.rewards.custom import Ask, CustomReward, Source, from_function, reward_function
-from posttrain.rewards.judges.pointwise import Judge
-from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
-from posttrain.rewards.learned import COMBINATIONS, CachedScores, Classifier, Disagreement, LearnedReward, StepReward
-from posttrain.rewards.loading import load_again, load_reward
-from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
-from posttrain.rewards.rules.language import LanguageConsistency
-from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
-from posttrain.rewards.rules.repetition import Repetition
-from posttrain.rewards.rules.steps import StepDiversity
-from posttrain.rewards.rules.tags import Tags
-from posttrain.rewards.rules.verification import VerificationPhrases
-from posttrain.rewards.verifiers.choice import ChoiceVerifier
-from posttrain.rewards.verifiers.exact import ExactVerifier
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract
-from posttrain.rewards.verifiers.gym import GymVerifier
-from posttrain.rewards.verifiers.math import MathVerifier
-from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.rewards.verifiers.pool import TIME_LIMITS, VERDICTS
-from posttrain.rewards.verifiers.worker import TIMED_OUT
-
-__all__ = [
-    "COMBINATIONS",
-    "DEFAULT_TIMEOUT_S",
-    "REWARDS",
-    "ROLES",
-    "TIMED_OUT",
-    "TIME_LIMITS",
-    "VERDICTS",
-    "AnswerIn",
-    "Ask",
-    "CachedScores",
-    "ChoiceVerifier",
-    "Classifier",
-    "CustomReward",
-    "Disagreement",
-    "EpisodeReward",
-    "ExactVerifier",
-    "GymVerifier",
-    "Judge",
-    "JudgePrompt",
-    "LanguageConsistency",
-    "LearnedReward",
-    "LengthTarget",
-    "MathVerifier",
-    "Named",
-    "NumberVerifier",
-    "Repetition",
-    "Reward",
-    "RewardContext",
-    "SoftOverlong",
-    "Source",
-    "StepDiversity",
-    "StepReward",
-    "Tags",
-    "VerificationPhrases",
-    "Weighted",
-    "apart",
-    "extract",
-    "from_function",
-    "load_again",
-    "load_reward",
-    "named_in",
-    "parse_rewards",
-    "read_prompt",
-    "reward_function",
-    "score_all",
-    "score_each",
-    "scoring",
-]
+from posttrain.rewards.binding import REWARDS as REWARDS
+from posttrain.rewards.binding import load_again as load_again
+from posttrain.rewards.binding import load_reward as load_reward
+from posttrain.rewards.binding import parse_rewards as parse_rewards
+from posttrain.rewards.combine import Weighted as Weighted
+from posttrain.rewards.combine import named_in as named_in
+from posttrain.rewards.custom import Ask as Ask
+from posttrain.rewards.custom import CustomReward as CustomReward
+from posttrain.rewards.custom import Source as Source
+from posttrain.rewards.custom import from_function as from_function
+from posttrain.rewards.custom import reward_function as reward_function
+from posttrain.rewards.inputs import RewardContext as RewardContext
+from posttrain.rewards.judges import Judge as Judge
+from posttrain.rewards.judges import JudgePrompt as JudgePrompt
+from posttrain.rewards.judges import read_prompt as read_prompt
+from posttrain.rewards.learned import COMBINATIONS as COMBINATIONS
+from posttrain.rewards.learned import CachedScores as CachedScores
+from posttrain.rewards.learned import Classifier as Classifier
+from posttrain.rewards.learned import Disagreement as Disagreement
+from posttrain.rewards.learned import LearnedReward as LearnedReward
+from posttrain.rewards.learned import StepReward as StepReward
+from posttrain.rewards.reward import EpisodeReward as EpisodeReward
+from posttrain.rewards.reward import Named as Named
+from posttrain.rewards.reward import Reward as Reward
+from posttrain.rewards.reward import apart as apart
+from posttrain.rewards.reward import score_all as score_all
+from posttrain.rewards.rules import LanguageConsistency as LanguageConsistency
+from posttrain.rewards.rules import LengthTarget as LengthTarget
+from posttrain.rewards.rules import Repetition as Repetition
+from posttrain.rewards.rules import SoftOverlong as SoftOverlong
+from posttrain.rewards.rules import StepDiversity as StepDiversity
+from posttrain.rewards.rules import Tags as Tags
+from posttrain.rewards.rules import VerificationPhrases as VerificationPhrases
+from posttrain.rewards.verifiers.choice import ChoiceVerifier as ChoiceVerifier
+from posttrain.rewards.verifiers.exact import ExactVerifier as ExactVerifier
+from posttrain.rewards.verifiers.extraction import extract as extract
+from posttrain.rewards.verifiers.gym import GymVerifier as GymVerifier
+from posttrain.rewards.verifiers.math import MathVerifier as MathVerifier
+from posttrain.rewards.verifiers.numbers import NumberVerifier as NumberVerifier
+from posttrain.rewards.verifiers.workers import TIME_LIMITS as TIME_LIMITS
+from posttrain.rewards.verifiers.workers import VERDICTS as VERDICTS

@@ -1,27 +1,27 @@
-"""What can be given as a reward, bound to an object: a text, a table of arguments, a function, an object."""
+"""What can be given as rewards, bound to objects: texts, tables of arguments, functions of files, objects."""
 
+import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
-from posttrain.arguments import made
-from posttrain.errors import UserError, unknown
-from posttrain.rewards.custom import from_function
+from posttrain import user_code
+from posttrain.arguments import fitted, made
+from posttrain.errors import UserError, described, unknown
+from posttrain.rewards import rules
+from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
+from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
+from posttrain.rewards.inputs import OURS
 from posttrain.rewards.learned import Classifier
 from posttrain.rewards.likelihood import rlpr
-from posttrain.rewards.loading import load_reward
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
 from posttrain.rewards.reward import Reward, role_of
-from posttrain.rewards.rules.language import LanguageConsistency
-from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
-from posttrain.rewards.rules.repetition import Repetition
-from posttrain.rewards.rules.steps import StepDiversity
-from posttrain.rewards.rules.tags import Tags
-from posttrain.rewards.rules.verification import VerificationPhrases
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
 from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
@@ -38,21 +38,19 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "exact": ExactVerifier,
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
-    "tags": Tags,
-    "language": LanguageConsistency,
-    "length": SoftOverlong,
-    "length_target": LengthTarget,
-    "repetition": Repetition,
+    "tags": rules.Tags,
+    "language": rules.LanguageConsistency,
+    "length": rules.SoftOverlong,
+    "length_target": rules.LengthTarget,
+    "repetition": rules.Repetition,
     "rlpr": rlpr,
-    "steps": StepDiversity,
-    "verification": VerificationPhrases,
+    "steps": rules.StepDiversity,
+    "verification": rules.VerificationPhrases,
     "classifier": Classifier,
 }
 """Every reward that has a name. One line registers another."""
 
-Part = tuple[Reward, float]
-"""A reward and its weight."""
-
+Part = tuple[Reward, float]  # a reward and its weight
 _FILE = re.compile(r".+\.py:[^:=?]*", re.DOTALL)
 _KINDS = (
     "a text such as 'numbers=1.0', a function such as (completion, answer), an object with a name and a method score, "
@@ -60,38 +58,91 @@ _KINDS = (
 )
 
 
-def of_word(word: str, judges: Mapping[str, Reward]) -> Part:
-    """The reward of `NAME?argument=value&argument=value=WEIGHT`; raises `UserError`."""
+def parse_rewards(
+    spec: object, *, timeout_s: float = DEFAULT_TIMEOUT_S, judges: Mapping[str, Reward] = NO_ARGUMENTS
+) -> Weighted:
+    """Rewards from a text, a table or objects.
+
+    A text is words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`: each a name of `REWARDS` or of `judges`,
+    `path/to/file.py:function`, or an address (`rewards/remote.py`), then arguments of the verifier or function, as in
+    `numbers?answer_in=boxed&name=strict`, and its weight after `=` (after a function also `:`). A weight that is left
+    out is 1; of a monitor, 0. A value that has `=` in it needs a weight behind it. A path with spaces is put in quotes.
+
+    Args:
+        spec: a text; a function, an object with a name and a method `score`, or an object that can be called; a pair
+            of such a thing and its weight; a sequence of all these; or a mapping, from a word to its weight or to a
+            table of its weight and arguments, and from a name to an object or such a pair.
+        timeout_s: seconds that each reward may take for a batch.
+        judges: rewards by further names.
+
+    Raises:
+        UserError: an unknown name (the nearest one given), an argument or a weight that does not fit, a name given
+            twice, or a function or object that is no reward.
+
+    Example:
+        >>> parse_rewards("numbers tags=0.1").weights
+        {'numbers': 1.0, 'tags': 0.1}
+        >>> def brief(completion, limit=20): return len(completion) <= limit
+        >>> parse_rewards({"numbers": {"weight": 2, "answer_in": "boxed"}, "short": (brief, 0.5)}).weights
+        {'numbers': 2.0, 'short': 0.5}
+    """
+    if isinstance(spec, Mapping):
+        entries = cast("Mapping[str, object]", spec)
+        return Weighted(tuple(_of_entry(key, value, judges) for key, value in entries.items()), timeout_s)
+    several = isinstance(spec, list | tuple) and not _is_pair(cast(object, spec))
+    parts: list[Part] = []
+    for given in cast("Sequence[object]", spec if several else [spec]):
+        if not isinstance(given, str):
+            parts.append(_of_object(given, judges))
+            continue
+        try:
+            words = shlex.split(given)
+        except ValueError as error:
+            raise UserError(
+                f"cannot read the rewards {given!r}: {error}; expected words such as gym=1.0 tags=0.1"
+            ) from error
+        parts += [_of_text(word, None, judges) for word in words]
+    return Weighted(tuple(parts), timeout_s)
+
+
+def _of_entry(key: str, value: object, judges: Mapping[str, Reward]) -> Part:
+    """The reward of a table's entry: a text with its weight or its table of arguments, or a name and an object."""
+    if isinstance(value, Mapping | int | float):
+        return _of_text(key, cast("Mapping[str, object] | float", value), judges)
+    return _of_object(value, judges, key)
+
+
+def _of_text(word: str, value: Mapping[str, object] | float | None, judges: Mapping[str, Reward]) -> Part:
+    """The reward of `NAME?argument=value&argument=value=WEIGHT`; a table has the weight, or it and arguments."""
     name, arguments, weight = _read(word)
-    return _named(word, name, arguments, None if weight is None else _number(word, weight), judges)
+    if value is not None and weight is not None:
+        raise UserError(
+            f"the reward '{word}' has its weight twice; write '{word.removesuffix('=' + weight)}' = {value}"
+        )
+    table = dict(value) if isinstance(value, Mapping) else {"weight": value}
+    given = table.pop("weight", None) if weight is None else weight
+    number = None if given is None else _number(word, given)
+    own = {**arguments, **table} if isinstance(value, Mapping) else arguments
+    if own and (is_remote(name) or name in judges):
+        raise UserError(f"the reward '{name}' takes no arguments; got {', '.join(own)}")
+    if is_remote(name):
+        return _weighted(from_function(Remote(name.removeprefix(PUBLIC), name.startswith(PUBLIC)), "remote"), number)
+    if _FILE.fullmatch(name):
+        return _weighted(load_reward(name, own), number)
+    if name.endswith(".py"):
+        raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
+    if name in judges:
+        return _weighted(judges[name], number)
+    if name in REWARDS:
+        return _weighted(made(f"the reward '{name}'", REWARDS[name], own), number)
+    raise unknown("reward", name, [*REWARDS, *judges, "path/to/file.py:function"])
 
 
-def of_entry(key: str, value: object, judges: Mapping[str, Reward]) -> Part:
-    """The reward of a table's entry: a text with its weight or its table of arguments, or a name and an object.
-
-    Raises:
-        UserError: the value is none of these, or the text or the object is refused.
-    """
-    if not isinstance(value, Mapping | int | float):
-        return of_object(value, judges, key)
-    name, arguments, weight = _read(key)
-    if weight is not None:
-        raise UserError(f"the reward '{key}' has its weight twice; write '{key.removesuffix('=' + weight)}' = {value}")
-    table = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"weight": value}
-    others = {name: one for name, one in table.items() if name != "weight"}
-    given = table.get("weight")
-    return _named(key, name, {**arguments, **others}, None if given is None else _number(key, given), judges)
-
-
-def of_object(given: object, judges: Mapping[str, Reward], name: str = "") -> Part:
-    """The reward of a function or an object, or of a pair of such and its weight; `name` is another one for it.
-
-    Raises:
-        UserError: it is no reward, its parameters are not understood, or it has no name.
-    """
-    if is_pair(given):
+def _of_object(given: object, judges: Mapping[str, Reward], name: str = "") -> Part:
+    """The reward of a function or an object, or of a pair of such and its weight; `name` is another one for it."""
+    if _is_pair(given):
         inner, weight = cast("tuple[object, float]", given)
-        found = of_entry(inner, weight, judges) if isinstance(inner, str) else of_object(inner, judges, name)
+        found = _of_entry(inner, weight, judges) if isinstance(inner, str) else _of_object(inner, judges, name)
         return _renamed(found[0], name), float(weight)
     if inspect.isclass(given):
         raise UserError(f"the reward {given.__name__} is a class; give an object of it: {given.__name__}()")
@@ -104,8 +155,7 @@ def of_object(given: object, judges: Mapping[str, Reward], name: str = "") -> Pa
     return _weighted(replace(from_function(given, name), given=True))
 
 
-def is_pair(given: object) -> bool:
-    """Whether something is a pair of a reward and its weight."""
+def _is_pair(given: object) -> bool:
     pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else ()
     return len(pair) == 2 and isinstance(pair[1], int | float)
 
@@ -134,27 +184,6 @@ def _read(word: str) -> tuple[str, dict[str, str], str | None]:
     return name, arguments, weight
 
 
-def _named(
-    word: str, name: str, arguments: Mapping[str, Any], weight: float | None, judges: Mapping[str, Reward]
-) -> Part:
-    """The reward of a text, with its arguments."""
-    if arguments and (is_remote(name) or name in judges):
-        raise UserError(f"the reward '{name}' takes no arguments; got {', '.join(arguments)}")
-    if is_remote(name):
-        reward: Reward = from_function(Remote(name.removeprefix(PUBLIC), name.startswith(PUBLIC)), "remote")
-    elif _FILE.fullmatch(name):
-        reward = load_reward(name, arguments)
-    elif name.endswith(".py"):
-        raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
-    elif name in judges:
-        reward = judges[name]
-    elif name in REWARDS:
-        reward = made(f"the reward '{name}'", REWARDS[name], arguments)
-    else:
-        raise unknown("reward", name, [*REWARDS, *judges, "path/to/file.py:function"])
-    return _weighted(reward, weight)
-
-
 def _weighted(reward: Reward, weight: float | None = None) -> Part:
     """A reward with its weight, by default 1; of a monitor, 0."""
     return reward, (0.0 if role_of(reward) == "monitor" else 1.0) if weight is None else weight
@@ -175,3 +204,53 @@ def _renamed(reward: Reward, name: str) -> Reward:
     if not isinstance(reward, type) and is_dataclass(reward) and "name" in [f.name for f in fields(reward) if f.init]:
         return replace(cast("Any", reward), name=name)
     raise UserError(f"the reward object called '{reward.name}' cannot be called '{name}'; write '{reward.name}' for it")
+
+
+def load_reward(path: str, arguments: Mapping[str, Any] = NO_ARGUMENTS) -> Reward:
+    """The reward `path/to/file.py:function`; of a class, an object that is made with the arguments.
+
+    Args:
+        path: of a function, or of a class whose objects are called or are rewards.
+        arguments: of parameters that are not the run's to give, as texts or values; `name` is that of the reward
+            unless it is such a parameter.
+
+    Raises:
+        UserError: the file or the function does not exist (nearest name given), the file cannot be imported, the
+            function's parameters are not understood, or an argument does not fit.
+    """
+    file, _, name = path.rpartition(":")
+    found: Any = user_code.load("reward", path, "function")
+    own, title = dict(arguments), name
+    what, is_class = f"the reward '{path}'", inspect.isclass(found)
+    if not is_class and isinstance(found, Reward):
+        if own:
+            raise UserError(f"{what} is an object, which takes no arguments; got {', '.join(own)}")
+        return found
+    if not callable(found):
+        raise UserError(f"'{name}' in '{file}' is a {type(found).__name__}, not a function")
+    if "name" in own and not hasattr(found, "score") and "name" not in inspect.signature(found).parameters:
+        title = str(own.pop("name"))
+    if is_class:
+        found = made(what, found, own)
+        if isinstance(found, Reward):
+            return found
+    elif own:
+        found = partial(found, **fitted(what, found, own, ours=OURS))
+    where = Path(file).expanduser().absolute()
+    source = Source(f"{where}:{name}", hashlib.sha256(where.read_bytes()).hexdigest(), arguments)
+    return replace(from_function(found, title), source=source)
+
+
+def load_again(source: Source) -> CustomReward:
+    """The function in this process, as another has loaded it; raises `UserError` where the file is another by now."""
+    if source.pickled:
+        import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+        try:
+            return from_function(cloudpickle.loads(source.pickled), source.path)
+        except Exception as error:
+            raise UserError(f"the reward '{source.path}' cannot be read here: {described(error)}") from error
+    found = load_reward(source.path, source.arguments)
+    if not isinstance(found, CustomReward) or found.source is None or found.source.digest != source.digest:
+        raise UserError(f"the file of the reward '{source.path}' is not what the run began with; restore it")
+    return found

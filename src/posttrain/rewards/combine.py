@@ -1,49 +1,41 @@
 """Weighted combinations of named rewards."""
 
 import math
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import cast
 
 from posttrain.background import all_of
-from posttrain.errors import UserError
-from posttrain.rewards.binding import Part, is_pair, of_entry, of_object, of_word
-from posttrain.rewards.check import unreadable_answers
-from posttrain.rewards.context import RewardContext
+from posttrain.errors import RewardError, UserError
 from posttrain.rewards.custom import Ask, CustomReward
+from posttrain.rewards.inputs import RewardContext
 from posttrain.rewards.learned import Classifier
 from posttrain.rewards.reward import (
     EpisodeReward,
     Named,
     Reward,
+    apart,
     bounds_of,
     columns_of,
     min_group_of,
     role_of,
     score_all,
 )
-from posttrain.types import EpisodeGroup, Score, SeatScores, Span, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Span, Task
 
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
-NO_JUDGES: Mapping[str, Reward] = MappingProxyType({})
 _SHARE = (0.0, 1.0)  # assumed bounds of a reward that declares none
+_LEFT_OUT = Score.not_applicable("the row does not name it")
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """Rewards and their weights: total = sum of weight x score, over the rewards that apply to the episode.
+    """Rewards and their weights: total = sum of weight x score, over the rewards that apply to the episode."""
 
-    Args:
-        parts: (reward, weight), with names that are all different. Weight 0 only logs.
-        timeout_s: seconds that each reward may take for a batch.
-    """
-
-    parts: tuple[tuple[Reward, float], ...]
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    parts: tuple[tuple[Reward, float], ...]  # with names that are all different; weight 0 only logs
+    timeout_s: float = DEFAULT_TIMEOUT_S  # seconds that each reward may take for a batch
 
     def __post_init__(self) -> None:
         names = [reward.name for reward, _ in self.parts]
@@ -101,7 +93,10 @@ class Weighted:
     @property
     def compares(self) -> bool:
         """Whether the score of an episode may depend on the others of its group."""
-        return any(compares(reward) for reward, _ in self.parts)
+        return any(
+            reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)
+            for reward in self._inner
+        )
 
     @property
     def asks(self) -> list[str]:
@@ -129,11 +124,7 @@ class Weighted:
         return [each for each in self._functions if (each.source or each.given) and not each.asks]
 
     def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "Weighted":
-        """The same, with the functions that are `movable` called elsewhere.
-
-        Args:
-            ask: from a function and its time limit in seconds to what has groups scored by it.
-        """
+        """The same, with the `movable` functions called by what `ask` has of each and of its seconds."""
         movable = {id(function) for function in self.movable}
 
         def changed(reward: Reward) -> Reward:
@@ -146,12 +137,12 @@ class Weighted:
         return replace(self, parts=tuple((changed(reward), weight) for reward, weight in self.parts))
 
     @property
-    def _functions(self) -> list[CustomReward]:
-        return [reward for reward in self._inner if isinstance(reward, CustomReward)]
-
-    @property
     def _inner(self) -> list[Reward]:
         return [reward.reward if isinstance(reward, Named) else reward for reward, _ in self.parts]
+
+    @property
+    def _functions(self) -> list[CustomReward]:
+        return [reward for reward in self._inner if isinstance(reward, CustomReward)]
 
     @property
     def unbounded(self) -> dict[str, float]:
@@ -186,14 +177,11 @@ class Weighted:
         """
 
         async def of_part(reward: Reward) -> list[list[SeatScores]]:
-            asked = [_applies(reward, group.task) for group in groups]
             timeout_s = math.inf if getattr(reward, "patient", False) else self.timeout_s
-            of_asked = [group for group, yes in zip(groups, asked, strict=True) if yes]
-            found = iter(await score_all(reward, of_asked, timeout_s=timeout_s))
-            left_out = Score.not_applicable("the row does not name it")
+            asked = [group for group in groups if _applies(reward, group.task)]
+            found = iter(await score_all(reward, asked, timeout_s=timeout_s))
             return [
-                next(found) if yes else [left_out] * len(group.episodes)
-                for group, yes in zip(groups, asked, strict=True)
+                next(found) if _applies(reward, group.task) else [_LEFT_OUT] * len(group.episodes) for group in groups
             ]
 
         columns = await all_of(of_part(reward) for reward, _ in self.parts)
@@ -208,10 +196,9 @@ class Weighted:
         found = [""] * len(tasks)
         for reward, _ in self.parts:
             places = [place for place, task in enumerate(tasks) if not found[place] and _applies(reward, task)]
-            for place, why in zip(
-                places, await unreadable_answers(reward, [tasks[place] for place in places]), strict=True
-            ):
-                found[place] = why
+            why = await unreadable_answers(reward, [tasks[place] for place in places])
+            for place, reason in zip(places, why, strict=True):
+                found[place] = reason
         return found
 
     def total(self, parts: Mapping[str, Score]) -> float:
@@ -221,8 +208,7 @@ class Weighted:
 
         NaN if no weighted reward applies: the episode is lost, which is not a total of 0.
 
-        Raises:
-            KeyError: a part is missing.
+        Raises `KeyError` where a part is missing.
         """
         scores = self._optimised(parts)
         found = [weight * score.total for weight, score in scores if score.applicable]
@@ -264,58 +250,23 @@ def _applies(reward: Reward, task: Task) -> bool:
     return not names or reward.name in names or role_of(reward) == "monitor"
 
 
-def compares(reward: Reward) -> bool:
-    """Whether a reward compares the episodes of a group, whatever its `min_group`."""
-    if isinstance(reward, Named):
-        return compares(reward.reward)
-    return reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)
+async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]:
+    """For each task, why `reward` cannot parse its reference answer; "" if it can.
 
-
-def parse_rewards(
-    spec: object, *, timeout_s: float = DEFAULT_TIMEOUT_S, judges: Mapping[str, Reward] = NO_JUDGES
-) -> Weighted:
-    """Rewards from a text, a table or objects.
-
-    A text is words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`: each a name of `REWARDS` or of `judges`,
-    `path/to/file.py:function`, or an address (`rewards/remote.py`), then arguments of the verifier or function, as in
-    `numbers?answer_in=boxed&name=strict`, and its weight after `=` (after a function also `:`). A weight that is left
-    out is 1; of a monitor, 0. A value that has `=` in it needs a weight behind it. A path with spaces is put in quotes.
-
-    Args:
-        spec: a text; a function, an object with a name and a method `score`, or an object that can be called; a pair
-            of such a thing and its weight; a sequence of all these; or a mapping, from a word to its weight or to a
-            table of its weight and arguments, and from a name to an object or such a pair.
-        timeout_s: seconds that each reward may take for a batch.
-        judges: rewards by further names.
-
-    Raises:
-        UserError: an unknown name (the nearest one given), an argument or a weight that does not fit, a name given
-            twice, or a function or object that is no reward.
-
-    Example:
-        >>> parse_rewards("numbers tags=0.1").weights
-        {'numbers': 1.0, 'tags': 0.1}
-        >>> def brief(completion, limit=20): return len(completion) <= limit
-        >>> parse_rewards({"numbers": {"weight": 2, "answer_in": "boxed"}, "short": (brief, 0.5)}).weights
-        {'numbers': 2.0, 'short': 0.5}
+    A reward for which this is slow, such as one with a worker process, has a method
+    `unreadable(tasks)`. Any other verifier scores an empty completion: it parses the reference answer
+    first, and raises if it cannot. A reward that is no verifier needs no answer.
     """
-    if isinstance(spec, Mapping):
-        entries = cast("Mapping[str, object]", spec)
-        return Weighted(tuple(of_entry(key, value, judges) for key, value in entries.items()), timeout_s)
-    several = isinstance(spec, list | tuple) and not is_pair(cast(object, spec))
-    parts: list[Part] = []
-    for given in cast("Sequence[object]", spec if several else [spec]):
-        if isinstance(given, str):
-            parts += [of_word(word, judges) for word in _words(given)]
-        else:
-            parts.append(of_object(given, judges))
-    return Weighted(tuple(parts), timeout_s)
-
-
-def _words(text: str) -> list[str]:
+    unreadable: Callable[[Sequence[Task]], Awaitable[list[str]]] | None = getattr(reward, "unreadable", None)
+    if unreadable is not None:
+        return await unreadable(tasks)
+    if role_of(reward) != "verifier" or min_group_of(reward) > 1:
+        return [""] * len(tasks)
+    silent = [Episode(task, (*task.prompt, Message("assistant", ""))) for task in tasks]
     try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(
-            f"cannot read the rewards {text!r}: {error}; expected words such as gym=1.0 tags=0.1"
-        ) from error
+        await reward.score(apart(silent))
+    except RewardError as error:
+        if len(tasks) == 1:
+            return [str(error)]
+        return [why for task in tasks for why in await unreadable_answers(reward, [task])]
+    return [""] * len(tasks)

@@ -1,47 +1,27 @@
-"""The adapter of a call as a reward.
+"""The adapter of a call as a reward: of a function, an object, an HTTP address (`remote.py`), a judge (`judges/`).
 
-The call may be of a Python function, an object, an HTTP address (`remote.py`), a judge (`judges/`) or another process
-(`CustomReward.ask`).
+A function's parameter names select its inputs (docs/rewards.md, Custom rewards); the name for the completion selects a
+single one or a batch:
 
-A function's parameter names select its inputs; the name for the completion selects a single one or a batch:
-
-one completion at a time
-
-    def reward(completion, task): ...                          task: posttrain.types.Task
-    def reward(prompt, completion, answer, **metadata): ...    metadata: the task's, by key
-
-a batch of completions, as TRL's reward functions do
-
-    def reward(prompts, completions, answers, **columns): ...  every argument a list, columns the data's other columns
+    def reward(prompt, completion, answer, **metadata): ...    one at a time; `task` and `episode` are there, too
+    def reward(prompts, completions, answers, **columns): ...  a batch: every argument a list, as in TRL
     def reward(completions, answer, level): ...                a column's list may have the column's own name
     def reward(completion_ids, **kwargs): ...                  token ids after the prompt, the stop token included
-
-the completions of one task, to compare them with each other; other arguments as in a batch
-
-    def reward(group, completions): ...                        group: posttrain.types.EpisodeGroup
-
-the run's judges and seed, in addition to any of these
-
-    async def reward(completion, reward_context): ...          reward_context: posttrain.rewards.RewardContext
+    def reward(group, completions): ...                        the completions of one task, to compare them
+    async def reward(completion, reward_context): ...          the run's judges and seed, with any of these
 
 In a batch `prompts` and `completions` are what TRL's trainers pass: text where the data's prompt is text, and lists of
 {role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
-the last thing that the assistant said. A function that needs the conversation takes `episode` (or `episodes`).
+the last thing that the assistant said.
 
-Parameters may be left out, in any order. One that is none of these words is a column of the data. Where rows lack the
-column of a parameter without a default, `answer` included, that is an error before the run; `**columns` gets those that
-every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch
-or a group, in which None says that the reward does not apply to a completion. In place of each there may be a mapping
-from seats to scores, where an environment has several. It may be `async`. A function that is not
-runs in a thread, so that a hang hits the time limit.
-
-What else is known of a function is declared above it:
-
-    @reward_function(role="verifier", bounds=(0, 1), min_group=2)
-    def majority(group, completions): ...
+A parameter that is none of these words is a column of the data. Where rows lack the column of a parameter without a
+default, `answer` included, that is an error before the run; `**columns` gets those that every task of the batch has.
+The function returns a number, a bool or a Score, or a list of them for a batch or a group, in which None says that the
+reward does not apply to a completion. In place of each there may be a mapping from seats to scores. A function that is
+not `async` runs in a thread, so that a hang hits the time limit.
 
 An object with a method `__call__` of such parameters may have a state. It has `role`, `bounds` and `min_group` as
-attributes, and may have
+attributes (a function by `reward_function`), and may have
 
     patient = True             it computes as long as it takes, and has no time limit
     at_once = 16               calls of its `async` method for one completion that run at the same time; else all
@@ -55,16 +35,16 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from posttrain.background import all_of, few_of, in_thread, without_exit
 from posttrain.errors import RewardError, UserError, described, unknown
-from posttrain.rewards.context import RewardContext
-from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, inputs_of, missing_columns
-from posttrain.rewards.reward import ROLES, scoring
+from posttrain.rewards.inputs import CONTEXT, LOGS, Mode, RewardContext, inputs_of, missing_columns
+from posttrain.rewards.reward import ROLES, bounds_of, min_group_of, role_of, scoring
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Task
 
 _TRAINER = ("trainer_state", "environments")  # what TRL's trainers pass, and only they have
@@ -123,19 +103,12 @@ def _refuse_wrong(role: str, bounds: tuple[float, float] | None, min_group: int)
 
 @dataclass(frozen=True)
 class Source:
-    """Where another process finds a function.
+    """Where another process finds a function."""
 
-    Attributes:
-        path: absolute, `path/to/file.py:function`; of an object its name.
-        digest: of the file.
-        arguments: of the function, as they were given.
-        pickled: the object.
-    """
-
-    path: str
-    digest: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    pickled: bytes = b""
+    path: str  # absolute, `path/to/file.py:function`; of an object its name
+    digest: str = ""  # of the file
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the function, as they were given
+    pickled: bytes = b""  # the object
 
 
 Ask = Callable[[Sequence[EpisodeGroup]], list[list[SeatScores]]]
@@ -186,25 +159,18 @@ class CustomReward:
         return self.asks or self.ask is not None or getattr(self.function, "patient", False)
 
     def sent(self) -> Source:
-        """Where another process finds the function.
-
-        Raises:
-            UserError: it is an object that cannot be pickled.
-        """
+        """Where another process finds the function; raises `UserError` for an object that cannot be pickled."""
         # pickles what is defined in no module, too, such as functions of a notebook
         import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-        dumps: Callable[[object], bytes] = cast("Any", cloudpickle).dumps
-
-        source = self.source or Source(self.name)
         try:
-            pickled = dumps(source.arguments if self.source else self.function)
+            pickled: bytes = cast("Any", cloudpickle).dumps(self.source.arguments if self.source else self.function)
         except Exception as error:  # whatever an object says of itself
             raise UserError(
                 f"reward '{self.name}' cannot be sent to scorers ({described(error)}); write it as a function in a "
                 "file, FILE.py:function, or leave out `scorers`"
             ) from error
-        return source if self.source else replace(source, pickled=pickled)
+        return self.source or Source(self.name, pickled=pickled)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why it cannot be scored: its row lacks a column, or the object says why."""
@@ -221,7 +187,7 @@ class CustomReward:
         """
         if self.ask is not None:
             found = await in_thread(self.ask, groups)
-            for scores in (scores for of_group in found for scores in of_group):
+            for scores in chain.from_iterable(found):
                 for score in [scores] if isinstance(scores, Score) else scores.values():
                     self._note(score)
             return found
@@ -252,7 +218,11 @@ class CustomReward:
             returned = await self._call(self._inputs(episodes))
         except TypeError as error:
             if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
-                raise RewardError(_needs_messages(self.name, error)) from error
+                raise RewardError(
+                    f"reward '{self.name}' raised TypeError: {error}; it reads completions as lists of messages, and "
+                    "they are text where the data's prompts are text: write each prompt as "
+                    '[{"role": "user", "content": ...}]'
+                ) from error
             raise
         return self._scores(episodes, returned)
 
@@ -294,17 +264,15 @@ class CustomReward:
                 f"(first task {episodes[0].task.id!r})"
             )
         return [
-            Score.not_applicable() if value is None else self._seat_scores(episode, value)
+            self._seat_scores(episode, Score.not_applicable() if value is None else value)
             for episode, value in zip(episodes, values, strict=True)
         ]
 
     def _seat_scores(self, episode: Episode, value: object) -> SeatScores:
         if not isinstance(value, Mapping):
             return self._score(episode, value)
-        by_seat = cast(Mapping[str, object], value)
-        return {
-            seat: Score.not_applicable() if one is None else self._score(episode, one) for seat, one in by_seat.items()
-        }
+        by_seat = cast(Mapping[str, object], value).items()
+        return {seat: self._score(episode, Score.not_applicable() if one is None else one) for seat, one in by_seat}
 
     def _score(self, episode: Episode, value: object) -> Score:
         score = value if isinstance(value, Score) else None
@@ -317,11 +285,11 @@ class CustomReward:
                 f"reward '{self.name}' returned {repr(value)[:200]} on task {episode.task.id!r}; expected a finite "
                 f"number, a bool or a Score{hint}"
             )
-        bounds = self.declared
-        if score.applicable and bounds and not bounds[0] <= score.total <= bounds[1]:
+        low, high = self.declared or _UNBOUNDED
+        if score.applicable and not low <= score.total <= high:
             raise RewardError(
                 f"reward '{self.name}' returned {score.total:g} on task {episode.task.id!r}; it declares bounds of "
-                f"{bounds[0]:g} and {bounds[1]:g}"
+                f"{low:g} and {high:g}"
             )
         self._note(score)
         return score
@@ -369,8 +337,7 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
     if nameless or bool(single) == bool(batch):
         shown = f"({', '.join(str(p) for p in parameters)})"
         raise UserError(f"cannot understand the parameters {shown} of reward '{name}'; expected {_SIGNATURES}")
-    declared = {key: getattr(told, key) for key in ("role", "bounds", "min_group") if hasattr(told, key)}
-    role, bounds, min_group = declared.get("role", "rule"), declared.get("bounds"), declared.get("min_group", 1)
+    role, bounds, min_group = role_of(told), bounds_of(told), min_group_of(told)
     _refuse_wrong(role, bounds, min_group)
     if min_group > 1 and "group" not in names:
         raise UserError(f"reward '{name}' declares min_group, but takes no 'group'; expected (group, completions)")
@@ -399,10 +366,3 @@ def _bound(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _is_async(function: Callable[..., Any]) -> bool:
     """Whether calls of a function, or of an object, are awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _needs_messages(reward: str, error: TypeError) -> str:
-    return (
-        f"reward '{reward}' raised TypeError: {error}; it reads completions as lists of messages, and they are text "
-        'where the data\'s prompts are text: write each prompt as [{"role": "user", "content": ...}]'
-    )

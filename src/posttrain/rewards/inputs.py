@@ -1,26 +1,22 @@
-"""Inputs of a reward function, by the names of its parameters; see `custom.py`."""
+"""What the run gives a reward function: inputs by the names of its parameters (see `custom.py`), judges, its seed."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from posttrain.errors import RewardError, UserError
-from posttrain.types import Episode, Message, Task
+from posttrain.errors import RewardError, UserError, unknown
+from posttrain.types import ChatModel, Episode, Message, Task
 
 Mode = Literal["single", "batch", "group"]
 
-_PLURALS = {
-    "completion": "completions",
-    "prompt": "prompts",
-    "answer": "answers",
-    "task": "tasks",
-    "episode": "episodes",
-}
+_SINGULARS = {f"{one}s": one for one in ("completion", "prompt", "answer", "task", "episode")}
 LOGS = ("log_extra", "log_metric")
 """Functions of TRL's trainers, which log nothing here."""
 CONTEXT = "reward_context"
-OURS = frozenset((*_PLURALS, *_PLURALS.values(), "gold", "id", "completion_ids", "group", CONTEXT, *LOGS))
+OURS = frozenset((*_SINGULARS.values(), *_SINGULARS, "gold", "id", "completion_ids", "group", CONTEXT, *LOGS))
 """Parameters that the run gives a value."""
 _OF_ROWS = ("answer", "gold")  # those of them that a row may lack
 
@@ -30,30 +26,28 @@ def inputs_of(
 ) -> dict[str, list[Any]]:
     """The arguments of a function, each as a list over `episodes`.
 
-    Args:
-        name: of the reward.
-        mode: of the function.
-        needed: the parameters that it must be given.
-        wanted: those that it is given if the tasks have them.
-        rest: whether it takes all other columns.
-        episodes: at least one.
+    It must be given the parameters that are `needed`, those `wanted` if the tasks have them; `rest` are other columns.
 
     Raises:
         RewardError: a task has no such column.
         UserError: the completions have no tokens, which it needs.
     """
-    batch = mode != "single"
+    batch, tasks = mode != "single", [episode.task for episode in episodes]
     ours: dict[str, list[Any]] = {
-        "completion": [_said(episode) if batch else episode.completion for episode in episodes],
-        "prompt": [_asked(episode) if batch else _question(episode) for episode in episodes],
-        "answer": [episode.task.answer for episode in episodes],
-        "task": [episode.task for episode in episodes],
+        "completion": [episode.completion for episode in episodes],
+        "prompt": [_question(episode) for episode in episodes],
+        "answer": [task.answer for task in tasks],
+        "task": tasks,
         "episode": list(episodes),
-        "gold": [episode.task.gold for episode in episodes],
-        "id": [episode.task.id for episode in episodes],
+        "gold": [task.gold for task in tasks],
+        "id": [task.id for task in tasks],
     }
-    if batch:
-        ours |= {plural: ours[singular] for singular, plural in _PLURALS.items()}
+    if batch:  # as TRL passes them: in the format of the data's prompt
+        for number, task in enumerate(tasks):
+            if task.conversational:
+                ours["completion"][number] = _as_dicts(episodes[number].messages[len(task.prompt) :])
+                ours["prompt"][number] = _as_dicts(task.prompt)
+        ours |= {plural: ours[singular] for plural, singular in _SINGULARS.items()}
     if all(episode.completion_ids is not None for episode in episodes):
         ours["completion_ids"] = [list(episode.completion_ids or ()) for episode in episodes]
     elif "completion_ids" in needed:
@@ -61,33 +55,16 @@ def inputs_of(
             f"reward '{name}' needs completion_ids, the tokens of completions, which completions that are "
             "read from a file do not have; use it in rl, evaluate or best-of-n"
         )
-    shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
-    tasks = [episode.task for episode in episodes]
+    shared = {key for key in tasks[0].metadata if all(key in task.metadata for task in tasks)}
     missing = missing_columns(name, mode, [key for key in needed if key not in ours], tasks)
     if found := next((f"task {task.id!r}: {why}" for task, why in zip(tasks, missing, strict=True) if why), ""):
         raise RewardError(found)  # of an environment's own tasks; those of a data set were checked before
     named = {*needed, *wanted, *(shared if rest else ())}
-    metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in named & shared}
-    given = {key: values for key, values in ours.items() if key in named or (rest and key in _usual(mode))}
-    return metadata | given
-
-
-def _usual(mode: str) -> set[str]:
-    """Additional values of `**metadata`: TRL's functions find prompts there that they do not name."""
-    if mode == "single":
-        return {"prompt", "completion", "answer"}
-    return {"prompts", "completions", "answers", "answer", "completion_ids"}
-
-
-def _said(episode: Episode) -> Any:
-    """The completion as TRL passes it: in the format of the data's prompt."""
-    if not episode.task.conversational:
-        return episode.completion
-    return _as_dicts(episode.messages[len(episode.task.prompt) :])
-
-
-def _asked(episode: Episode) -> Any:
-    return _as_dicts(episode.task.prompt) if episode.task.conversational else _question(episode)
+    metadata = {key: [task.metadata[key] for task in tasks] for key in named & shared}
+    if rest:  # TRL's functions find values in **metadata that they do not name
+        named |= {"prompts", "completions", "answers", "completion_ids"} if batch else {"prompt", "completion"}
+        named.add("answer")
+    return metadata | {key: values for key, values in ours.items() if key in named}
 
 
 def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -124,10 +101,10 @@ def missing_columns(reward: str, mode: Mode, needed: Sequence[str], tasks: Seque
 
 
 def _missing(reward: str, mode: Mode, needed: Sequence[str], has: Sequence[str]) -> str:
-    singular = {} if mode == "single" else {plural: one for one, plural in _PLURALS.items()}
+    singular = {} if mode == "single" else _SINGULARS
     for key in needed:
         column = singular.get(key, key)
-        if column in has or (column in OURS.difference(_PLURALS.values(), _OF_ROWS)):
+        if column in has or (column in OURS.difference(_SINGULARS, _OF_ROWS)):
             continue
         near = get_close_matches(key, [*has, "completion", *singular], n=1, cutoff=0.5)
         return (
@@ -136,3 +113,64 @@ def _missing(reward: str, mode: Mode, needed: Sequence[str], has: Sequence[str])
             f"give the argument a default, {key}=None"
         )
     return ""
+
+
+@runtime_checkable
+class ContinuationScorer(Protocol):
+    """A chat model that gives logprobs of given answers: models that run here, not those behind an API."""
+
+    async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
+        """The logprob of each token of how the assistant's next message may begin, in nats, at temperature 1.
+
+        That of a continuation is their sum; it has no stop token. If the conversation ends with the assistant, they go
+        on in that message.
+
+        Raises:
+            UserError: a continuation has no tokens, or the conversation leaves no room for it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """Given to a reward function with a parameter `reward_context`.
+
+    Attributes:
+        seed: of the run.
+        judges: models that can be asked, by the names that the run gives them.
+        policy: the model whose episodes are scored, with the weights that sampled them; None where there is none.
+    """
+
+    seed: int = 0
+    judges: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    policy: ChatModel | None = None
+
+    def judge(self, name: str) -> ChatModel:
+        """The judge of that name; raises `UserError` where there is none (nearest name given)."""
+        if name in self.judges:
+            return self.judges[name]
+        if not self.judges:
+            raise UserError(f"a reward asks the judge '{name}', and there are none; type `judge=\"{name}=MODEL\"`")
+        raise unknown("judge", name, self.judges)
+
+    def scorer(self, name: str) -> ContinuationScorer:
+        """The judge of that name, for the logprobs of given answers; raises `UserError` where it gives none."""
+        model = self.judge(name)
+        if isinstance(model, ContinuationScorer):
+            return model
+        raise UserError(
+            f"the judge '{name}' gives no logprobs of given answers, as models behind an API do not; name a model that "
+            f'runs here: `judge="{name}=MODEL"`'
+        )
+
+    def seed_for(self, *parts: int | str) -> int:
+        """A seed that depends on the run's seed and all parts, such as a task's id and the request.
+
+        It does not depend on request order, so that a resumed run repeats the requests, and hits the cache.
+        """
+        return seed_of(self.seed, *parts)
+
+
+def seed_of(*parts: int | str) -> int:
+    """63 bits that depend on all parts and their order."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

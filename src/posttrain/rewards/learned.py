@@ -17,6 +17,7 @@ from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Message, Score, ScoreFn, SeatScores, Span, steps_in
 
 Combine = Callable[[Sequence[float], float], float]
+Shares = Callable[[Sequence[str]], Sequence[float]]
 
 COMBINATIONS: Mapping[str, Combine] = MappingProxyType(
     {
@@ -38,19 +39,12 @@ uncertainty-weighted optimisation.
 
 @dataclass(frozen=True)
 class LearnedReward(EpisodeReward):
-    """The score of a reward model. It is unbounded and does not indicate correctness.
+    """The score of a reward model. It is unbounded and does not indicate correctness."""
 
-    Args:
-        ask: conversations in, the score of each by every member out.
-        name: of the reward.
-        use: a name in `COMBINATIONS`.
-        penalty: w, for `uncertain`.
-    """
-
-    ask: ScoreFn
+    ask: ScoreFn  # conversations in, the score of each by every member out
     name: str = "reward_model"
-    use: str = "mean"
-    penalty: float = 0.5
+    use: str = "mean"  # a name in `COMBINATIONS`
+    penalty: float = 0.5  # w, for `uncertain`
     role = "learned"
     bounds = (-math.inf, math.inf)
     patient = True
@@ -62,11 +56,7 @@ class LearnedReward(EpisodeReward):
             raise UserError(f"the penalty of disagreement must be 0 or more; got {self.penalty}")
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode.
-
-        Raises:
-            RewardError: there are not as many answers as episodes.
-        """
+        """One score per episode; raises `RewardError` where there are not as many answers as episodes."""
         found = _asked(self.ask, self.name, episodes)
         return [Score(COMBINATIONS[self.use](scores, self.penalty)) for scores in found]
 
@@ -94,32 +84,21 @@ A step is paid by how much it changes that, so that its steps' rewards and the v
 class StepReward(EpisodeReward):
     """The score of a process reward model: the aggregate of its steps, and what each adds to it as a `Span`.
 
-    A step is a line of what a seat has sampled (`steps_in`), in all its turns; without any the score is 0.
-
-    Args:
-        asks: conversations in, the logit of each step of their last message out; of several models, for each step the
-            ensemble aggregation of their probabilities.
-        aggregation: a name in `STEP_AGGREGATIONS`.
-        name: of the reward.
-        use: a name in `COMBINATIONS`.
-        penalty: w, for `uncertain`.
+    A step is a line of what a seat has sampled (`steps_in`), in all its turns; without any the score is 0. Of several
+    models the probabilities of a step are aggregated.
     """
 
-    asks: Sequence[ScoreFn]
-    aggregation: str = "min"
+    asks: Sequence[ScoreFn]  # conversations in, the logit of each step of their last message out
+    aggregation: str = "min"  # a name in `STEP_AGGREGATIONS`
     name: str = "reward_model"
-    use: str = "mean"
-    penalty: float = 0.5
+    use: str = "mean"  # a name in `COMBINATIONS`
+    penalty: float = 0.5  # w, for `uncertain`
     role = "learned"
     bounds = (-math.inf, math.inf)
     patient = True
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
-        """One score per episode, or one for each trained seat.
-
-        Raises:
-            RewardError: there are not as many answers as conversations, or as steps.
-        """
+        """One score per episode, or one for each trained seat; raises `RewardError` where answers are missing."""
         seats = [list(episode.texts) or [""] for episode in episodes]
         turns = [[_turns(one, seat) for seat in of] for one, of in zip(episodes, seats, strict=True)]
         asked = [turn for episode in turns for seat in episode for turn in seat if steps_in(turn[-1].content)]
@@ -128,22 +107,26 @@ class StepReward(EpisodeReward):
         def score(of_seat: Sequence[tuple[Message, ...]]) -> Score:
             places, right = list[tuple[int, int, int]](), list[float]()
             for number, turn in enumerate(of_seat):
-                if steps := steps_in(turn[-1].content):
-                    places += [(number, start, end) for start, end in steps]
-                    right += self._right(next(found), len(steps))
-            return _paid(self.aggregation, places, right)
+                steps = steps_in(turn[-1].content)
+                places += [(number, start, end) for start, end in steps]
+                of_models = next(found) if steps else ()
+                if wrong := [len(logits) for logits in of_models if len(logits) != len(steps)]:
+                    raise RewardError(
+                        f"the model behind reward '{self.name}' gave {wrong[0]} scores to {len(steps)} steps"
+                    )
+                odds = [[0.5 * (1 + math.tanh(logit / 2)) for logit in logits] for logits in of_models]
+                right += [COMBINATIONS[self.use](of_step, self.penalty) for of_step in zip(*odds, strict=True)]
+            if not right:
+                return Score(0.0, explanation="no step")
+            before, aggregate = STEP_AGGREGATIONS[self.aggregation]
+            added = [after - so_far for so_far, after in pairwise([before, *aggregate(right)])]
+            spans = tuple(Span(*place, value) for place, value in zip(places, added, strict=True))
+            return Score(before, explanation="steps " + " ".join(f"{one:.2f}" for one in right), spans=spans)
 
         scores = [[score(of_seat) for of_seat in episode] for episode in turns]
         return [
             dict(zip(of, each, strict=True)) if len(of) > 1 else each[0] for of, each in zip(seats, scores, strict=True)
         ]
-
-    def _right(self, of_models: Sequence[Sequence[float]], steps: int) -> list[float]:
-        """The probability that each step is right."""
-        if wrong := [len(logits) for logits in of_models if len(logits) != steps]:
-            raise RewardError(f"the model behind reward '{self.name}' gave {wrong[0]} scores to {steps} steps")
-        odds = [[0.5 * (1 + math.tanh(logit / 2)) for logit in logits] for logits in of_models]
-        return [COMBINATIONS[self.use](of_step, self.penalty) for of_step in zip(*odds, strict=True)]
 
 
 def _turns(episode: Episode, seat: str) -> list[tuple[Message, ...]]:
@@ -154,37 +137,18 @@ def _turns(episode: Episode, seat: str) -> list[tuple[Message, ...]]:
     return [(*view[:place], Message("assistant", text)) for place, text in zip(last, texts, strict=True)]
 
 
-def _paid(aggregation: str, places: Sequence[tuple[int, int, int]], right: Sequence[float]) -> Score:
-    """The score of steps at these places (turn, start, end) with these probabilities of being right."""
-    if not right:
-        return Score(0.0, explanation="no step")
-    before, aggregate = STEP_AGGREGATIONS[aggregation]
-    added = [after - so_far for so_far, after in pairwise([before, *aggregate(right)])]
-    spans = tuple(Span(*place, value) for place, value in zip(places, added, strict=True))
-    return Score(before, explanation="steps " + " ".join(f"{one:.2f}" for one in right), spans=spans)
-
-
 @dataclass(frozen=True)
 class Classifier(EpisodeReward):
     """The probability of a label that a sequence classifier gives to the completion, as text without the prompt.
 
-    Args:
-        model: a folder or hub id of a sequence classifier, such as one of toxicity or sentiment.
-        label: one of its labels.
-        avoid: whether the label is unwanted: the score is 1 less its probability.
-        name: of the reward.
-
-    Attributes:
-        ask: texts in, the probability of the label in each out; put there before it scores.
+    `ask` has texts in, the probability of the label in each out; put there before it scores.
     """
 
-    model: str
-    label: str
-    avoid: bool = False
+    model: str  # a folder or hub id of a sequence classifier, such as one of toxicity or sentiment
+    label: str  # one of its labels
+    avoid: bool = False  # whether the label is unwanted: the score is 1 less its probability
     name: str = "classifier"
-    ask: list[Callable[[Sequence[str]], Sequence[float]]] = field(
-        default_factory=list[Callable[[Sequence[str]], Sequence[float]]], init=False, repr=False, compare=False
-    )
+    ask: list[Shares] = field(default_factory=list[Shares], init=False, repr=False, compare=False)
     role = "learned"
     bounds = (-math.inf, math.inf)  # no probability says that a task is solved
     patient = True

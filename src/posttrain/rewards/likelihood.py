@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar
 
 from posttrain.background import all_of
 from posttrain.errors import RewardError
-from posttrain.rewards.context import ContinuationScorer, RewardContext
 from posttrain.rewards.custom import CustomReward, from_function
+from posttrain.rewards.inputs import ContinuationScorer, RewardContext
 from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
 
@@ -28,8 +27,8 @@ class ReferenceProbability:
     """
 
     before: str = "<answer>"
-    bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # no value says that a task is solved
-    asks_policy: ClassVar[bool] = True
+    bounds = (-math.inf, math.inf)  # no value says that a task is solved
+    asks_policy = True
 
     async def __call__(self, group: EpisodeGroup, reward_context: RewardContext) -> list[Score]:
         """The reward of each episode; it does not apply to one that does not end with the assistant."""

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Score, SeatScores
@@ -13,7 +12,7 @@ class Earned(EpisodeReward):
     """The environment's reward of each seat, from its `Outcome`. It applies to the seats that are named."""
 
     name: str = "environment"
-    bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    bounds = (-math.inf, math.inf)
 
     def _score_one(self, episode: Episode) -> SeatScores:
         return {seat: Score(value) for seat, value in episode.outcome.rewards.items()}
@@ -24,8 +23,8 @@ class Solved(EpisodeReward):
     """Task success as reported by the environment's `Outcome`: 1 if solved, else 0. It applies if that is reported."""
 
     name: str = "solved"
-    role: ClassVar[str] = "verifier"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         solved = episode.outcome.solved

@@ -26,7 +26,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 from posttrain.background import in_thread, in_time
@@ -61,21 +61,11 @@ def resolved(host: str, port: int) -> list[Address]:
 
 @dataclass(frozen=True)
 class Remote:
-    """A call for `from_function` that asks an HTTP address for the scores of episodes.
-
-    Args:
-        url: http or https, without a user, a query or a fragment.
-        public: whether only public addresses may be asked.
-        pause_s: before the second attempt.
-        resolve: the addresses of a host.
-
-    Raises:
-        UserError: the address is none.
-    """
+    """A call for `from_function` that asks an HTTP address for the scores of episodes; see `check_address`."""
 
     url: str
-    public: bool = False
-    pause_s: float = PAUSE_S
+    public: bool = False  # whether only public addresses may be asked
+    pause_s: float = PAUSE_S  # before the second attempt
     resolve: Resolve = field(default=resolved, compare=False, repr=False)
     bounds = (-math.inf, math.inf)  # no score says that a task is solved
 
@@ -83,19 +73,20 @@ class Remote:
         check_address(self.url)
 
     async def __call__(self, episodes: Sequence[Episode], **columns: object) -> list[float]:
-        """One number per episode; all columns are sent.
-
-        Raises:
-            RewardError: no answer after all attempts, an answer that is not one number for each, or an address that may
-                not be asked.
-        """
+        """One number per episode; all columns are sent. Raises `RewardError` as the module says."""
         scores: list[float] = []
         for begin in range(0, len(episodes), BATCH):
             scores += await in_thread(self._scores, episodes[begin : begin + BATCH])
         return scores
 
     def _scores(self, episodes: Sequence[Episode]) -> list[float]:
-        body, why = json.dumps(_asked(episodes), default=str).encode(), ""
+        tasks = [episode.task for episode in episodes]
+        asked = {
+            "prompts": [[{"role": m.role, "content": m.content} for m in task.prompt] for task in tasks],
+            "completions": [episode.completion for episode in episodes],
+            "tasks": [{"id": task.id, "answer": task.answer, "metadata": dict(task.metadata)} for task in tasks],
+        }
+        body, why = json.dumps(asked, default=str).encode(), ""
         most = ANSWER_BYTES + ANSWER_BYTES_EACH * len(episodes)
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -109,7 +100,6 @@ class Remote:
         raise RewardError(f"the reward at {self.url} gave no answer in {ATTEMPTS} attempts; the last one: {why}")
 
     def _post(self, body: bytes, most: int) -> bytes:
-        """The answer to one request."""
         connection = self._connected(urlsplit(self.url))
         try:
             path = urlsplit(self.url).path or "/"
@@ -121,7 +111,12 @@ class Remote:
             if answer.status != 200:
                 moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
                 raise RewardError(f"the reward at {self.url} answered HTTP {answer.status}{moved}")
-            return _read(answer, most, self.url)
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise RewardError(f"the reward at {self.url} compressed its answer, which was not asked for")
+            said = answer.read(most + 1)
+            if len(said) > most:
+                raise RewardError(f"the reward at {self.url} answered with more than {most} bytes")
+            return said
         except (OSError, http.client.HTTPException) as error:
             raise _Passing(described(error)) from error
         finally:
@@ -152,15 +147,13 @@ class Remote:
         return connection
 
     def _numbers(self, answer: bytes, count: int) -> list[float]:
-        """The scores in an answer."""
         try:
             found: object = json.loads(answer)
         except (ValueError, RecursionError):
             raise RewardError(f"the reward at {self.url} did not answer with JSON") from None
-        scores = cast("dict[str, object]", found).get("scores") if isinstance(found, dict) else None
-        if not isinstance(scores, list):
+        values = cast("dict[str, list[float]]", found).get("scores") if isinstance(found, dict) else None
+        if not isinstance(values, list):
             raise RewardError(f'the reward at {self.url} must answer {{"scores": [numbers]}}')
-        values = cast("list[float]", scores)
         if len(values) != count:
             raise RewardError(f"the reward at {self.url} gave {len(values)} scores for {count} completions")
         if wrong := [one for one in values if type(one) not in (int, float)]:
@@ -204,27 +197,3 @@ def is_public(address: str) -> bool:
         if inner is not None:
             return is_public(str(inner))
     return found.is_global and not found.is_multicast
-
-
-def _asked(episodes: Sequence[Episode]) -> dict[str, Any]:
-    return {
-        "prompts": [[{"role": m.role, "content": m.content} for m in episode.task.prompt] for episode in episodes],
-        "completions": [episode.completion for episode in episodes],
-        "tasks": [
-            {"id": episode.task.id, "answer": episode.task.answer, "metadata": dict(episode.task.metadata)}
-            for episode in episodes
-        ],
-    }
-
-
-def _read(answer: http.client.HTTPResponse, most: int, url: str) -> bytes:
-    """The body of an answer, of limited size."""
-    if answer.headers.get("Content-Encoding", "identity") != "identity":
-        raise RewardError(f"the reward at {url} compressed its answer, which was not asked for")
-    parts, size = list[bytes](), 0
-    while part := answer.read1(1 << 16):
-        size += len(part)
-        parts.append(part)
-        if size > most:
-            raise RewardError(f"the reward at {url} answered with more than {most} bytes")
-    return b"".join(parts)

@@ -27,7 +27,7 @@ class Reward(Protocol):
     Optional attributes:
 
     - `role`: `verifier`, a score of 1 means that the task is solved; `rule`, the default; `learned`, from people's
-      choices; `judge`, an LLM judge; `monitor`, logged and never optimised.
+      choices; `judge`; `monitor`, logged and never optimised.
     - `bounds`: the (lowest, highest) value that it can give, which `check_reward` tests; infinite ones say that no
       value means that a task is solved.
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
@@ -51,17 +51,17 @@ class Reward(Protocol):
 ROLES = ("verifier", "rule", "learned", "judge", "monitor")
 
 
-def role_of(reward: Reward) -> str:
+def role_of(reward: object) -> str:
     """The declared role of a reward: one of `ROLES`."""
     return getattr(reward, "role", "rule")
 
 
-def bounds_of(reward: Reward) -> tuple[float, float] | None:
+def bounds_of(reward: object) -> tuple[float, float] | None:
     """The declared lowest and highest value of a reward; None if it declares none."""
     return getattr(reward, "bounds", None)
 
 
-def min_group_of(reward: Reward) -> int:
+def min_group_of(reward: object) -> int:
     """Minimum group size of a reward."""
     return getattr(reward, "min_group", 1)
 
@@ -106,20 +106,10 @@ class Named:
     name: str
     role = "monitor"
 
-    @property
-    def patient(self) -> bool:
-        """As the reward is."""
-        return getattr(self.reward, "patient", False)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """As the reward's."""
-        return columns_of(self.reward)
-
-    @property
-    def min_group(self) -> int:
-        """As the reward's."""
-        return min_group_of(self.reward)
+    def __post_init__(self) -> None:
+        for key in ("patient", "columns", "min_group"):
+            if hasattr(self.reward, key):
+                object.__setattr__(self, key, getattr(self.reward, key))
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> Sequence[Sequence[SeatScores]]:
         """The reward's scores."""
@@ -133,16 +123,10 @@ async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s
     that never releases the interpreter's lock cannot be timed out inside a process; the verifiers that call such code
     do it in a worker process.)
 
-    Args:
-        reward: what to ask.
-        groups: the batch; an empty one is answered without asking.
-        timeout_s: seconds for the whole batch.
-
     Raises:
-        RewardError: it raised, did not finish in time, or returned something other than one finite score per episode.
-            The message names the reward, the episode by its task's id, and the cause.
-        UserError: a group has fewer episodes than the reward compares; or raised by the reward itself, passed through.
-        ProcessLost: passed through.
+        RewardError: it raised, did not finish the whole batch in time, or returned something other than one finite
+            score per episode. The message names the reward, the episode by its task's id, and the cause.
+        UserError: a group has fewer episodes than the reward compares; or raised by the reward, as `ProcessLost`.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     if not episodes:
@@ -210,7 +194,6 @@ _running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default
 
 
 def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[SeatScores]]:
-    """`returned` as scores of each group, or the error that describes its violation."""
     values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
     if values is None or len(values) != len(groups):
         what = _kind(cast(object, returned)) if values is None else f"{len(values)} lists"
@@ -221,31 +204,27 @@ def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object)
 
 
 def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
-    """`returned` as scores, or the error that describes its violation."""
-    if not isinstance(returned, list | tuple):
+    values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
+    if values is None or len(values) != len(episodes):
+        what, expected = f"{len(values or ())} scores", "one per episode"
+        if values is None:
+            what, expected = _kind(cast(object, returned)), "a list of Score, one per episode"
         raise RewardError(
-            f"reward '{name}' returned {_kind(returned)} for {len(episodes)} episodes ({_tasks(episodes)}); "
-            "expected a list of Score, one per episode"
-        )
-    values = cast(Sequence[object], returned)
-    if len(values) != len(episodes):
-        raise RewardError(
-            f"reward '{name}' returned {len(values)} scores for {len(episodes)} episodes ({_tasks(episodes)}); "
-            "expected one per episode"
+            f"reward '{name}' returned {what} for {len(episodes)} episodes ({_tasks(episodes)}); expected {expected}"
         )
     return [_checked_one(name, episode, value) for episode, value in zip(episodes, values, strict=True)]
 
 
 def _checked_one(name: str, episode: Episode, value: object) -> SeatScores:
-    if isinstance(value, Mapping):
-        by_seat = cast(Mapping[str, object], value)
-        if other := [seat for seat in by_seat if episode.views and seat not in episode.views]:
-            raise RewardError(
-                f"reward '{name}' scores a seat '{other[0]}' on {_tasks([episode])}; its seats are "
-                f"{', '.join(episode.views)}"
-            )
-        return {seat: _checked_score(name, episode, score, seat) for seat, score in by_seat.items()}
-    return _checked_score(name, episode, value)
+    if not isinstance(value, Mapping):
+        return _checked_score(name, episode, value)
+    by_seat = cast(Mapping[str, object], value)
+    if other := [seat for seat in by_seat if episode.views and seat not in episode.views]:
+        raise RewardError(
+            f"reward '{name}' scores a seat '{other[0]}' on {_tasks([episode])}; its seats are "
+            f"{', '.join(episode.views)}"
+        )
+    return {seat: _checked_score(name, episode, score, seat) for seat, score in by_seat.items()}
 
 
 def _checked_score(name: str, episode: Episode, value: object, seat: str = "") -> Score:

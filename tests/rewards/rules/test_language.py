@@ -1,7 +1,6 @@
 import doctest
 
-from posttrain.rewards import LanguageConsistency
-from posttrain.rewards.rules import language
+from posttrain.rewards import LanguageConsistency, rules
 from posttrain.types import Episode, Message, Task
 from tests.rewards.episodes import score, value
 
@@ -39,4 +38,4 @@ def test_without_letters_nothing_is_inconsistent():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(language).failed == 0
+    assert doctest.testmod(rules).failed == 0

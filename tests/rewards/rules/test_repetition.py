@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import UserError
-from posttrain.rewards import Repetition
-from posttrain.rewards.rules import repetition
+from posttrain.rewards import Repetition, rules
 from tests.rewards.episodes import value
 
 
@@ -36,4 +35,4 @@ def test_n_of_zero_is_refused():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(repetition).failed == 0
+    assert doctest.testmod(rules).failed == 0

@@ -3,9 +3,8 @@ import doctest
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.rewards import StepDiversity
-from posttrain.rewards.rules import steps
-from posttrain.rewards.rules.steps import steps_of
+from posttrain.rewards import StepDiversity, rules
+from posttrain.rewards.rules import steps_of
 from tests.rewards.episodes import score, value
 
 
@@ -44,4 +43,4 @@ def test_min_steps_of_zero_is_refused():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(steps).failed == 0
+    assert doctest.testmod(rules).failed == 0

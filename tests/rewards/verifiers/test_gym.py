@@ -6,7 +6,7 @@ import reasoning_gym
 from posttrain.data.gym import load_gym
 from posttrain.errors import RewardError
 from posttrain.rewards import GymVerifier
-from posttrain.rewards.verifiers.worker import Worker, WorkerTimeout
+from posttrain.rewards.verifiers.workers import Worker, WorkerTimeout
 from posttrain.testing import check_reward
 from posttrain.types import Episode, Message
 from tests.rewards.episodes import episode, score, scores, value

@@ -9,9 +9,9 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
 from posttrain.rewards import GymVerifier
-from posttrain.rewards.check import unreadable_answers
+from posttrain.rewards.combine import unreadable_answers
+from posttrain.rewards.verifiers.gym import as_the_task_writes_it
 from posttrain.rewards.verifiers.gym_forms import REFUSED
-from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
 from tests.rewards.episodes import episode, scores
 
 FAMILIES = sorted(DATASETS.keys() - REFUSED.keys())

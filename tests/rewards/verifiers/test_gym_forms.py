@@ -6,8 +6,9 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.rewards import GymVerifier
-from posttrain.rewards.verifiers.gym_forms import misread, unasked
-from posttrain.rewards.verifiers.worker import Worker
+from posttrain.rewards.verifiers.gym import unasked
+from posttrain.rewards.verifiers.gym_forms import misread
+from posttrain.rewards.verifiers.workers import Worker
 from tests.rewards.episodes import score
 
 SUM = {"question": "1000 + 234 =", "answer": "1234"}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from posttrain.errors import RewardError
 from posttrain.rewards import MathVerifier
 from posttrain.rewards.verifiers import formula, math
-from posttrain.rewards.verifiers.formula import too_large
 from posttrain.rewards.verifiers.prose import final_formula
+from posttrain.rewards.verifiers.size import too_large
 from posttrain.testing import check_reward
 from tests.rewards.episodes import episode, score, scores, value
 

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import threading
@@ -6,9 +7,16 @@ import time
 import pytest
 
 from posttrain.rewards import MathVerifier
-from posttrain.rewards.verifiers import math, pool
-from posttrain.rewards.verifiers.pool import TIME_LIMITS, Workers, together, workers_for
-from posttrain.rewards.verifiers.worker import TIMED_OUT, Worker, WorkerTimeout
+from posttrain.rewards.verifiers import math, workers
+from posttrain.rewards.verifiers.workers import (
+    TIME_LIMITS,
+    TIMED_OUT,
+    Worker,
+    Workers,
+    WorkerTimeout,
+    together,
+    workers_for,
+)
 from tests.rewards.episodes import episode, scores
 
 HERE = __name__
@@ -43,8 +51,8 @@ def test_no_more_processes_work_than_there_are_places(monkeypatch):
         return question
 
     monkeypatch.setattr(Worker, "ask", ask)
-    workers, answers = Workers("a:b", 2), {}
-    threads = [threading.Thread(target=lambda i=i: answers.update({i: workers.ask(i, 5)})) for i in range(12)]
+    two, answers = Workers("a:b", 2), {}
+    threads = [threading.Thread(target=lambda i=i: answers.update({i: two.ask(i, 5)})) for i in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -53,8 +61,8 @@ def test_no_more_processes_work_than_there_are_places(monkeypatch):
 
 
 def test_a_process_is_used_again():
-    workers = Workers(f"{HERE}:work", 2)
-    assert workers.ask(("pid", 1), 5) == workers.ask(("pid", 2), 5) != os.getpid()
+    two = Workers(f"{HERE}:work", 2)
+    assert two.ask(("pid", 1), 5) == two.ask(("pid", 2), 5) != os.getpid()
 
 
 def test_a_question_that_took_too_long_is_not_asked_again_also_after_the_run_was_resumed(tmp_path, monkeypatch):
@@ -95,14 +103,14 @@ def test_the_same_question_is_kept_once(tmp_path):
 
 
 def test_together_keeps_the_order_and_raises_the_first_error(monkeypatch):
-    monkeypatch.setattr(pool, "size", lambda: 3)
+    monkeypatch.setattr(workers, "size", lambda: 3)
 
     def slower_at_first(i):
         time.sleep(0.02 * (4 - i % 4))
         return i * i
 
-    assert together(slower_at_first, range(9)) == [i * i for i in range(9)]
-    assert together(slower_at_first, []) == []
+    assert asyncio.run(together(slower_at_first, range(9))) == [i * i for i in range(9)]
+    assert asyncio.run(together(slower_at_first, [])) == []
 
     def fails(i):
         if i == 0:
@@ -112,7 +120,7 @@ def test_together_keeps_the_order_and_raises_the_first_error(monkeypatch):
         return i
 
     with pytest.raises(ValueError, match="0"):
-        together(fails, range(5))
+        asyncio.run(together(fails, range(5)))
 
 
 def test_sixty_towers_of_powers_are_refused_without_being_asked_about(monkeypatch):

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from posttrain.rewards import ChoiceVerifier, NumberVerifier
-from posttrain.rewards.verifiers import surroundings
+from posttrain.rewards.verifiers import extraction
 from posttrain.rewards.verifiers.extraction import AnswerIn
 from posttrain.types import Score
 from tests.rewards.episodes import episode, unguarded
@@ -99,4 +99,4 @@ def test_hostile_surroundings_take_no_time():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(surroundings).failed == 0
+    assert doctest.testmod(extraction).failed == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import posttrain
-from posttrain.rewards.verifiers.worker import Worker, WorkerError, WorkerTimeout
+from posttrain.rewards.verifiers.workers import Worker, WorkerError, WorkerTimeout
 
 HERE = __name__
 
@@ -111,7 +111,7 @@ def test_a_worker_that_cannot_start_says_why(target, said):
 
 def test_the_process_ends_with_the_program_that_started_it():
     program = f"""
-from posttrain.rewards.verifiers.worker import Worker
+from posttrain.rewards.verifiers.workers import Worker
 worker = Worker({f"{HERE}:work"!r})
 print(worker.ask(("pid", 0), 5), flush=True)
 """

@@ -21,10 +21,9 @@ from posttrain.bindings.sampling import columns_read, refuse_dressing, refuse_un
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.data.given import is_gym
 from posttrain.engine.policy import Policy, load_policy
-from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group, refuse_unknown_rewards
+from posttrain.environments.scored import ScoredEnvironment, need_group, overseen, refuse_unknown_rewards
 from posttrain.environments.user_methods import tasks_of
 from posttrain.episodes.episodes import Players, none_left, opened, sample_groups
 from posttrain.episodes.metrics import lost_metrics
@@ -59,7 +58,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     failed: Counter[str] = Counter()
     with (
         directory,
-        verdicts_kept_in(directory.path, parts.judging),
+        verdicts_kept_in(directory.path, parts.judging.kept_in(directory.path)),
         Progress("evaluate", answers * len(models), quiet=quiet) as progress,
         opened(parts.environment.environment),
     ):

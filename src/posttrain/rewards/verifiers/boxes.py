@@ -5,7 +5,7 @@ Only adjacent text is read, and later retractions: a "not" elsewhere in a soluti
 
 import re
 
-from posttrain.rewards.verifiers.extraction import braced, extract, last_box, outside_reasoning
+from posttrain.rewards.verifiers.extraction import braced, extract, hidden, last_box, outside_reasoning
 from posttrain.rewards.verifiers.number_grammar import equals, one_notation, parse_number
 from posttrain.rewards.verifiers.prose import DECLARED, MILLIONS, words_fit
 from posttrain.rewards.verifiers.units import is_unit
@@ -40,9 +40,6 @@ _OPERATOR = re.compile(
     r"(?:[-+*/^_<>~|(\[\u2260\u2248\u2264\u2265\u00ac\u2212\u00d7]|\\(?:neq?|not|approx|sim|leq?|geq?))$"
 )
 _RULE = re.compile(r"[-*_=\s]{3,}$|[*#>\s]*$")  # a rule, a bullet, a heading, a quotation
-_OPENED = re.compile(
-    r"(?P<on><(?:s|del|strike)>|<!--|\\iffalse\b|\\begin\{comment\})|(?P<off></(?:s|del|strike)>|-->|\\fi\b|\\end\{comment\})"
-)
 _ARITHMETIC = re.compile(r"(?:[-+*/()0-9.,\s\u00d7\u00f7\u00b7&]|\\(?:times|cdot|div)\b)*[0-9)]\s*")
 _ANOTHER = re.compile(r"[\s$*]*(?:,|;|&|and\b|und\b|oder\b|ou\b|\u6216|\u548c|/)[\s$*]*(?:-?[0-9]|\\d?frac)")
 _DENIED = re.compile(
@@ -75,7 +72,7 @@ def doubt_around_box(completion: str, question: str = "") -> str | None:
         return None
     start, end = found
     before, after, box = text[:start], text[end:], extract(text[start:end], "boxed") or ""
-    if _hidden(before):
+    if hidden(before):
         return "the box is struck out or a comment"
     line = _LINE.split(before[-_NEAR:])[-1]
     if any(extract(rf"\boxed{{{other}", "boxed") not in (None, box) for other in line.split(r"\boxed{")[1:]):
@@ -102,7 +99,7 @@ def doubt_around_tag(completion: str) -> str | None:
     """
     before, _, rest = outside_reasoning(completion).rpartition("<answer>")
     after = rest.partition("</answer>")[2]
-    if _hidden(before):
+    if hidden(before):
         return "the tags are struck out or a comment"
     line, sentence = before.rpartition("\n")[2], re.split(r"[.!;\n]", after)[0]
     joined = re.match(r"(?i)[\s,]*(?:or|oder|ou|\u6216)\b", after) or re.search(
@@ -111,13 +108,6 @@ def doubt_around_tag(completion: str) -> str | None:
     if _SAID_BEFORE.search(line) or _DENIED.match(sentence) or joined or sentence.strip().startswith("?"):
         return "what stands beside the tags"
     return "the answer is taken back" if _TAKEN_BACK.search(after) else None
-
-
-def _hidden(before: str) -> bool:
-    """Whether the box is struck out or in a comment."""
-    paragraph = before.rpartition("\n\n")[2]
-    opened = list(_OPENED.finditer(before))
-    return paragraph.count("~~") % 2 == 1 or bool(opened and opened[-1]["on"])
 
 
 def _open_formula(before: str) -> str | None:

@@ -5,13 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from string import ascii_uppercase
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rewards.verifiers.characters import plain_characters, words
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
-from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
+from posttrain.rewards.verifiers.extraction import (
+    AnswerIn,
+    answered_before,
+    around,
+    extract,
+    not_found,
+    plain_characters,
+    question_of,
+    taken_back,
+    words,
+)
 from posttrain.types import Episode, Score
 
 # These see text whose white space is single spaces. No two repetitions in them can take the same character, so that a
@@ -75,9 +83,9 @@ class ChoiceVerifier(EpisodeReward):
 
     answer_in: AnswerIn = "answer"
     name: str = "choice"
-    role: ClassVar[str] = "verifier"
-    columns: ClassVar[tuple[str, ...]] = ("choices",)
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    columns = ("choices",)
+    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         choices = _choices(episode)
@@ -85,7 +93,11 @@ class ChoiceVerifier(EpisodeReward):
             raise RewardError(
                 f"reward '{self.name}': task {episode.task.id!r} has {len(choices)} choices, and there are 26 letters"
             )
-        right = _right_letter(episode.task.answer, choices)
+        right: object = episode.task.answer
+        if isinstance(right, int) and not isinstance(right, bool):
+            right = ascii_uppercase[right] if 0 <= right < (len(choices) or len(ascii_uppercase)) else None
+        else:
+            right = read_letter(right, choices) if isinstance(right, str) else None
         if right is None:
             raise RewardError(
                 f"reward '{self.name}' needs a letter, an index or a choice's text as task.answer; task "
@@ -94,7 +106,7 @@ class ChoiceVerifier(EpisodeReward):
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        letter = read_letter(answer, choices, _question(episode))
+        letter = read_letter(answer, choices, question_of(episode.task))
         before, after = around(episode.completion, self.answer_in, answer)
         earlier = answered_before(before, self.answer_in)
         others = [*_DECLARED.findall(after), *([read_letter(earlier, choices)] if earlier else [])]
@@ -161,7 +173,7 @@ _TEXT_BESIDE = re.compile(r"[(\[]?(?P<letter>[a-z])[)\].:] *(?P<text>.+)")
 
 def _by_text(text: str, choices: Sequence[str]) -> str | None:
     """The letter of the choice whose text is given: after "the answer is", or next to its own letter."""
-    text = _THE_ANSWER.sub("", _without_marks(text), count=1)
+    text = _THE_ANSWER.sub("", _BEFORE_TEXT.sub("", text), count=1)
     letters = [letter for letter, choice in zip(ascii_uppercase, choices, strict=False) if _same(choice, text)]
     for beside in (_LETTER_BESIDE.fullmatch(text.strip(" .*")), _TEXT_BESIDE.fullmatch(text)):
         if beside:
@@ -183,7 +195,7 @@ def _gives(text: str, letter: re.Match[str], choices: Sequence[str], question: s
         or (choices and ascii_uppercase.index(letter[1]) >= len(choices))
     ):
         return False
-    shown = _without_marks(_DASH.sub("", after))
+    shown = _BEFORE_TEXT.sub("", _DASH.sub("", after))
     if not shown.strip(_MARKS) or (_is_lead(after) and not _other_letters(after, letter[1])):
         return not _ASKS_AFTER.search(after)
     if choices and _same(choices[ascii_uppercase.index(letter[1])], shown):
@@ -192,7 +204,8 @@ def _gives(text: str, letter: re.Match[str], choices: Sequence[str], question: s
         return False
     own = "".join(choices[ascii_uppercase.index(letter[1]) :][:1])
     if _BECAUSE.match(after) or (own.strip() and _repeats(shown, own, question)):
-        return not any(_names(after, choice) for choice in _others(choices, letter[1]))
+        others = [choice.strip() for choice, other in zip(choices, ascii_uppercase, strict=False) if other != letter[1]]
+        return not any(re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", after, re.IGNORECASE) for choice in others)
     return not choices and _stands_beside(letter[1], shown.rstrip(_MARKS), " ".join(question.split()))
 
 
@@ -219,14 +232,6 @@ def _other_letters(text: str, letter: str) -> bool:
     return any(match[1] != letter for match in _ANY_CAPITAL.finditer(_NO_LETTER.sub("", text)))
 
 
-def _others(choices: Sequence[str], letter: str) -> list[str]:
-    return [choice for index, choice in enumerate(choices) if ascii_uppercase[index] != letter]
-
-
-def _names(text: str, choice: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(choice.strip())}(?!\w)", text, re.IGNORECASE) is not None
-
-
 def _repeats(text: str, choice: str, question: str) -> bool:
     """Whether `text` is the choice and then no more than words of the question: "Paris is the capital of France"."""
     said = re.match(rf"{re.escape(' '.join(choice.split()))}(?![.,]?\w)", text, re.IGNORECASE)
@@ -241,6 +246,7 @@ def _repeats(text: str, choice: str, question: str) -> bool:
 # Marks around the text of a choice, where a sign that is glued to it is none: -5, <5, .5, 5!
 _BEFORE_TEXT = re.compile(r"^(?:[ *_`\"'\u201c\u201d,:;()\[\]{}$]|\.(?![0-9])|[->\u2013\u2014]+(?= ))+")
 _AFTER_TEXT = re.compile(r"(?:[ *_`\"'\u201c\u201d.,:;()\[\]{}$<>\u2013\u2014-]|(?<![0-9)])!)+$")
+_MARKS_AROUND = re.compile(f"{_BEFORE_TEXT.pattern}|{_AFTER_TEXT.pattern}")
 _DASH = re.compile(r"^[)\]}*_`.:]*[-\u2013\u2014](?=[^\W\d_]{2})")  # B-Paris
 _BRACKETS = re.compile(r"[(\[].*,.*[)\]]")  # of an interval or a point, where they say something
 
@@ -249,31 +255,16 @@ def _same(choice: str, text: str) -> bool:
     choice, text = (" ".join(part.split()).replace("\u2212", "-").lower() for part in (choice, text))
     if _BRACKETS.fullmatch(choice) and not text.rstrip(" .*_`\"'$").endswith(choice):
         return False
-    return _AFTER_TEXT.sub("", _without_marks(choice)) == _AFTER_TEXT.sub("", _without_marks(text))
-
-
-def _without_marks(text: str) -> str:
-    """`text` without leading marks."""
-    return _BEFORE_TEXT.sub("", text, count=1)
+    return _MARKS_AROUND.sub("", choice) == _MARKS_AROUND.sub("", text)
 
 
 def _choices(episode: Episode) -> list[str]:
     """The choices that the metadata has, or else those that the question lists from A on."""
     if given := cast("Sequence[Any]", episode.task.metadata.get("choices", ())):
         return [str(choice) for choice in given]
-    listed = _LISTED.findall(_question(episode))
+    listed = _LISTED.findall(question_of(episode.task))
     letters = "".join(letter for letter, _ in listed)
     return [text for _, text in listed] if len(letters) > 1 and ascii_uppercase.startswith(letters) else []
 
 
-def _question(episode: Episode) -> str:
-    return "\n".join(message.content for message in episode.task.prompt if message.role == "user")
-
-
 _LISTED = re.compile(r"(?m)^[ \t*]*\(?([A-Z])[).:][ \t*]+(\S[^\n]*?)[ \t]*$")
-
-
-def _right_letter(answer: object, choices: Sequence[str]) -> str | None:
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        return ascii_uppercase[answer] if 0 <= answer < (len(choices) or len(ascii_uppercase)) else None
-    return read_letter(answer, choices) if isinstance(answer, str) else None

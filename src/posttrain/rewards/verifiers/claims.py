@@ -2,7 +2,7 @@
 
 import re
 
-from posttrain.rewards.verifiers.characters import words
+from posttrain.rewards.verifiers.extraction import words
 from posttrain.rewards.verifiers.units import CHANGES, stem
 
 # Words that may name the requested quantity, or introduce it.
@@ -86,15 +86,12 @@ def is_claim(before: str, after: str, question: str) -> bool:
     place = _PLACE.search(before)
     if place and not _fits(place[1], known):
         return False
-    return (said := _IS.match(after)) is None or _is_predicate(said[1], said[2], known)
-
-
-def _is_predicate(verb: str, text: str, known: set[str]) -> bool:
-    """Whether a number's description only names the requested quantity: "42 is the answer", not "42 is a trap"."""
-    words = [word.casefold() for word in re.findall(r"[^\W\d_]+", text)]
-    if not words or verb not in ("is", "was") or (verb == "was" and "answer" in words):
+    if (described := _IS.match(after)) is None:
+        return True
+    words = [word.casefold() for word in re.findall(r"[^\W\d_]+", described[2])]
+    if not words or described[1] not in ("is", "was") or (described[1] == "was" and "answer" in words):
         return False
-    return all(word in _PREDICATE or _known(word, known) for word in words)
+    return all(word in _PREDICATE or _known(word, known) for word in words)  # "42 is the answer", not "42 is a trap"
 
 
 def _fits(word: str, known: set[str]) -> bool:

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import ClassVar, cast
+from typing import cast
 from unicodedata import normalize
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_tag
-from posttrain.rewards.verifiers.characters import INVISIBLE
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
+from posttrain.rewards.verifiers.extraction import INVISIBLE, AnswerIn, extract, not_found
 from posttrain.types import Episode, Score, Task
 
 
@@ -30,8 +29,8 @@ class ExactVerifier(EpisodeReward):
     answer_in: AnswerIn = "answer"
     ignore_case: bool = False
     name: str = "exact"
-    role: ClassVar[str] = "verifier"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         expected = self._expected(episode.task)

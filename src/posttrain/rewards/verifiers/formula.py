@@ -1,24 +1,14 @@
-r"""Content of a formula other than its value, and its cost; checked before computer algebra.
+r"""Content of a formula other than its value; checked beside computer algebra.
 
 math-verify parses `41 = 42`, `\neq 42`, `42_8` and `42 \text{ million}` as 42: it drops unknown parts. So an
 answer with parts that the right answer does not explain earns nothing, whatever its parsed value.
 """
 
 import re
-from collections.abc import Iterable
+from collections import Counter
 
-from posttrain.rewards.verifiers.characters import words
-from posttrain.rewards.verifiers.dropped import dropped
-from posttrain.rewards.verifiers.labels import LABEL, label_of_others, narrower
-from posttrain.rewards.verifiers.powers import highest_power, terms_multiplied_out, too_many
+from posttrain.rewards.verifiers.extraction import braced, last_box, words
 from posttrain.rewards.verifiers.units import CAPITALS, ONE_LETTER, UNITS, is_word_of_unit, other_scale, stem
-
-MAX_CHARACTERS = 1000
-MAX_DIGITS = 50  # of one number; more are refused, unless the answer is that number and nothing else
-MAX_EXPONENT = 9999
-MAX_DEPTH = 12
-MAX_TERMS = 1000
-MAX_LETTERS = 9  # of a determinant
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
@@ -46,67 +36,42 @@ _LEAD = re.compile(
     r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:the )?(?:final |correct )?answer(?: is)?:?\s*\}", re.IGNORECASE
 )
 _SEPARATOR = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\b(?:or|and)\b")
-_POWER = re.compile(r"\^\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
-_TOWER = re.compile(
-    r"\^\s*\{?\s*[0-9.]+[eE][0-9]|(?:(?:(?<![a-z])[ei]|\\pi)\s*\^\s*\{?\s*){3}"
-    r"|[0-9)}]\s*\^\s*(?:\{[^{}^]{0,20}[0-9)}]|\([^()^]{0,20}[0-9)]|[-+]?[0-9.]+)\s*\^|[0-9)}\]]\s*\*\*[^*]{0,20}[0-9)}\]]\s*(?:\*\*|\^)|\^\s*\{?\s*[-+]?[0-9.(]+\s*!"
-)
-_POWER_OF_MATRIX = re.compile(r"\\end\s*\{[a-z]*(?:matrix|array)\}(?:\s|\\right.)*\^\s*\{?\s*[0-9]{2}")
-_FACTORIAL = re.compile(r"(?:[0-9]{4,}|[)}\]!])\s*!")
 _STRAY = re.compile(
     r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots|(?<!\\):|['\u2019\u2032]|//|\^\s*(?:\{\s*\}|$)|(?<=[0-9}])\^\s*\{?\s*e(?![A-Za-z])"
     r"|(?<![A-Za-z])[A-Za-z]\.(?![0-9])|(?<=[0-9])\.\s+(?=[0-9])"
 )
-_DANGLING = re.compile(r"[-+*/^&|]\s*$|^\s*[*/^&]|^\s*-\s*[-+]|^\s*\+\s*[-+]")
+_DANGLING = re.compile(r"[-+*/^&|]\s*$|^\s*[*/^&]|^\s*-\s*[-+]|^\s*\+\s*[-+]|\\text\s*\{\s*(?:and|or)\s*\}\s*$")
 _SIGNS = frozenset(
     "\u03c0\u221e\u00b0\u20ac\u00a3\u00d7\u00b7\u221a\u2264\u2265\u00bc\u00bd\u00be\u00a0\u2009\u202f\u03b1\u03b2\u03b8"
 )
 _SUPERSCRIPT = re.compile(r"\^\s*\{?\s*(?:[*\[]|\\(?:text|mathrm|prime|dagger|ast|top)|([A-Z]|c(?![a-z])))")
-_OF_SETS = (r"\cup", r"\cap", r"\setminus", r"\langle", r"\oplus")
+_OF_SETS = re.compile(r"\\(?:cup|cap|setminus|langle|oplus)")
 _THOUSANDS = re.compile(r"(?<![0-9])[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _LETTER_OF_UNIT = re.compile(r"([0-9](?:\\[ ,;]|[ ~])*)[smghlL][ .]*$")
 _CONSTANTS = frozenset("ei")
 _LOOPS = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|bigcup|bigcap)(?![A-Za-z])")
-_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[a-z][^{}]*\}\s*\{[0-9]{3,}|\\[dt]?binom\s*\{[^{}]*[0-9]{4,}")
-
-
-def too_large(text: str) -> str | None:
-    """Why `text` is too expensive for computer algebra, decided by its size, not by a clock.
-
-    Example:
-        >>> too_large("9^{9^{9^9}}"), too_large("2^{2025}")
-        ('a power of a power', None)
-    """
-    if len(text) > MAX_CHARACTERS:
-        return f"more than {MAX_CHARACTERS} characters"
-    if re.search(rf"[0-9]{{{MAX_DIGITS + 1},}}", text):
-        return f"a number of more than {MAX_DIGITS} digits"
-    if _depth(text) > MAX_DEPTH:
-        return f"nested more than {MAX_DEPTH} deep"
-    if _TOWER.search(text):
-        return "a power of a power"
-    for braced, single in _POWER.findall(text):
-        if any(int(n) > MAX_EXPONENT for n in re.findall(r"[0-9]+", braced or single)):
-            return f"an exponent above {MAX_EXPONENT}"
-    if re.search(r"\*\*\s*\(?[-+]?[0-9]{5,}", text):
-        return f"an exponent above {MAX_EXPONENT}"
-    if _FACTORIAL.search(text):
-        return "a large factorial"
-    if _BINOMIAL.search(text):
-        return "a large binomial coefficient"
-    if highest_power(text) > MAX_EXPONENT:
-        return f"powers of powers above {MAX_EXPONENT}"
-    if _POWER_OF_MATRIX.search(text):
-        return "a large power of a matrix"
-    determinants = [part.split(r"\end")[0] for part in text.split(r"\begin{vmatrix}")[1:]]
-    if any(len(_LETTER.findall(_COMMAND.sub(" ", part))) > MAX_LETTERS for part in determinants):
-        return "a determinant of many letters"
-    if what := too_many(text):
-        return f"too many {what}"
-    if terms_multiplied_out(text) > MAX_TERMS:
-        return "powers of sums that have many terms"
-    return None
+_SUBSCRIPT = re.compile(r"[0-9]\s*_")
+_MARK_OF_TEXT = re.compile(r"[^\w\s.,:;~\u00b0]")
+_UNIT_OF_TEXT = re.compile(r"[^\W\d_]+(?:\s*[/\u00b7]\s*[^\W\d_]+|\s*\^?[23\u00b2\u00b3]|\s*\^\{?-?[123]\}?)*")
+_NEEDS_MORE = re.compile(
+    r"\\(?:times|cdot|div|pm|mp|cup|cap|setminus|over|in|to|[dtc]?frac|sqrt|[dt]?binom|(?:arc)?(?:sin|cos|tan)h?|cot|sec"
+    r"|csc|log|ln|exp|vec|overline|mathb[bf]|boxed)(?![A-Za-z])\s*(?:\{\s*\}\s*)*(?=$|[,;)\]}]|\\[\]})])"
+    r"|[\u00b7\u00d7\u221a]\s*$|(?<=[0-9}])\s*(?:\u221e|\\infty|\\emptyset|\\varnothing|\\mathbb)"
+)
+_DEGREE = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|\bdegrees?\b|\u00b0|\\?%")
+_PAIRS = ((r"\left", r"\right"), *((rf"\l{name}", rf"\r{name}") for name in ("floor", "ceil", "angle", "vert")))
+_INSIDE = re.compile(r"\"|[\x00-\x08\x0e-\x1f]|\^\s*\{?\s*[-+]\s*(?:\}|$)|[})]\s*_")
+_LABEL = re.compile(
+    r"^\s*(?:(?:[A-Za-z](?:_?\{?[0-9A-Za-z]\}?)?(?:\([A-Za-z0-9]\))?|\([a-z](?:, ?[a-z])*\)"
+    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|sigma|rho|tau))\s*=(?!=)|[A-Za-z]\s*\\in(?![a-z]))"
+)
+_IGNORED = re.compile(r"\\(?:text|mathrm)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_JOINT = re.compile(r"[,;]|\\text\s*\{\s*(?:and|or)\s*\}|\\(?:land|lor|wedge|vee)(?![A-Za-z])")
+_ASSIGNED = re.compile(r"\s*([A-Za-z])(?:_\{?[0-9A-Za-z]\}?)?\s*=")
+_NARROWS = re.compile(
+    r"\\sqrt|\\l?vert|\||\\(?:log|ln|tan|arc[a-z]+)(?![a-z])|\\[dt]?frac\s*\{[^{}]*\}\s*\{[^{}]*[a-z][^{}]*\}"
+)
 
 
 def unexplained(answer: str, gold: str, question: str = "") -> str | None:
@@ -125,49 +90,99 @@ def unexplained(answer: str, gold: str, question: str = "") -> str | None:
     if re.search(r"[0-9]\s*\\\$\s*[0-9]", answer):
         return "a currency sign in a number"
     answer, gold = _bare(_LEAD.sub("", _bare(answer))), _bare(gold)
-    if sign := _stray(answer, gold) or dropped(answer, gold):
+    if sign := _stray(answer, gold):
         return f"a sign: {sign!r}"
     if "$" in answer or r"\boxed" in answer:
         return "several formulas"
-    told = ",".join(LABEL.sub("", part) for part in re.split(r",(?![^(]*\)\s*=)|\\text\s*\{\s*(?:and|or)\s*\}", answer))
-    if label := label_of_others(answer, gold):
+    told = ",".join(
+        _LABEL.sub("", part) for part in re.split(r",(?![^(]*\)\s*=)|\\text\s*\{\s*(?:and|or)\s*\}", answer)
+    )
+    if label := _label_of_others(answer, gold):
         return f"a label of other letters: {label!r}"
-    if extra := narrower(answer, gold):
-        return f"another domain: {extra!r}"
-    if extra := _surplus(_relations(told), _relations(gold)):
-        return f"a relation: {extra!r}"
+    if "=" in gold and "=" in answer:  # \sqrt{y} = \sqrt{x} is not y = x
+        for match in _NARROWS.finditer(answer):
+            if match[0] not in gold:
+                return f"another domain: {match[0]!r}"
+    relations, explained = ([_SAME_RELATION.get(one, one) for one in _RELATION.findall(text)] for text in (told, gold))
+    if extra := Counter(relations) - Counter(explained):
+        return f"a relation: {next(iter(extra))!r}"
     if word := _unexplained_word(answer, gold, question):
         return f"words: {word!r}"
     formula = _ENVIRONMENT.sub(" ", _TEXT.sub(" ", answer))
     if letter := _surplus_letter(_ENVIRONMENT.sub(" ", _TEXT.sub(" ", told)), gold):
         return f"a letter: {letter!r}"
-    if _answers(answer) > max(_answers(gold), _elements(gold) if _brackets(answer) == "" else 0):
-        return "several answers"
-    if _brackets(answer) and _brackets(gold) and _brackets(answer) != _brackets(gold):
+    around, right = _brackets(answer), _brackets(gold)
+    if _answers(answer) > max(_answers(gold), gold.count(",") + 1 if right == "{" and not around else 0):
+        return "several answers"  # more than those of the right one, or than the elements of a set
+    if around and right and around != right:
         return "other brackets"
     if ("," in _THOUSANDS.sub("0", answer)) and not ("," in gold or _RELATION.search(gold) or r"\pm" in gold):
         return "several answers"
     for command in _COMMAND.findall(formula):
         if command not in _KNOWN_COMMANDS and "\\" + command not in gold and not _RELATION.match("\\" + command):
             return f"a command: '\\{command}'"
-    if any(operation in answer and operation not in gold for operation in _OF_SETS):
-        return "an operation on sets"
-    if _LOOPS.search(answer) and not _LOOPS.search(gold):
-        return "a sum, product, integral or limit"
-    if re.search(r"[0-9]\s*_", answer) and not re.search(r"[0-9]\s*_", gold):
-        return "a subscript of a number"
     if answer.count("%") > max(1, gold.count("%")):
         return "several percent signs"
     return None
 
 
+def _is_of_number(answer: str, gold: str) -> bool:
+    """Whether signs of a unit may stand in `answer`: where the right one is numbers, and at their ends."""
+    if re.search(r"[A-Za-z(\[\u03c0]", re.sub(r"\\(?:[dtc]?frac|text|left|right|[{},;!])", "", gold)):
+        return False
+    return all(
+        re.match(r"[\s.}$)]*(?:Celsius|Fahrenheit|C|F|\\%|\\?[,;]|\\text|$)", answer[m.end() :])
+        for m in _DEGREE.finditer(answer)
+    )
+
+
+def _label_of_others(answer: str, gold: str) -> str | None:
+    """A label that does not name what follows: `x = x+1`, `f(y) = x+1`, `(y,x) = (2,3)`, `x=1, y=2` for a set.
+
+    Example:
+        >>> _label_of_others("f(x) = x+1", "x+1"), _label_of_others("x = x+1", "x+1")
+        (None, 'x =')
+    """
+    label = _LABEL.match(answer)
+    if label is None or "=" in gold or r"\in" in label[0]:
+        return None
+    rest = answer[label.end() :]
+    names, letters = (_LETTER.findall(_IGNORED.sub(" ", text)) for text in (label[0], rest))
+    assigned = [match[1] for part in _JOINT.split(answer) if (match := _ASSIGNED.match(part))]
+    if "=" in rest:
+        several = len(set(assigned)) > 1 and gold.lstrip().startswith((r"\{", r"\left\{"))
+        return ", ".join(assigned) if several or assigned != sorted(assigned) else None
+    if "," in label[0]:
+        return label[0].strip() if names != sorted(names) else None
+    letters = set(letters) - _CONSTANTS
+    if names[:1] and names[0] in letters and "(" not in label[0] and names[0] not in "smghlL":
+        return label[0].strip()
+    return label[0].strip() if "(" in label[0] and letters and names[1:] and not letters & set(names[1:]) else None
+
+
 def _stray(answer: str, gold: str) -> str | None:
-    """A sign that algebra passes over, and that the right answer does not have."""
-    for match in _STRAY.finditer(answer):
-        if match[0] not in gold:
+    r"""A sign that algebra passes over, and that the right answer does not have.
+
+    Example:
+        >>> _stray(r"42\text{!}", "42"), _stray(r"42\text{ km/h}", "42"), _stray(r"\pi^\circ", r"\pi")
+        ('!', None, '^\\circ')
+    """
+    for pattern in (_STRAY, _NEEDS_MORE, _INSIDE, _OF_SETS):
+        for match in pattern.finditer(answer):
+            if match[0] not in gold:
+                return match[0]
+    for pattern in (_DANGLING, _LOOPS, _SUBSCRIPT):
+        if (match := pattern.search(answer)) and not pattern.search(gold):
             return match[0]
-    if (dangling := _DANGLING.search(answer)) and not _DANGLING.search(gold):
-        return dangling[0]
+    for text in _TEXT.findall(answer):
+        text = re.sub(r"\(([^()]+)\)", r"\1", text.strip())
+        if (mark := _MARK_OF_TEXT.search(text)) and mark[0] not in gold and not _UNIT_OF_TEXT.fullmatch(text):
+            return mark[0]
+    for opens, closes in _PAIRS:
+        if answer.count(opens) != answer.count(closes) and gold.count(opens) == gold.count(closes):
+            return opens
+    if (unit := _DEGREE.search(answer)) and not _DEGREE.search(gold) and not _is_of_number(answer, gold):
+        return unit[0]
     plain = answer.replace(r"\{", "").replace(r"\}", "")
     brackets = [sum(map(plain.count, marks)) for marks in ("([", ")]", "|")]
     if (brackets[0] != brackets[1] or brackets[2] % 2) and r"\left" not in plain and "|" not in gold:
@@ -175,19 +190,12 @@ def _stray(answer: str, gold: str) -> str | None:
     for character in answer:
         if not character.isascii() and character not in _SIGNS and character not in gold:
             return character
-    if answer.count(r"\left") != answer.count(r"\right") and gold.count(r"\left") == gold.count(r"\right"):
-        return r"\left or \right alone"
     if not _ENVIRONMENT.search(answer) and (line := re.search(r"\n|\\\\|&", answer)) and line[0] not in gold:
         return line[0]
     for power in _SUPERSCRIPT.finditer(answer):
         if power[0] not in gold and not (power[1] and power[1] in re.findall(r"(?<!\\)\b[a-zA-Z]\b", gold)):
             return power[0]
     return None
-
-
-def _relations(text: str) -> list[str]:
-    found: list[str] = _RELATION.findall(text)
-    return [_SAME_RELATION.get(relation, relation) for relation in found]
 
 
 def _unexplained_word(answer: str, gold: str, question: str) -> str | None:
@@ -229,37 +237,14 @@ def _brackets(text: str) -> str:
     return {"()": "(", "\ue000\ue001": "{"}.get(text[0] + text[-1], "")
 
 
-def _elements(gold: str) -> int:
-    """How many elements a set has that the right answer is."""
-    return gold.count(",") + 1 if _brackets(gold) == "{" else 0
-
-
 def _bare(text: str) -> str:
     """Without what encloses all of it, and without a currency sign."""
     text = text.replace(r"\$", " ").replace("{~", "{").replace(r"~\text", r" \text").strip().removesuffix(".").strip()
     for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             return _bare(text[len(start) : -len(end)])
-    if (match := re.fullmatch(r"\\boxed\s*\{(.*)\}", text, re.DOTALL)) and _balanced(match[1]):
-        return _bare(match[1])
-    return text
-
-
-def _balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
+    text = braced(text)
+    return _bare(text[text.index("{") + 1 : -1]) if last_box(text) == (0, len(text)) else text
 
 
 def _answers(text: str) -> int:
@@ -270,13 +255,3 @@ def _answers(text: str) -> int:
     while (inner := re.sub(r"[(\[{][^()\[\]{}]*[)\]}]", " ", text)) != text:
         text = inner
     return (1 + len(_SEPARATOR.findall(text))) * 2**signs
-
-
-def _surplus(found: Iterable[str], explained: Iterable[str]) -> str | None:
-    """The first of `found` that is not among `explained` as often."""
-    left = list(explained)
-    for one in found:
-        if one not in left:
-            return one
-        left.remove(one)
-    return None

@@ -9,20 +9,37 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from posttrain.background import in_thread
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
-from posttrain.rewards.verifiers.gym_forms import REFUSED, misread, unasked
-from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
-from posttrain.rewards.verifiers.pool import score_together, workers_for
+from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, words
+from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
+from posttrain.rewards.verifiers.number_grammar import arithmetic, parse_number, unwrapped
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
-from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout
+from posttrain.rewards.verifiers.workers import TIMED_OUT, WorkerError, WorkerTimeout, score_together, workers_for
 from posttrain.types import Episode, Score, Task
 
 _NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
+_ALGEBRA = ("intermediate_integration", "polynomial_multiplication", "simple_integration")
+_EXPONENT = re.compile(r"(?<![\w.])[\d.]+e[+-]?\d{4,}", re.IGNORECASE)
+NUMBERS = words(
+    """
+    aiw basic_arithmetic binary_alternation calendar_arithmetic chain_sum count_bits count_primes gcd lcm
+    decimal_chain_sum gsm_symbolic largest_island leg_counting letter_counting maze products number_sequence
+    rectangle_count rotten_oranges self_reference simple_equations simple_geometry
+    """
+)
+"""Families whose answer is one number, or may be."""
+WORDS = words(
+    """
+    acre calendar_arithmetic color_cube_rotation course_schedule family_relationships game_of_life_halting
+    isomorphic_strings mahjong_puzzle needle_haystack ransom_note syllogism zebra_puzzles
+    """
+)
+"""Families whose answer is a word or a name, or may be, for which case says nothing."""
+
+_QUOTIENT = re.compile(r"[0-9]\s*[/\u2044\u00f7]\s*[0-9]|frac")  # 2 / 1 may be two answers, and 12/2 is not worked out
 
 
 @dataclass(frozen=True)
@@ -38,8 +55,7 @@ class GymVerifier(EpisodeReward):
     An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
     says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
     And so is a full score for more, less or other than one answer in the family's form, and an answer that would cost
-    the scorer seconds (`gym_forms`). Where the answer is one number or one word, other ways to write it are read
-    (`gym_notation`).
+    the scorer seconds (`unasked`). Where the answer is one number or one word, other ways to write it are read.
 
     Raises (while scoring):
         RewardError: the metadata lacks those keys, the family is one that cannot be judged, the data set is unknown, or
@@ -50,21 +66,20 @@ class GymVerifier(EpisodeReward):
     partial_credit: bool = False
     timeout_s: float = 5.0
     name: str = "gym"
-    role: ClassVar[str] = "verifier"
-    columns: ClassVar[tuple[str, ...]] = ("dataset", "entry", "options")
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    columns = ("dataset", "entry", "options")
+    bounds = (0.0, 1.0)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; the scorers share a few worker processes."""
-        return await in_thread(score_together, self.name, episodes, self._score_one)
+        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why it cannot be judged; "" where it can."""
         return [self._refusal(task) for task in tasks]
 
     def _refusal(self, task: Task) -> str:
-        missing = [key for key in ("dataset", "entry") if key not in task.metadata]
-        if missing:
+        if missing := [key for key in ("dataset", "entry") if key not in task.metadata]:
             return (
                 f"reward '{self.name}' needs the keys 'dataset' and 'entry' in task.metadata; task {task.id!r} lacks "
                 f"{' and '.join(map(repr, missing))}. It judges tasks of gym:NAME; for others take another verifier"
@@ -81,29 +96,66 @@ class GymVerifier(EpisodeReward):
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        entry = task.metadata["entry"]
-        if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(f"{entry.get('question')} {entry.get('answer')}"):
-            return Score(0.0, answer, "not a finite number", unparsed=True)
-        if (why := unasked(task.metadata["dataset"], answer, entry)) is not None:
-            return Score(0.0, answer, why, unparsed=True)
-        said = as_the_task_writes_it(task.metadata["dataset"], answer, entry)
-        question = (task.metadata["dataset"], entry, task.metadata.get("options"), said)
+        family, entry = task.metadata["dataset"], task.metadata["entry"]
         try:
-            raw = workers_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
+            if (raw := unasked(family, answer, entry)) is None:
+                said = as_the_task_writes_it(family, answer, entry)
+                question = (family, entry, task.metadata.get("options"), said)
+                raw = workers_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
         except WorkerTimeout:
-            return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
+            raw = f"{TIMED_OUT} after {self.timeout_s:g} s"
         except WorkerError as error:
             raise RewardError(f"reward '{self.name}' failed on task {task.id!r}: {error}") from error
         if isinstance(raw, str):
             return Score(0.0, answer, raw, unparsed=True)
         value = min(max(float(raw), 0.0), 1.0)
-        if not self.partial_credit:
-            value = float(value == 1.0)
-        return Score(value, answer, "" if raw == 1.0 else f"reasoning-gym gives {raw:g}")
+        paid = value if self.partial_credit else float(value == 1.0)
+        return Score(paid, answer, "" if raw == 1.0 else f"reasoning-gym gives {raw:g}")
+
+
+def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) -> str:
+    """The task's own text, if the answer is the same number or word in another notation; else the answer.
+
+    Example:
+        >>> entry = {"question": "Count the legs of 73 cows.", "answer": "292"}
+        >>> [as_the_task_writes_it("leg_counting", text, entry) for text in ("**292** legs", "292 or 293")]
+        ['292', '292 or 293']
+    """
+    right = str(entry.get("answer"))
+    if family in WORDS and ".." not in answer:
+        plain = plain_characters(answer)
+        if plain is not None and unwrapped(plain).casefold() == right.casefold():
+            return right
+    if family in NUMBERS:
+        given, gold = parse_number(answer, str(entry.get("question"))), parse_number(right)
+        quotient = _QUOTIENT.search(answer.rpartition("=")[2])
+        if given is not None and given == gold:
+            return answer if quotient and given.value.denominator == 1 else right
+    return answer
+
+
+def unasked(family: str, answer: str, entry: Mapping[str, Any]) -> str | None:
+    """Why an answer is not put to the scorer, such as one that would take it seconds; None if it is."""
+    right = entry.get("answer")
+    if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(f"{entry.get('question')} {right}"):
+        return "not a finite number"
+    longest = 4_000 if right is None else 400 + 4 * len(str(right))
+    if len(answer) > longest:
+        return f"longer than {longest} characters"
+    if _EXPONENT.search(answer) and not _EXPONENT.search(str(right)):
+        return "an exponent that is too large"
+    if family in ("rubiks_cube", "rush_hour") and re.search(r"\d\d", answer):
+        return "a number of moves that is too large"
+    if family in _ALGEBRA and re.search(r"\*\*[\s(+-]*\d{3}", answer):
+        return "an exponent that is too large"
+    if family in ("countdown", "puzzle24") and arithmetic(answer) is None:
+        return "not arithmetic"
+    return None
 
 
 Scorer = Callable[[str, dict[str, Any]], float]
 Question = tuple[str, Mapping[str, Any], Mapping[str, Any] | None, str]
+_scorers: dict[str, Scorer] = {}
 
 
 def score_answer(question: Question | None) -> float | str:
@@ -112,7 +164,14 @@ def score_answer(question: Question | None) -> float | str:
         _guard_evaluation()
         return "ready"
     name, entry, options, answer = question
-    score = _scorer(name, options or {})
+    key = f"{name} {sorted((options or {}).items())}"
+    if key not in _scorers:
+        import reasoning_gym  # pyright: ignore[reportMissingTypeStubs]
+
+        dataset = cast("Any", reasoning_gym).create_dataset(name, **(options or {}))
+        _guard_modules()
+        _scorers[key] = dataset.score_answer
+    score = _scorers[key]
     try:
         value = float(score(answer, dict(entry)))
         why = misread(name, answer, entry) if value >= 1.0 else None
@@ -122,20 +181,6 @@ def score_answer(question: Question | None) -> float | str:
     except Exception as error:
         score(entry["answer"], dict(entry))  # if this raises too, it is not the answer's fault
         return f"the scorer could not read it: {type(error).__name__}"
-
-
-_scorers: dict[str, Scorer] = {}
-
-
-def _scorer(name: str, options: Mapping[str, Any]) -> Scorer:
-    key = f"{name} {sorted(options.items())}"
-    if key not in _scorers:
-        import reasoning_gym  # pyright: ignore[reportMissingTypeStubs]
-
-        dataset = cast("Any", reasoning_gym).create_dataset(name, **options)
-        _guard_modules()
-        _scorers[key] = dataset.score_answer
-    return _scorers[key]
 
 
 def _guard_evaluation() -> None:

@@ -4,17 +4,20 @@ Some scorers search the answer for what they know and ignore the rest, so that a
 after "not", is paid in full; some pay a prefix or what is nearly right; `game_of_life_halting` pays anything. An answer
 with a full score must also be, as a whole, what its family has here: of a form, what a check says, or else, where a
 family has one right answer, that answer. Three families cannot be guarded so.
+
+Scorers read JSON as Python does, which keeps the last of two values of one key and takes true for 1; and they pass over
+rows, words, statements and moves that they did not ask for.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from posttrain.rewards.verifiers import gym_structures
-from posttrain.rewards.verifiers.arithmetic import arithmetic
+from posttrain.rewards.verifiers.number_grammar import arithmetic
 
 REFUSED = {
     "boxnet": "its scorer passes over moves that are impossible, so that one long list of moves solves every task",
@@ -26,8 +29,6 @@ REFUSED = {
 _NUMBER = r"[+-]?\d{1,50}(?:\.\d{1,50})?(?:e[+-]?\d{1,3}|/\d{1,50})?"
 _SCIENTIFIC = r"(?i:[+-]?\d{1,50}(?:\.\d{0,50})?(?:e[+-]?\d{1,3})?)"
 _DECIMAL = re.compile(_SCIENTIFIC, re.ASCII)
-_ALGEBRA = ("intermediate_integration", "polynomial_multiplication", "simple_integration")
-_EXPONENT = re.compile(r"(?<![\w.])[\d.]+e[+-]?\d{4,}", re.IGNORECASE)
 _CONSTANT = "([CcKk])"
 _ANTIDERIVATIVE = re.compile(rf"(?:{_CONSTANT}\s*\+)?([^#]+?)(?:[+-]\s*{_CONSTANT})?")
 _RATIO = r"-?(?:\\[dt]?frac\{-?\d+\}\{-?\d+\}|\(?-?\d+\)?\s*/\s*\(?-?\d+\)?)"
@@ -56,23 +57,11 @@ _FORMS = {
     "tower_of_hanoi": r"(?:Move disk \d+ from Peg \d+ to Peg \d+\.?\s*)+",
     "word_ladder": r"[A-Za-z,\s]+",
 }
-
-
-def unasked(family: str, answer: str, entry: Mapping[str, Any]) -> str | None:
-    """Why an answer is too expensive for the scorer; None if it is not."""
-    right = entry.get("answer")
-    longest = 4_000 if right is None else 400 + 4 * len(str(right))
-    if len(answer) > longest:
-        return f"longer than {longest} characters"
-    if _EXPONENT.search(answer) and not _EXPONENT.search(str(right)):
-        return "an exponent that is too large"
-    if family in ("rubiks_cube", "rush_hour") and re.search(r"\d\d", answer):
-        return "a number of moves that is too large"
-    if family in _ALGEBRA and re.search(r"\*\*[\s(+-]*\d{3}", answer):
-        return "an exponent that is too large"
-    if family in ("countdown", "puzzle24") and arithmetic(answer) is None:
-        return "not arithmetic"
-    return None
+_STATEMENT = re.compile(r"([A-Z]\w*) is an? (\w+)", re.ASCII)
+_STATEMENTS = re.compile(r"(?:[A-Z]\w* is an? \w+(?:, and |, | and |\.?\s*$))+", re.ASCII)
+_MAPPING = re.compile(r"[A-Z]\s*=\s*\d(?:\s*,\s*[A-Z]\s*=\s*\d)*", re.ASCII)
+_SLIDE = re.compile(r"([A-Z])([+-])([1-9])")
+_NONE = Decimal(0)
 
 
 def misread(family: str, answer: str, entry: Mapping[str, Any]) -> str | None:
@@ -103,18 +92,16 @@ def _decimal(text: str) -> Decimal | None:
     return Decimal(text) if _DECIMAL.fullmatch(text) else None
 
 
-def _equal_number(text: str, entry: Mapping[str, Any]) -> bool:
-    """`gsm_symbolic`'s scorer reads the first number without its sign, `number_format`'s lets it be off by 0.01."""
-    return _decimal(text) is not None and _decimal(text) == Decimal(str(entry["answer"]))
+def _near(text: str, entry: Mapping[str, Any], off: Decimal = _NONE, share: Decimal = _NONE) -> bool:
+    """Whether a text is as many decimals as the right one, none of them off by more than this, or this share of it."""
+    said, right = text.split(), [Decimal(number) for number in str(entry["answer"]).split()]
+    return len(said) == len(right) and all(
+        _DECIMAL.fullmatch(one) is not None and abs(Decimal(one) - other) <= off + abs(other) * share
+        for one, other in zip(said, right, strict=True)
+    )
 
 
-def _twelve_digits(text: str, entry: Mapping[str, Any]) -> bool:
-    """The question asks for 12 significant digits; its scorer lets the number be off in the first decimals."""
-    said, right = _decimal(text), Decimal(str(entry["answer"]))
-    return said is not None and abs(said - right) <= abs(right) / 10**10
-
-
-def _coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
+def coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer pays a prefix in full: 0 for 0.109375. The form comes first: Fraction("1e-9999999") takes seconds."""
     if re.fullmatch(_NUMBER, text, re.ASCII) is None or re.search(r"/0+$", text):
         return False
@@ -122,16 +109,7 @@ def _coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
     return abs(Fraction(text) - right) <= min(Fraction(1, 10_000), right / 200)
 
 
-def _pool_matrix(text: str, entry: Mapping[str, Any]) -> bool:
-    """Two decimals are asked for; its scorer lets every number be off by more."""
-    said, right = ([_decimal(word) for word in written.split()] for written in (text, str(entry["answer"])))
-    return len(said) == len(right) and all(
-        one is not None and other is not None and abs(one - other) <= Decimal("0.0051")
-        for one, other in zip(said, right, strict=True)
-    )
-
-
-def _polynomial_equations(text: str, entry: Mapping[str, Any]) -> bool:
+def polynomial_equations(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer reads what it can and pays, where there is no solution, whatever it cannot read."""
     right = str(entry["answer"]).strip()
     if not right:
@@ -140,14 +118,14 @@ def _polynomial_equations(text: str, entry: Mapping[str, Any]) -> bool:
     return None not in said and len(said) == len(right.split(","))
 
 
-def _number_sorting(text: str, entry: Mapping[str, Any]) -> bool:
+def number_sorting(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer lets every number be off by 1, and takes true for 1."""
     said = json.loads(text.replace("'", '"'))  # which the scorer could read
     right = [Decimal(str(number)) for number in entry["metadata"]["sorted_numbers"]]
     return [_decimal(str(number).strip()) for number in said] == right
 
 
-def _time_intervals(text: str, entry: Mapping[str, Any]) -> bool:
+def time_intervals(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer reads a number of days and ignores the rest, and takes 66 days, 25:04 for 67 days, 01:04."""
     said, right = (re.sub(r"(?<![\d.])0+(?=\d)", "", written) for written in (text, str(entry["answer"])))
     return said in (right, right.removesuffix(" days"))
@@ -169,43 +147,119 @@ def _antiderivative(text: str, entry: Mapping[str, Any]) -> bool:
     return set(re.findall(r"(?<!\w)[^\W\d](?:_?\d+)?(?!\w)", match[2])) <= {entry["metadata"]["variable"], "E"}
 
 
-def _countdown(text: str, entry: Mapping[str, Any]) -> bool:
-    """Its scorer takes `(pi - pi)*(1 + 2) + E/E + E/E`: what has no digits is no number to it."""
-    return _reaches(text, entry["metadata"]["numbers"], entry["metadata"]["target"])
+def _reaches(text: str, entry: Mapping[str, Any]) -> bool:
+    """Whether arithmetic with each of the numbers once, and nothing else, has the value that is asked for.
+
+    `countdown`'s scorer takes `(pi - pi)*(1 + 2) + E/E + E/E`: what has no digits is no number to it. That of
+    `puzzle24` rounds towards zero and takes any four numbers.
+    """
+    asked, used = entry["metadata"], sorted(map(int, re.findall(r"\d+", text)))
+    return (
+        "." not in text and used == sorted(map(int, asked["numbers"])) and arithmetic(text) == asked.get("target", 24)
+    )
 
 
-def _puzzle24(text: str, entry: Mapping[str, Any]) -> bool:
-    """Its scorer rounds towards zero and takes any four numbers."""
-    return _reaches(text, entry["metadata"]["numbers"], 24)
+def same_json(text: str, right: str) -> bool:
+    """Whether two texts are one value in JSON, in which no key is given twice; 1.0 is 1, true is not."""
+
+    def read(written: str) -> str:
+        numbers: dict[str, Any] = {"parse_int": Fraction, "parse_float": Fraction}
+        return repr(json.loads(written, object_pairs_hook=_object, **numbers))
+
+    try:
+        return read(text) == read(right)
+    except ValueError:
+        return False
 
 
-def _reaches(text: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether arithmetic with each of these numbers once, and nothing else, has this value."""
-    used = sorted(map(int, re.findall(r"\d+", text)))
-    return "." not in text and used == sorted(map(int, numbers)) and arithmetic(text) == target
+def _object(pairs: list[tuple[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+    return "object", sorted(pairs, key=lambda pair: pair[0])
 
 
+def game_of_life(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer looks at the cells of the right grid alone: there may be more rows and columns."""
+    return same_json(text, entry["answer"])
+
+
+def codeio(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer takes `"5"` for `5`, and `{}` for `[]`. Not all of its answers are JSON."""
+    right = str(entry["answer"]).strip()
+    return text == right or same_json(text, right)
+
+
+def group_anagrams(text: str, entry: Mapping[str, Any]) -> bool:
+    """Groups in any order, of words in any order; its scorer takes an object for the list of its keys."""
+    return sorted(map(sorted, _lists(text))) == sorted(map(sorted, entry["metadata"]["solution"]))
+
+
+def palindrome_partitioning(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer passes over a partition that is given twice, and takes "aa" for ["a", "a"]."""
+    return sorted(_lists(text)) == sorted(entry["metadata"]["solution"])
+
+
+def _lists(text: str) -> list[list[str]]:
+    value: Any = json.loads(text)
+    if {type(one) for one in [value, *value]} != {list}:
+        raise TypeError("not a list of lists")
+    return value
+
+
+def graph_color(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer takes the last of several colors of a vertex, and true for the color 1."""
+    pairs: list[tuple[str, object]] = json.loads(text, object_pairs_hook=list)
+    vertices = sorted(str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"])
+    return sorted(key for key, _ in pairs) == vertices and all(type(color) is int for _, color in pairs)
+
+
+def cryptarithm(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer takes the last of several digits of a letter."""
+    letters = re.findall(r"[A-Z]", text)
+    return _MAPPING.fullmatch(text) is not None and len(letters) == len(set(letters))
+
+
+def knights_knaves(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer passes over statements with a word that is no role, such as "Zoey is a spy"."""
+    said, right = (sorted(_STATEMENT.findall(written)) for written in (text, str(entry["answer"])))
+    return _STATEMENTS.fullmatch(text) is not None and said == right
+
+
+def rush_hour(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer moves a car as far as it can go and passes over the rest of the move."""
+    import reasoning_gym.games.rush_hour as game  # pyright: ignore[reportMissingTypeStubs]
+
+    if re.fullmatch(rf"(?:{_SLIDE.pattern}[\s,]*)+", text, re.ASCII) is None:
+        return False
+    board: Any = game.Board(entry["metadata"]["board_config"])
+    for car, sign, steps in _SLIDE.findall(text):
+        for _ in range(int(steps)):
+            before = str(board)
+            board.move(car, int(f"{sign}1"))
+            if str(board) == before:
+                return False
+    return True
+
+
+def sokoban(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer passes over steps into a wall, so that one list of 200 steps solved 9 of 150 puzzles."""
+    from reasoning_gym.games.contrib.sokoban.src.game import Game  # pyright: ignore[reportMissingTypeStubs]
+
+    rows = [list(line) for line in entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")]
+    game: Any = Game(height=len(rows), width=len(rows[0]))
+    game.load_puzzle_matrix(rows)
+    return all(game.player.update(key=step) for step in "".join(text.split()))
+
+
+_OF_THEIR_NAMES = (
+    *(codeio, coin_flip, cryptarithm, game_of_life, graph_color, group_anagrams, knights_knaves, number_sorting),
+    *(palindrome_partitioning, polynomial_equations, rush_hour, sokoban, time_intervals),
+)
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
-    "codeio": gym_structures.codeio,
-    "coin_flip": _coin_flip,
-    "countdown": _countdown,
-    "cryptarithm": gym_structures.cryptarithm,
-    "decimal_arithmetic": _twelve_digits,
-    "game_of_life": gym_structures.game_of_life,
-    "graph_color": gym_structures.graph_color,
-    "group_anagrams": gym_structures.group_anagrams,
-    "gsm_symbolic": _equal_number,
-    "intermediate_integration": _antiderivative,
-    "knights_knaves": gym_structures.knights_knaves,
-    "number_format": _equal_number,
-    "number_sorting": _number_sorting,
-    "palindrome_partitioning": gym_structures.palindrome_partitioning,
-    "polynomial_equations": _polynomial_equations,
+    **{check.__name__: check for check in _OF_THEIR_NAMES},
+    **dict.fromkeys(("countdown", "puzzle24"), _reaches),
+    **dict.fromkeys(("intermediate_integration", "simple_integration"), _antiderivative),
+    "decimal_arithmetic": partial(_near, share=Decimal("1e-10")),  # 12 digits are asked for; its scorer lets more pass
+    "gsm_symbolic": _near,  # its scorer reads the first number without its sign
+    "number_format": _near,  # its scorer lets the number be off by 0.01
     "polynomial_multiplication": _polynomial,
-    "pool_matrix": _pool_matrix,
-    "puzzle24": _puzzle24,
-    "rush_hour": gym_structures.rush_hour,
-    "simple_integration": _antiderivative,
-    "sokoban": gym_structures.sokoban,
-    "time_intervals": _time_intervals,
+    "pool_matrix": partial(_near, off=Decimal("0.0051")),  # two decimals are asked for; its scorer lets more pass
 }

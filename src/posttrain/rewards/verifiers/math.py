@@ -8,24 +8,32 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from posttrain.background import in_thread
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
-from posttrain.rewards.verifiers.characters import plain_characters
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
-from posttrain.rewards.verifiers.formula import too_large, unexplained
-from posttrain.rewards.verifiers.near import differs_by_little
+from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, question_of
+from posttrain.rewards.verifiers.formula import unexplained
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
-from posttrain.rewards.verifiers.pool import score_together, together, workers_for
 from posttrain.rewards.verifiers.prose import final_formula
-from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout
+from posttrain.rewards.verifiers.size import too_large
+from posttrain.rewards.verifiers.workers import (
+    TIMED_OUT,
+    WorkerError,
+    WorkerTimeout,
+    score_together,
+    together,
+    workers_for,
+)
 from posttrain.types import Episode, Score, Task
 
 ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
+LITTLE = 1e-20  # what is within it of the right answer, and not it, is none: `\pi + e^{-100}`, which algebra calls pi
+_DIGITS = 5000  # behind which a difference is none; the largest power that is read, `\pi^{-9999}`, has 4,972
+_MOST_PAIRS = 200
+_VALUES = (2, 3, 5, 7, 11, 13)  # of the variables; small, since one may be the exponent of another
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,17 @@ class MathVerifier(EpisodeReward):
     answer_in: AnswerIn = "boxed"
     timeout_s: float = 5.0
     name: str = "math"
-    role: ClassVar[str] = "verifier"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    bounds = (0.0, 1.0)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; the comparisons share a few worker processes."""
-        return await in_thread(score_together, self.name, episodes, self._score_one)
+        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its own answer cannot be read; "" where it can."""
         golds = list(dict.fromkeys(gold for task in tasks for gold in _golds(task)))  # many tasks share an answer
-        reasons = dict(zip(golds, await in_thread(together, self._unreadable, golds), strict=True))
+        reasons = dict(zip(golds, await together(self._unreadable, golds), strict=True))
         none = f"reward '{self.name}' needs task.answer; there is none"
         return [
             next((reasons[gold] for gold in _golds(task) if reasons[gold]), "" if _golds(task) else none)
@@ -72,42 +80,38 @@ class MathVerifier(EpisodeReward):
         except WorkerError as error:
             return f"reward '{self.name}' failed: {error}"
         except WorkerTimeout:  # it can be read, and another form of it may be compared sooner
-            return ""
+            pass
         return ""
 
     def _score_one(self, episode: Episode) -> Score:
         got = self._score_found(episode)
         if self.answer_in != "boxed" or got.value <= 0:
             return got
-        doubt = doubt_around_box(episode.completion, _question(episode))
+        doubt = doubt_around_box(episode.completion, question_of(episode.task))
         return Score(0.0, got.parsed, doubt, unparsed=True) if doubt else got
 
     def _score_found(self, episode: Episode) -> Score:
         found = extract(episode.completion, self.answer_in)
         if found is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        question = _question(episode)
+        question = question_of(episode.task)
         answer = self._formula(found, question)
         golds = _golds(episode.task)
         if not golds:
             raise RewardError(f"reward '{self.name}' needs task.answer; task {episode.task.id!r} has none")
         if answer is None:
             return Score(0.0, found, "not one formula that it ends on, without doubt", unparsed=True)
-        if exact := _as_numbers(answer, golds, question):
-            return Score(float(exact == "equal"), answer, "" if exact == "equal" else _expected(golds))
-        if large := too_large(answer):
-            return Score(0.0, answer, f"too large to be compared: {large}", unparsed=True)
+        verdict = _as_numbers(answer, golds, question)
+        if not verdict and (large := too_large(answer)):
+            verdict = f"too large to be compared: {large}"
         try:
-            verdict = workers_for(f"{__name__}:compare").ask((golds, answer, question), self.timeout_s)
+            verdict = verdict or str(workers_for(f"{__name__}:compare").ask((golds, answer, question), self.timeout_s))
         except WorkerTimeout:
-            return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
+            verdict = f"{TIMED_OUT} after {self.timeout_s:g} s"
         except WorkerError as error:
             raise RewardError(f"reward '{self.name}' failed on task {episode.task.id!r}: {error}") from error
-        if verdict == "equal":
-            return Score(1.0, answer)
-        if verdict == "different":
-            return Score(0.0, answer, _expected(golds))
-        return Score(0.0, answer, verdict, unparsed=True)
+        told = {"equal": "", "different": f"expected {' or '.join(golds)}"}
+        return Score(float(verdict == "equal"), answer, told.get(verdict, verdict), unparsed=verdict not in told)
 
     def _formula(self, text: str, question: str) -> str | None:
         """The answer in `text`: all of it or, where a text in prose is looked at, the formula that it ends on."""
@@ -126,10 +130,6 @@ _LOOKS_LIKE = {"\u2212": "-", r"\mathrm{i}": "i", r"\mathrm{e}": "e", "pi": r"\p
 _LOOK_ALIKES = re.compile(r"\u2212|\\mathrm\{[ie]\}|(?<![\\A-Za-z])pi(?![A-Za-z])")
 
 
-def _question(episode: Episode) -> str:
-    return " ".join(message.content for message in episode.task.prompt if message.role == "user")
-
-
 def _golds(task: Task) -> list[str]:
     """The right answers; none where the task has none."""
     right = task.answer
@@ -138,29 +138,21 @@ def _golds(task: Task) -> list[str]:
     return [str(one) for one in cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])]
 
 
-def _expected(golds: Sequence[str]) -> str:
-    return f"expected {golds[0]}" + (f" or {', '.join(golds[1:])}" if golds[1:] else "")
-
-
 def _as_numbers(answer: str, golds: Sequence[str], question: str = "") -> str:
     """Where the answer and all of the right ones are plain numbers, "equal" or "different"; else nothing."""
-    given = parse_number(_decimal_comma(answer), " ".join([question, *golds]))
+    # 0,5 with a point; 1,234 has groups of three, and 1, 2 is a list
+    plain = re.sub(r"^([\s$*-]*(?:0|[1-9][0-9]*)),([0-9]{1,2}|[0-9]{4,})(?=[\s$*%.]*$)", r"\1.\2", answer)
+    given = parse_number(plain, " ".join([question, *golds]))
     rights = [parse_number(gold) for gold in golds]
     if given is None or None in rights:
         return ""
     return "equal" if any(right and same_number(given, right) for right in rights) else "different"
 
 
-def _decimal_comma(text: str) -> str:
-    """`0,5` with a point; `1,234` has groups of three, and `1, 2` is a list."""
-    return re.sub(r"^([\s$*-]*(?:0|[1-9][0-9]*)),([0-9]{1,2}|[0-9]{4,})(?=[\s$*%.]*$)", r"\1.\2", text)
-
-
 def compare(question: tuple[list[str], str, str] | None) -> str:
     """In the worker process: "equal", "different", or why the answer could not be compared. None only imports.
 
-    Raises:
-        ValueError: a right answer cannot be read as mathematics.
+    Raises `ValueError` where a right answer cannot be read as mathematics.
     """
     import math_verify  # pyright: ignore[reportMissingTypeStubs]
 
@@ -168,19 +160,18 @@ def compare(question: tuple[list[str], str, str] | None) -> str:
         return "ready"
     golds, answer, asked = question
     verify = cast("Any", math_verify.verify)
+    rights = {gold: _parse(gold) for gold in golds}
+    if unread := [gold for gold, values in rights.items() if not values]:
+        raise ValueError(f"the task's answer {unread[0]!r} cannot be read as mathematics")
     read = _parse(answer)
-    if not read:
-        for gold in golds:
-            _gold(gold)
-        return "not readable as mathematics"
-    doubts: list[str] = []
-    for gold in golds:
-        for pair in product(map(_rational, _gold(gold)), map(_rational, read)):
+    doubts = [] if read else ["not readable as mathematics"]
+    for gold, values in rights.items():
+        for pair in product(map(_rational, values), map(_rational, read)):
             try:
                 exact = {"float_rounding": ROUNDING, "numeric_precision": ROUNDING + 10}
                 if verify(*pair, timeout_seconds=None, raise_on_error=True, **exact):
                     doubt = unexplained(answer, gold, asked)
-                    if doubt is None and not differs_by_little(*pair):
+                    if doubt is None and not _differs_by_little(*pair):
                         return "equal"
                     doubts.append(f"it says more than its value, {doubt}" if doubt else "it differs by little")
             except MemoryError:
@@ -197,13 +188,6 @@ def _rational(value: Any) -> Any:
     if not isinstance(value, Basic):
         return value
     return cast("Any", value).xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
-
-
-def _gold(gold: str) -> list[Any]:
-    read = _parse(gold)
-    if not read:
-        raise ValueError(f"the task's answer {gold!r} cannot be read as mathematics")
-    return read
 
 
 def _parse(text: str) -> list[Any]:
@@ -226,3 +210,40 @@ def _is_formula(text: str) -> bool:
         return False
     rest = _FUNCTIONS.sub(" ", _COMMANDS.sub(" ", text))
     return re.search(r"[^\W\d_]{2,}", rest) is None
+
+
+def _differs_by_little(right: Any, given: Any) -> bool:
+    """Whether a part of one value differs from a part of the other, but by less than `LITTLE`."""
+    pairs = list(product(_parts(right), _parts(given)))
+    return len(pairs) <= _MOST_PAIRS and any(_is_little(one, other) for one, other in pairs)
+
+
+def _parts(value: Any) -> list[Any]:
+    """The expressions of a list, an interval, a matrix or a relation, of which it is the difference of the sides."""
+    from sympy import Expr, MatrixBase  # pyright: ignore[reportMissingTypeStubs]
+    from sympy.core.relational import Relational  # pyright: ignore[reportMissingTypeStubs]
+
+    if isinstance(value, Expr):
+        return [value]
+    if isinstance(value, Relational):
+        sides = cast("Any", value)
+        if not (isinstance(sides.lhs, Expr) and isinstance(sides.rhs, Expr)):
+            return _parts(sides.rhs)
+        return [sides.lhs - sides.rhs, sides.rhs - sides.lhs]
+    inner = list(cast("Any", value)) if isinstance(value, MatrixBase) else getattr(value, "args", ())
+    return [part for one in inner for part in _parts(one)]
+
+
+def _is_little(one: Any, other: Any) -> bool:
+    from sympy.core.evalf import PrecisionExhausted  # pyright: ignore[reportMissingTypeStubs]
+
+    difference = (one - other).doit()
+    names = sorted(difference.free_symbols, key=str)
+    difference = difference.subs(list(zip(names, _VALUES, strict=False)))
+    if difference.is_number is False or difference.is_zero:
+        return False
+    try:
+        size = abs(difference.evalf(2, maxn=_DIGITS, strict=True))
+        return bool(0 < size < LITTLE)
+    except PrecisionExhausted:  # as good as nothing
+        return False

@@ -3,15 +3,14 @@ r"""How a number is written, alone: an optional lead ("the answer is"), arithmet
 What the grammar does not know is no number: "not 42", "42 million", "half of 42", "41 or 42", "41 = 42".
 """
 
+import ast
 import re
 import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-from posttrain.rewards.verifiers.arithmetic import arithmetic
-from posttrain.rewards.verifiers.cardinals import leading_cardinal
-from posttrain.rewards.verifiers.characters import plain_characters
-from posttrain.rewards.verifiers.units import is_millions, is_other_word, is_unit, other_scale
+from posttrain.rewards.verifiers.extraction import plain_characters
+from posttrain.rewards.verifiers.units import is_millions, is_other_word, is_unit, leading_cardinal, other_scale
 
 MAX_CHARACTERS = 400  # of an answer that is read; a number needs fewer
 MAX_EXPONENT = 400
@@ -44,15 +43,7 @@ _VULGAR = "\u00bc-\u00be\u2150-\u215e"
 _TEN = r"10 ?\^ ?(?:\{([-+]?[0-9]{1,3})\}|([-+]?[0-9]{1,3}))(?![0-9^]|\.[0-9])"
 _TEN_TO = re.compile(rf"(?<![\w.^*/)}}]){_TEN}")
 _TIMES_TEN_TO = re.compile(rf"([0-9]) ?(?:\u00d7|\\times|\\cdot|\*|x) ?{_TEN}")
-_OPERATORS = (
-    ("\u2013", "-"),
-    ("\u00d7", "*"),
-    ("\\times", "*"),
-    ("\\cdot", "*"),
-    ("\u00b7", "*"),
-    ("\u00f7", "/"),
-    ("\\div", "/"),
-)
+_OPERATORS = {"\u2013": "-", "\u00d7": "*", "\\times": "*", "\\cdot": "*", "\u00b7": "*", "\u00f7": "/", "\\div": "/"}
 _SUBJECTS = frozenset(("he", "she", "it", "they", "we", "there", "i", "that", "this"))
 _SIGN_WORD = re.compile(r"(?:minus|negative) (?=[$€£¥₹]?[0-9.\\])", re.IGNORECASE)
 _WRAPPERS = tuple(
@@ -70,6 +61,9 @@ _WRAPPERS = tuple(
         r"<answer>([^<>]*)</answer>",
     )
 )
+_MOST_OF_ARITHMETIC = 200
+_ARITHMETIC = re.compile(r"(?:[-+().\d\s]|\*(?!\*)|/(?!/))+", re.ASCII)
+_POINT = re.compile(r"(?<![\d.])\d*\.\d+(?![\d.])", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,11 @@ def _without_lead(text: str, question: str) -> str:
 
 
 def _said(text: str, question: str) -> Number | None:
-    text, negated = _SIGN_WORD.subn("", _digits_of_words(text), count=1)
+    sign = re.match(r"(?:minus|negative) ", text, re.IGNORECASE)
+    start = sign.end() if sign else 0
+    if cardinal := leading_cardinal(text[start:]):  # in words
+        text = f"{text[:start]}{cardinal[0]}{cardinal[1]}"
+    text, negated = _SIGN_WORD.subn("", text, count=1)
     match = _NUMBER.match(text)
     if match is None or not is_unit(text[match.end() :], question):
         return None
@@ -132,18 +130,10 @@ def _said(text: str, question: str) -> Number | None:
     return Number(-number.value, number.percent) if negated else number
 
 
-def _digits_of_words(text: str) -> str:
-    """`text` with the number in words that it begins with, after a word for its sign, in digits."""
-    sign = re.match(r"(?:(?:minus|negative) )?", text, re.IGNORECASE)
-    start = sign.end() if sign else 0
-    cardinal = leading_cardinal(text[start:])
-    return f"{text[:start]}{cardinal[0]}{cardinal[1]}" if cardinal else text
-
-
 def equals(side: str, value: Fraction) -> bool:
     """Whether one side of an equation is arithmetic with this value, as in `50 - 8 = 42`."""
     side = re.sub(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", re.sub(r"[$€£]", "", side))
-    for written, sign in _OPERATORS:
+    for written, sign in _OPERATORS.items():
         side = side.replace(written, sign)
     side = re.sub(r"(?<=[0-9]) ?x ?(?=[0-9])", "*", side)
     return arithmetic(side) == value
@@ -152,18 +142,15 @@ def equals(side: str, value: Fraction) -> bool:
 def one_notation(text: str) -> str:
     """One kind of minus sign, of space and of fraction; LaTeX's thin spaces, dollar and percent; 3e4 for 3 × 10^4."""
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
-    text = re.sub(rf"(?<![/{_VULGAR}])[{_VULGAR}](?![0-9{_VULGAR}])", lambda match: " " + _vulgar(match[0]), text)
+    # a vulgar fraction with a solidus, which NFKC writes as another sign
+    vulgar = rf"(?<![/{_VULGAR}])[{_VULGAR}](?![0-9{_VULGAR}])"
+    text = re.sub(vulgar, lambda match: " " + unicodedata.normalize("NFKC", match[0]), text)
     text = re.sub(r"[\u202f\u2009\u00a0]|\\[,;! ]", " ", text.replace("\u2044", "/"))
     text = re.sub(r"(\\[dt]?frac) ?([0-9])([0-9])(?![0-9])", r"\1{\2}{\3}", text)
     text = re.sub(r"(?<![\w*^)])\*\*([^*]+)\*\*(?![\w*^(])", r"\1", text)  # bold
     text = _TIMES_TEN_TO.sub(r"\1e\2\3", text)
     text = _TEN_TO.sub(r"1e\1\2", text)
     return " ".join(text.split())
-
-
-def _vulgar(sign: str) -> str:
-    """The sign of a fraction, such as one half, with a solidus."""
-    return unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
 
 
 def unwrapped(text: str) -> str:
@@ -193,3 +180,39 @@ def read_number(match: re.Match[str]) -> Number | None:
     if abs(int(re.split("[eE]", written + "e0")[1])) > MAX_EXPONENT:
         return None
     return Number(sign * Fraction(written), bool(match["percent"]))
+
+
+def arithmetic(text: str) -> Fraction | None:
+    """The exact value of sums, differences, products and quotients of numbers; None of anything else.
+
+    Example:
+        >>> arithmetic("2*(0.5 - 3/4)"), arithmetic("2**9"), arithmetic("1/0")
+        (Fraction(-1, 2), None, None)
+    """
+    if len(text) > _MOST_OF_ARITHMETIC or not _ARITHMETIC.fullmatch(text):
+        return None
+    whole = _POINT.sub(lambda match: f"({Fraction('0' + match[0])})", text.strip())
+    if "." in whole:
+        return None
+    try:
+        return _value(ast.parse(whole, mode="eval").body)
+    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(int() as number):
+            return Fraction(number)
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand)
+        case ast.BinOp(left, ast.Add(), right):
+            return _value(left) + _value(right)
+        case ast.BinOp(left, ast.Sub(), right):
+            return _value(left) - _value(right)
+        case ast.BinOp(left, ast.Mult(), right):
+            return _value(left) * _value(right)
+        case ast.BinOp(left, ast.Div(), right):
+            return _value(left) / _value(right)
+        case _:
+            raise ValueError("not arithmetic")

@@ -4,14 +4,21 @@ The whole answer must be one number (`number_grammar`). Anything more is unparse
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, outside_reasoning
+from posttrain.rewards.verifiers.extraction import (
+    AnswerIn,
+    answered_before,
+    around,
+    extract,
+    not_found,
+    outside_reasoning,
+    question_of,
+    taken_back,
+)
 from posttrain.rewards.verifiers.number_grammar import Number, parse_number
 from posttrain.rewards.verifiers.prose import declared, final_number
-from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
 from posttrain.types import Episode, Score
 
 
@@ -23,12 +30,8 @@ class NumberVerifier(EpisodeReward):
     percent sign, "minus 5", "forty-two", an equation that holds, and a unit: a common one, or words of the question; of
     the units of time, money, length, mass and volume only those that the question names, where it names any. Numbers
     are compared exactly, so 0.10 equals .1. 50% equals both 50 and 0.5. An answer that says anything else is
-    `unparsed`, and so is one that the text before or after it retracts.
-
-    Args:
-        answer_in: where the answer is.
-        last_number: where there is no such place, take the last number outside the reasoning. Off by default, because
-            it pays for a number that was not given as the answer.
+    `unparsed`, and so is one that the text before or after it retracts. `last_number`: where there is no place for an
+    answer, take the last number outside the reasoning. Off by default: it pays for one not given as the answer.
 
     Raises (while scoring):
         RewardError: `task.answer` is not a number. It may be a GSM8K solution that ends in `#### 42`.
@@ -37,8 +40,8 @@ class NumberVerifier(EpisodeReward):
     answer_in: AnswerIn = "hashes"
     last_number: bool = False
     name: str = "numbers"
-    role: ClassVar[str] = "verifier"
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    role = "verifier"
+    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         gold = str(episode.task.answer).rpartition("####")[2]
@@ -49,12 +52,14 @@ class NumberVerifier(EpisodeReward):
                 f"{str(episode.task.answer)[:80]!r}"
             )
         answer = extract(episode.completion, self.answer_in)
-        question = " ".join([*(m.content for m in episode.task.prompt if m.role == "user"), gold])
+        question = f"{question_of(episode.task)}\n{gold}"
         if answer is not None:
             number, why = parse_number(answer, question), f"not one number: {answer[:80]!r}"
             before, after = around(episode.completion, self.answer_in, answer)
             earlier = answered_before(before, self.answer_in)
-            others = _numbers_after(after, question) + ([parse_number(earlier, question)] if earlier else [])
+            alone = parse_number(after.strip().partition("\n")[0], question)  # the next line is another number
+            others = [other for other in (alone, *declared(after)) if other is not None]
+            others += [parse_number(earlier, question)] if earlier else []
             if taken_back(before, after, self.answer_in) or any(other != number for other in others):
                 number, why = None, "what stands around it takes it back"
         else:
@@ -64,12 +69,6 @@ class NumberVerifier(EpisodeReward):
         if number is None or equal is None:
             return Score(0.0, answer, why if number is None else f"{number} may mean {right} or not", unparsed=True)
         return Score(float(equal), str(number), "" if equal else f"expected {right}")
-
-
-def _numbers_after(after: str, question: str) -> list[Number | None]:
-    """The numbers that the text after an answer calls the answer, or that the next line is."""
-    alone = parse_number(after.strip().partition("\n")[0], question)
-    return [number for number in (alone, *declared(after)) if number is not None]
 
 
 def same_number(given: Number, right: Number) -> bool | None:

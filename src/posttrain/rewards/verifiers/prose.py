@@ -8,13 +8,10 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from posttrain.rewards.verifiers.cardinals import leading_cardinal
-from posttrain.rewards.verifiers.characters import plain_characters, words
 from posttrain.rewards.verifiers.claims import is_claim
-from posttrain.rewards.verifiers.extraction import braced, extract
+from posttrain.rewards.verifiers.extraction import braced, extract, plain_characters, taken_back, words
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
-from posttrain.rewards.verifiers.surroundings import taken_back
-from posttrain.rewards.verifiers.units import CHANGES, is_millions, other_scale
+from posttrain.rewards.verifiers.units import CHANGES, is_millions, leading_cardinal, other_scale
 
 MAX_CHARACTERS = 2000  # of the end of a text that are read
 
@@ -77,6 +74,7 @@ _SHORT = re.compile(r"(?:^|[.!?] +)\(?(?!yes|so|ok|thus|mrs?|ms|dr|st)[a-z]{1,4}
 _ITEM = re.compile(r"\s*(?:[-*\u2022]|\(?(?:[0-9a-z]{1,2}|[ivx]{1,4})[.):]|[a-z] ?=)\s+(.*)", re.IGNORECASE)
 _BULLET = re.compile(r"(?:[-*\u2022]|\(?[0-9]{1,2}[.)]|\(?[a-z][.)]) [ *_$]*$", re.IGNORECASE)
 _FOLLOWS = ".,:;)\"'`}\u00b0\u20ac\u00a3(\u2705\u2713\u2714"
+_MARKS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
 _FORMULA = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 
 
@@ -91,7 +89,11 @@ def final_number(text: str, question: str = "") -> Number | None:
     if plain is None or _NOT_MEANT.search(plain):
         return None
     plain = re.sub(r"\\[()\[\]]", "$", _COMMAND.sub(r"\1", _MARKUP.sub(" ", plain)))
-    before, sentence, rest = _last_sentence_with_digit(plain)
+    digit = max(map(plain.rfind, "0123456789\u00bc\u00bd\u00be"))
+    ends = [match.end() for match in _SENTENCE.finditer(plain)]
+    start = max((end for end in ends if end <= digit), default=0)
+    end = min((end for end in ends if end > digit), default=len(plain))
+    before, sentence, rest = plain[:start], plain[start:end], plain[end:]
     number = parse_number(sentence, question) or _inside(one_notation(sentence), question)
     if number is None or _TURNS.search(sentence + " " + rest) or _numbers_in_words(rest):
         return None
@@ -108,9 +110,10 @@ def final_formula(text: str, question: str = "") -> str | None:
         ('2', None)
     """
     text = braced(text[-MAX_CHARACTERS:])
-    boxes = [box for box in (extract(part, "boxed") for part in _parts(text)) if box]
+    starts = [match.start() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
+    boxes = [box for begin, end in pairwise([*starts, len(text)]) if (box := extract(text[begin:end], "boxed"))]
     if boxes:
-        text = _FORMULA.sub(lambda match: match[0] if r"\boxed" not in match[0] else _unmarked(match[0]), text)
+        text = _FORMULA.sub(lambda match: _MARKS.sub(" ", match[0]) if r"\boxed" in match[0] else match[0], text)
         for box in boxes:
             text = re.sub(r"\\(?:boxed|fbox)\s*\{" + re.escape(box) + r"\}", lambda _, box=box: f"${box}$", text)
     formulas = [next(part for part in match.groups() if part is not None).strip() for match in _FORMULA.finditer(text)]
@@ -127,25 +130,6 @@ def final_formula(text: str, question: str = "") -> str | None:
     if number is None or number.value == names[formulas[-1]]:
         return None if number is None or number.percent else formulas[-1]
     return None if number.value in names.values() else str(number)
-
-
-def _unmarked(formula: str) -> str:
-    return re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", " ", formula)
-
-
-def _parts(text: str) -> list[str]:
-    """`text` cut before each box, so that each part has one."""
-    starts = [match.start() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
-    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
-
-
-def _last_sentence_with_digit(text: str) -> tuple[str, str, str]:
-    """What comes before the last sentence that has a digit, that sentence with its mark, and what follows."""
-    digit = max(map(text.rfind, "0123456789\u00bc\u00bd\u00be"))
-    ends = [match.end() for match in _SENTENCE.finditer(text)]
-    start = max((end for end in ends if end <= digit), default=0)
-    end = min((end for end in ends if end > digit), default=len(text))
-    return text[:start], text[start:end], text[end:]
 
 
 def declared(text: str) -> list[Number | None]:

@@ -1,54 +1,34 @@
-"""Units after a number: which words are one, and which change what the number says."""
+"""Units after a number: which words are one, and which change what the number says; and numbers in English words."""
 
 import re
 from collections.abc import Iterable
 from string import ascii_letters
 
-from posttrain.rewards.verifiers.cardinals import leading_cardinal
-from posttrain.rewards.verifiers.characters import words
+from posttrain.rewards.verifiers.extraction import words
 
-_MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
-_TIME = (
-    {"second", "seconds", "sec", "s"},
-    {"minute", "minutes", "min"},
-    {"hour", "hours", "h", "hr", "hrs"},
-    {"day", "days", "daily"},
-    {"week", "weeks", "weekly"},
-    {"month", "months", "monthly"},
-    {"year", "years", "yearly"},
+# A line for each dimension: money, time, length, mass, volume, angle; its units stand between commas.
+_TABLE = """
+    dollar dollars usd bucks $, cent cents, euro euros eur €, gbp £
+    second seconds sec s, minute minutes min, hour hours h hr hrs, day days daily, week weeks weekly,\
+        month months monthly, year years yearly
+    mm millimeters millimetres, cm centimeter centimeters centimetre centimetres, m meter meters metre metres,\
+        km kilometer kilometers kilometre kilometres, inch inches, foot feet ft, yard yards, mile miles mi
+    mg, g gram grams, kg kilogram kilograms, ounce ounces oz, lb lbs pound pounds, ton tons tonne tonnes
+    ml, l liter liters litre litres, gallon gallons, cup cups
+    degree degrees ° circ, rad radian radians
+"""
+_DIMENSIONS = [[words(unit) for unit in line.split(",")] for line in _TABLE.strip().splitlines()]
+_COMPOUND = words(
+    """
+    m2 m3 cm2 cm3 km2 ft2 m² m³ cm² cm³ km² ft² m^2 m^3 cm^2 cm^3 km^2 ft^2 km/h m/s mi/h kmh mph acres square cubic °c
+    °f celsius old am pm units unit points point items people times ¥ ₹
+    """
 )
-_LENGTH = (
-    {"mm", "millimeters", "millimetres"},
-    {"cm", "centimeter", "centimeters", "centimetre", "centimetres"},
-    {"m", "meter", "meters", "metre", "metres"},
-    {"km", "kilometer", "kilometers", "kilometre", "kilometres"},
-    {"inch", "inches"},
-    {"foot", "feet", "ft"},
-    {"yard", "yards"},
-    {"mile", "miles", "mi"},
-)
-_MASS = (
-    {"mg"},
-    {"g", "gram", "grams"},
-    {"kg", "kilogram", "kilograms"},
-    {"ounce", "ounces", "oz"},
-    {"lb", "lbs", "pound", "pounds"},
-    {"ton", "tons", "tonne", "tonnes"},
-)
-_VOLUME = ({"ml"}, {"l", "liter", "liters", "litre", "litres"}, {"gallon", "gallons"}, {"cup", "cups"})
-_ANGLE = ({"degree", "degrees", "°", "circ"}, {"rad", "radian", "radians"})
-_COMPOUND = (
-    *("m2", "m3", "cm2", "cm3", "km2", "ft2", "m²", "m³", "cm²", "cm³", "km²", "ft²", "m^2", "m^3", "cm^2", "cm^3"),
-    *("km^2", "ft^2", "km/h", "m/s", "mi/h", "kmh", "mph", "acres", "square", "cubic"),
-    *("°c", "°f", "celsius", "old", "am", "pm", "units", "unit", "points", "point", "items", "people", "times", "¥"),
-    "₹",
-)
-_MEASURES = frozenset[str]().union(*_LENGTH, *_MASS, *_VOLUME) - {"pound", "pounds"}
-_DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME, _ANGLE)
-UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$", "circ"}
+_MEASURES = frozenset[str]().union(*_DIMENSIONS[2], *_DIMENSIONS[3], *_DIMENSIONS[4]) - {"pound", "pounds"}
+UNITS = _COMPOUND.union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$", "circ"}
 ONE_LETTER = frozenset(("s", "h", "m", "g", "l", "L"))  # 42 S, 42 H and 42 A are no answers to what schools ask
-_ORDINALS = frozenset(("first", "second", "third", "fifth", "eighth", "ninth", "twelfth"))
-_CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
+_ORDINALS = words("first second third fifth eighth ninth twelfth")
+_CONNECTORS = words("per a an each every of in total altogether")
 CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
 CHANGES = words(
     """
@@ -78,6 +58,15 @@ OTHER_WORDS = words(
 )
 """Words that ask, hedge, deny, bound or count. No question makes one of them a unit, or the subject of a number."""
 
+_SMALL = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SCALES = {"thousand": 1_000, "million": 1_000_000}
+_VALUES = {word: value for value, word in enumerate(_SMALL)} | {word: 10 * i for i, word in enumerate(_TENS) if i > 1}
+_CARDINAL = "|".join(sorted([*_VALUES, *_SCALES, "hundred"], key=len, reverse=True))
+_BEGINNING = re.compile(rf"(?:{_CARDINAL})\b(?:[ -](?:and )?(?:{_CARDINAL})\b)*", re.IGNORECASE)
 _WORDS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?|[$€£]")
 _OPEN = re.compile(r"^(?:\\text\{|[*_`$(])+|[*_`$.})]+$")
 
@@ -150,3 +139,36 @@ def stem(word: str) -> str:
         if len(word) > len(ending) + 2 and word.endswith(ending):
             return word.removesuffix(ending)
     return word.removesuffix("e") if len(word) > 3 else word
+
+
+def leading_cardinal(text: str) -> tuple[int, str] | None:
+    """The number in words that `text` begins with, below a thousand million, and what follows it; None without one.
+
+    Example:
+        >>> leading_cardinal("Forty-two eggs"), leading_cardinal("twenty twenty"), leading_cardinal("a hundred")
+        ((42, ' eggs'), None, None)
+    """
+    if not (match := _BEGINNING.match(text)):
+        return None
+    words = [word for word in re.split(r"[ -]", match[0].casefold()) if word != "and"]
+    total = group = 0
+    for word in words:
+        if word in _SCALES:
+            total, group = total + group * _SCALES[word], 0
+        elif word == "hundred":
+            group *= 100
+        else:
+            group += _VALUES[word]
+    number = total + group
+    return (number, text[match.end() :]) if number < 10**9 and _said(number) == words else None
+
+
+def _said(number: int) -> list[str]:
+    """The words of a number."""
+    for scale, size in (("million", 1_000_000), ("thousand", 1_000), ("hundred", 100)):
+        if number >= size:
+            above, below = divmod(number, size)
+            return [*_said(above), scale, *(_said(below) if below else [])]
+    if number < 20:
+        return [_SMALL[number]]
+    return [_TENS[number // 10], *([_SMALL[number % 10]] if number % 10 else [])]

@@ -74,34 +74,21 @@ def _parsed(text: str) -> ast.Expression:
     if "#" in text:
         raise ValueError("not a plain expression: it has a comment")
     tree = ast.parse(text.strip(), mode="eval")
-    operations = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp)]
-    powers = [node for node in operations if isinstance(node.op, ast.Pow | ast.LShift)]
-    if any(map(_is_large, powers)) or sum(map(_exponent, powers)) > MAX_EXPONENT:
-        raise ValueError("not a plain expression: powers that are too large")
+    exponents = 0.0  # at most what they are in size, where each is a sum of numbers
+    for power in ast.walk(tree):
+        if isinstance(power, ast.BinOp) and isinstance(power.op, ast.Pow | ast.LShift):
+            numbers = [node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant)]
+            exponents += sum(abs(number) for number in numbers if isinstance(number, int | float))
+            of_power = _grows(power.left, ast.Pow, ast.LShift) or _grows(power.right, ast.Pow, ast.LShift, ast.Mult)
+            if of_power or exponents > MAX_EXPONENT:  # decided by size, not by a clock
+                raise ValueError("not a plain expression: powers that are too large")
     return tree
 
 
-def _exponent(power: ast.BinOp) -> float:
-    """At most what the exponent is in size, where it is a sum of numbers."""
-    numbers = (node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant))
-    return sum(abs(number) for number in numbers if isinstance(number, int | float))
-
-
-def _is_large(power: ast.BinOp) -> bool:
-    """Whether a power has an exponent above `MAX_EXPONENT`, or is one of powers: decided by size, not by a clock."""
-    exponent, base = list(ast.walk(power.right)), list(ast.walk(power.left))
-    if any(isinstance(node, ast.Constant) and not _is_small(node.value) for node in exponent):
-        return True
-    grows = (ast.Pow, ast.LShift, ast.Mult)
-    numeric = not any(isinstance(node, ast.Name) for node in exponent)
-    if numeric and any(isinstance(node, grows) for node in exponent):
-        return True
-    numeric = not any(isinstance(node, ast.Name) for node in base)
-    return numeric and any(isinstance(node, ast.Pow | ast.LShift) for node in base)
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, int | float) or abs(value) <= MAX_EXPONENT
+def _grows(side: ast.expr, *by: type[ast.operator]) -> bool:
+    """Whether numbers alone grow there by these operations."""
+    nodes = list(ast.walk(side))
+    return any(isinstance(node, by) for node in nodes) and not any(isinstance(node, ast.Name) for node in nodes)
 
 
 def _value(node: ast.expr) -> Any:

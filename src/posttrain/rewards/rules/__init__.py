@@ -1,1 +1,0 @@
-"""Rules: rewards of format and style. One file each."""
