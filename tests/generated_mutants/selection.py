@@ -39,7 +39,7 @@ TESTS_OF = {
     "data/records.py": "data/test_records.py data/test_demonstrations.py",
     "data/sources.py": "data/test_sources.py data/test_mixtures.py",
     "data/tasks.py": "data/test_tasks.py data/test_mixtures.py",
-    "distributed/connection.py": "distributed/test_cluster.py",
+    "distributed/pool.py": "distributed/test_cluster.py distributed/test_ledger.py",
     "distributed/fsdp_calls.py": "distributed/test_replicas.py",
     "distributed/process_group.py": "distributed/test_recipes.py distributed/test_learner_group.py "
     "distributed/test_replicas.py",
@@ -85,7 +85,14 @@ TESTS_OF = {
     "rewards/verifiers/prose.py": "rewards/verifiers/test_claims.py rewards/verifiers/test_numbers.py "
     "rewards/verifiers/test_boxes.py",
     "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py",
+    "engine/budget.py": "engine/test_budget.py engine/test_reply_cache.py",
+    "engine/chat_models.py": "engine/test_chat_models.py engine/test_policy_judge.py recipes/test_seats.py",
+    "engine/kv_cache.py": "engine/test_kv_cache.py engine/test_prefix_cache.py",
+    "engine/policy.py": "engine/test_streaming.py",
     "engine/scorer.py": "training/test_reward.py recipes/test_rl_reward_model.py",
+    "episodes/metrics.py": "episodes/test_metrics.py episodes/test_hacking_signals.py",
+    "episodes/sampler.py": "episodes/test_sampler.py episodes/test_draws.py episodes/test_lost_episodes.py",
+    "episodes/seats.py": "episodes/test_policy_seat.py episodes/test_chat_seat.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "serving/base.py": "serving/test_decoder.py",
     "serving/bodies.py": "serving/test_guard.py",

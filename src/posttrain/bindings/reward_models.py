@@ -124,7 +124,7 @@ class Placed:
             group = self._processes(size, where, chats, functions)
             found, parsed = _models(group, where), parsed.moved(group.reward)
             for number, model in enumerate(judging.local.values()):
-                model.made_by(partial(_chat, group, number, chats[number]))
+                model.make = partial(_chat, group, number, chats[number])
         judging.load()
         gold = found.pop() if options.gold_model else None
         return Scoring(parsed, found, gold, folders)
