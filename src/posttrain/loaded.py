@@ -9,8 +9,7 @@ from posttrain.data.order import seed_for
 from posttrain.data.tasks import dress
 from posttrain.engine.chat_models import scored, scoring_requests
 from posttrain.engine.engine import cut_at_stop
-from posttrain.engine.policy import Policy, load_policy
-from posttrain.engine.streaming import streamed
+from posttrain.engine.policy import Policy, load_policy, streamed
 from posttrain.environments.env import own_sampling
 from posttrain.errors import UserError
 from posttrain.runs import config_file

@@ -14,12 +14,11 @@ from posttrain import fast_paths
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example
 from posttrain.engine import transformers
-from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.kv_cache import PrefixCache
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
-from posttrain.episodes import episodes, policy_seat
-from posttrain.episodes.episodes import Lost
-from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes import episodes, seats
+from posttrain.episodes.seats import PolicySeat
 from posttrain.errors import UserError
 from posttrain.fast_paths import FAST_PATHS, without
 from posttrain.models import lora, reference
@@ -265,8 +264,8 @@ def lost_episodes_as_others(monkeypatch):
 
     async def play(*given):
         found = await right(*given)
-        whole = next(each for each in found if not isinstance(each, Lost))
-        return [whole if isinstance(each, Lost) else each for each in found]
+        whole = next(each for each in found if not isinstance(each, Exception))
+        return [whole if isinstance(each, Exception) else each for each in found]
 
     monkeypatch.setattr(episodes, "_play_all", play)
 
@@ -301,12 +300,12 @@ def inserted_text_trained(monkeypatch):
 
 def truncated_turns_trained(monkeypatch):
     """What a truncated distribution gave is trained as if the whole one had."""
-    monkeypatch.setattr(policy_seat, "Turn", lambda *fields, learned, **named: Turn(*fields, **named))
+    monkeypatch.setattr(seats, "Turn", lambda *fields, learned, **named: Turn(*fields, **named))
 
 
 def temperature_of_a_turn_left_out(monkeypatch):
     """Every token is trained at the temperature of the run."""
-    monkeypatch.setattr(policy_seat, "Turn", lambda *fields, temperature, **named: Turn(*fields, **named))
+    monkeypatch.setattr(seats, "Turn", lambda *fields, temperature, **named: Turn(*fields, **named))
 
 
 def remembered_otherwise(monkeypatch):

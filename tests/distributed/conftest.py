@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from posttrain.distributed.connection import connect, disconnect
+from posttrain.distributed.cluster import connect, disconnect
 from posttrain.distributed.pool import Pool
 from posttrain.distributed.trainers import RankActors
 
@@ -37,9 +37,7 @@ class Shared:
             return
         self._begin(pool)
         if pool.kind == "sampler":
-            self._samplers[pool.size] = {
-                name: vars(pool)[name] for name in ("_group", "_bundles", "_handles", "_where")
-            }
+            self._samplers[pool.size] = {name: vars(pool)[name] for name in ("_group", "_bundles", "_handles")}
 
     def end(self, pool: Pool) -> None:
         """In place of `Pool.stop`: samplers are still there when an engine has ended, for the next one."""

@@ -11,7 +11,7 @@ from itertools import product
 
 import torch
 
-from posttrain.distributed.connection import connect, disconnect
+from posttrain.distributed.cluster import connect, disconnect
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 from posttrain.models.lora_config import Lora
 from tests.distributed.test_learner_group import built, distance, of_one_process, trained

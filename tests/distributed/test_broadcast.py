@@ -10,7 +10,8 @@ import torch
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError
-from tests.distributed.test_samplers import REQUESTS, Trainer, load, pids
+from tests.distributed.fakes import pids
+from tests.distributed.test_samplers import REQUESTS, Trainer, load
 from tests.tiny import STOP
 
 pytest.importorskip("ray")
@@ -33,7 +34,7 @@ WEIGHTS = [
 @pytest.fixture
 def alone(monkeypatch):
     """No cluster is asked, and a weight is sent in several slices."""
-    monkeypatch.setattr(broadcast.connection, "use_own_interface", lambda: None)
+    monkeypatch.setattr(broadcast.cluster, "use_own_interface", lambda: None)
     monkeypatch.setattr(broadcast, "SLICE", 1000)
 
 

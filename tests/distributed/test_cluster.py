@@ -1,5 +1,6 @@
 """Actors of a cluster: what is said of one that is lost, where its output is, and which processes are ended."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -10,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import psutil
@@ -18,15 +18,15 @@ import pytest
 import torch
 
 from posttrain.errors import ProcessLost, UserError
+from tests.distributed.fakes import pids
 
 pytest.importorskip("ray")
 
 import ray
 
-from posttrain.distributed import cluster, connection
+from posttrain.distributed import cluster
 from posttrain.distributed import pool as module
-from posttrain.distributed.cluster import Lost, Process, Whereabouts
-from posttrain.distributed.connection import LOOPBACK, connect, interface_of
+from posttrain.distributed.cluster import LOOPBACK, Lost, Process, connect, interface_of
 from posttrain.distributed.pool import Pool, Share
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def without_processes(**known):
     """What is left of actors where nothing is started."""
     found = object.__new__(Pool)
-    vars(found).update({"kind": "trainer", "_logs": None, "_where": {}, "_handles": [SimpleNamespace()], **known})
+    vars(found).update({"kind": "trainer", "_logs": None, "_handles": [SimpleNamespace()], **known})
     return found
 
 
@@ -69,14 +69,6 @@ def test_what_fails_in_rays_part_of_an_actor_is_raised_as_it_is(monkeypatch):
     monkeypatch.setattr(module.ray, "get", get)
     with pytest.raises(ray.exceptions.RayTaskError):
         without_processes()._answer(0, "call", True, 1.0)
-
-
-@pytest.fixture
-def sleeper():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    yield process
-    process.kill()
-    process.wait()
 
 
 class Two(Exception):
@@ -115,46 +107,9 @@ def test_an_error_that_cannot_be_sent_is_said_and_is_no_loss_of_the_process(meth
     assert "Traceback" in raised.value.__notes__[0] and method in raised.value.__notes__[0]
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_only_the_process_that_was_started_is_ended_and_no_other_that_got_its_number(sleeper, stopped, monkeypatch):
-    if stopped:
-        sleeper.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(module.ray, "kill", lambda handle: None)
-    monkeypatch.setattr(module.ray, "wait", lambda calls, timeout: (calls, []))
-    monkeypatch.setattr(module.ray, "get", lambda call: call)
-    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
-    for started, ends in (("12345", False), (cluster._started(sleeper.pid), True)):
-        where = Whereabouts("here", sleeper.pid, started)
-        without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
-        if ends:
-            sleeper.wait(30)
-        else:
-            time.sleep(0.2)
-            assert sleeper.poll() is None
-
-
-def test_a_process_on_another_node_is_ended_there(monkeypatch):
-    sent = []
-
-    def remote(function):
-        def options(num_cpus, scheduling_strategy):
-            return SimpleNamespace(remote=lambda *args: sent.append((function, scheduling_strategy.node_id, *args)))
-
-        return SimpleNamespace(options=options)
-
-    monkeypatch.setattr(module.ray, "kill", lambda handle: None)
-    monkeypatch.setattr(module.ray, "wait", lambda calls, timeout: (calls, []))
-    monkeypatch.setattr(module.ray, "get", lambda call: call)
-    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
-    monkeypatch.setattr(module.ray, "remote", remote)
-    where = Whereabouts("ab" * 28, os.getpid(), cluster._started(os.getpid()))
-    without_processes(_where={0: SimpleNamespace(value=where)})._kill(0, SimpleNamespace())
-    assert sent == [(module.end, where.node, where.pid, where.started)]
-
-
 def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch):
     """`auto` finds the address of one that was killed, too; Ray would ask there for minutes."""
-    monkeypatch.setattr(connection, "_CONNECTED", [])
+    monkeypatch.setattr(cluster, "_CONNECTED", [])
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", lambda **settings: pytest.fail("Ray looks for it"))
     with socket.create_server(("127.0.0.1", 0)) as there:
@@ -169,7 +124,7 @@ def test_a_cluster_that_has_died_is_not_waited_for(monkeypatch):
 @pytest.mark.parametrize("known", ["", "ray://nosuch.invalid:10001"])
 def test_a_machine_that_does_not_exist_is_named(known, monkeypatch):
     """`auto` is what RAY_ADDRESS says, where it says something."""
-    monkeypatch.setattr(connection, "_CONNECTED", [])
+    monkeypatch.setattr(cluster, "_CONNECTED", [])
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", lambda **settings: pytest.fail("Ray looks for it"))
     monkeypatch.setenv("RAY_ADDRESS", known)
@@ -247,7 +202,7 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     asked(talkers, 0, "say", "before")
     talkers.log_in(tmp_path / "logs")
     asked(talkers, 0, "say", "within")
-    first = talkers.whereabouts()[0].pid
+    first = pids(talkers)[0]
     os.kill(first, signal.SIGKILL)
     error = asked(talkers, 0, "say", "never").error
     assert str(error).endswith(f"; its output is in {tmp_path / 'logs/talker-0.log'}")
@@ -255,7 +210,7 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     asked(talkers, 0, "say", "after")
     lines = (tmp_path / "logs/talker-0.log").read_text().splitlines()
     words = [line.partition(",")[0].partition(" on ")[0] for line in lines]
-    second = talkers.whereabouts()[0].pid
+    second = pids(talkers)[0]
     told = [f"process {first}", "before", "before as an error", "within", "within as an error"]
     assert words == [*told, f"process {second}", "after", "after as an error"]
     assert f"process {first}" not in (tmp_path / "logs/talker-1.log").read_text()
@@ -270,6 +225,17 @@ def test_processes_and_what_replaces_them_work_in_the_folder_of_the_command(clus
     assert asked(found, 0, "folder").result() == str(tmp_path)
     here = asked(found, 0, "work_in", f"{tmp_path}/missing")  # of a machine that does not have it
     assert here.error is None and asked(found, 0, "folder").result() == str(tmp_path)
+    found.stop()
+
+
+def test_a_process_that_hears_nothing_is_ended_when_it_is_replaced(cluster):
+    found = Pool(Talker, 1, share=Share(0.25))
+    (first,) = pids(found)
+    os.kill(first, signal.SIGSTOP)
+    found.restart(0)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(first).wait(30)
+    assert pids(found) != [first]
     found.stop()
 
 
@@ -290,7 +256,7 @@ def test_processes_of_one_node_are_neighbours(cluster, monkeypatch):
 
 
 def test_processes_have_the_priority_of_the_command(talkers):
-    assert {psutil.Process(where.pid).nice() for where in talkers.whereabouts().values()} == {os.nice(0)}
+    assert {psutil.Process(pid).nice() for pid in pids(talkers)} == {os.nice(0)}
 
 
 def test_a_folder_that_a_machine_does_not_see_is_not_written_to(talkers, tmp_path):
@@ -305,7 +271,7 @@ def test_an_error_has_a_note_of_where_it_was_raised(talkers):
 
 def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
-    monkeypatch.setattr(actors, "_kill", lambda place, handle: None)
+    monkeypatch.setattr(module.ray, "kill", lambda handle: None)
     with pytest.raises(ProcessLost, match=r"trainer 0 lost its node, and no other has room for 1 CPU$"):
         actors.restart(0)
 
@@ -313,7 +279,7 @@ def test_a_replacement_without_room_ends_all_processes(monkeypatch):
 def test_actors_that_are_stopped_while_one_is_replaced_start_no_more(monkeypatch):
     ended = []
     actors = without_processes(_handles=["a"], _group=SimpleNamespace(wait=lambda seconds: actors.stop() or True))
-    monkeypatch.setattr(actors, "_kill", lambda place, handle: ended.append(handle))
+    monkeypatch.setattr(module.ray, "kill", ended.append)
     monkeypatch.setattr(actors, "_start", lambda place: pytest.fail("started"))
     monkeypatch.setattr(module.ray.util, "remove_placement_group", lambda group: None)
     with pytest.raises(ProcessLost, match="trainer 0 has been stopped"):
@@ -326,7 +292,7 @@ def test_actors_that_are_stopped_while_one_is_replaced_start_no_more(monkeypatch
 def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):
     ended, other = [], []
 
-    def kill(place, handle):
+    def kill(handle):
         ended.append(handle)
         if handle == "a":  # meanwhile
             actors.stop()
@@ -335,7 +301,7 @@ def test_two_threads_that_find_a_loss_end_each_process_once(monkeypatch):
             other.append(actors.running)
 
     actors = without_processes(_handles=["a", "b"], _group="group")
-    monkeypatch.setattr(actors, "_kill", kill)
+    monkeypatch.setattr(module.ray, "kill", kill)
     monkeypatch.setattr(module.ray.util, "remove_placement_group", lambda group: ended.append(group))
     actors.stop()
     assert ended == ["a", "b", "group"] and other == [0]
@@ -386,7 +352,7 @@ def test_a_node_has_the_memory_that_is_reserved(cluster, monkeypatch):
         Pool(Talker, 1, share=Share(memory_gb=2 * has))
     actors = Pool(Talker, 1, share=Share(memory_gb=has / 2))
     try:
-        assert actors.ask(0, "whereabouts").pid
+        assert pids(actors)
         assert ray.available_resources()["memory"] / 1e9 <= has / 2 + 0.1
     finally:
         actors.stop()

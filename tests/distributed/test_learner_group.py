@@ -21,6 +21,7 @@ from posttrain.training.learner import CRITIC, POLICY, Batch
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.ranks import ALONE
 from posttrain.training.supervised import NLL, supervised_batch
+from tests.distributed.fakes import of_each, pids
 from tests.training.test_learner import made
 
 pytest.importorskip("ray")
@@ -153,10 +154,10 @@ def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
     """It is stopped for longer than they wait, and answers while the call may still take."""
     with RankActors(2, timeout_s=4) as actors:
         learner = LearnerGroup(actors, functools.partial(built, tokens=12))
-        pids = [where.pid for _, where in sorted(actors.whereabouts().items())]
-        os.kill(pids[1], signal.SIGSTOP)
+        lost = pids(actors)
+        os.kill(lost[1], signal.SIGSTOP)
         began = time.monotonic()
-        waking = threading.Timer(6.0, os.kill, (pids[1], signal.SIGCONT))
+        waking = threading.Timer(6.0, os.kill, (lost[1], signal.SIGCONT))
         waking.start()
         with pytest.raises(ProcessLost, match="a trainer lost its connection to the others"):
             learner.forward_backward(supervised_batch(EXAMPLES), NLL())
@@ -164,7 +165,7 @@ def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
         with pytest.raises(ProcessLost, match="a trainer lost its connection to the others"):
             learner.optim_step({POLICY: 1e-3})
         waking.join()
-    assert_gone(pids)
+    assert_gone(lost)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_at_once_and_of_no_later_call(actors, tmp_path):
@@ -179,9 +180,9 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_at_once_and_of_no_later
 def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
     learner = LearnerGroup(actors, functools.partial(built, tokens=12))
     gc.collect()  # those of other tests
-    before = actors.all("learners")
+    before = of_each(actors, lambda rank: len(rank._learners))
     del learner
-    assert [number - 1 for number in before] == actors.all("learners")
+    assert [number - 1 for number in before] == of_each(actors, lambda rank: len(rank._learners))
 
 
 def test_more_ranks_than_a_cluster_has_room_for_are_an_error(cluster, monkeypatch):

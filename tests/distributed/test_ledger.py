@@ -2,8 +2,8 @@
 
 import pytest
 
-from posttrain.distributed import ledger as module
-from posttrain.distributed.ledger import Ledger
+from posttrain.distributed import pool as module
+from posttrain.distributed.pool import Ledger
 from posttrain.runs.timeline import Span
 
 

@@ -38,6 +38,7 @@ from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.runs.restarts import restarted
 from posttrain.training import checkpoint
+from tests.distributed.fakes import pids
 from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 from tests.recipes.folders import model_folder
@@ -45,7 +46,7 @@ from tests.recipes.test_self_play import DUEL
 
 pytest.importorskip("ray")
 
-from posttrain.distributed import connection, trainers
+from posttrain.distributed import trainers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -210,7 +211,7 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
     def disturbed(self, batch, loss):
         """Disturbs the second rank in an update, once."""
         if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 1:
-            lost.append(ranks[0].whereabouts()[1].pid)
+            lost.append(pids(ranks[0])[1])
             os.kill(lost[0], sign)
         return forward_backward(self, batch, loss)
 
@@ -396,7 +397,7 @@ def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypa
     def run(where):
         asked.append(where)
         with monkeypatch.context() as patch, ExitStack() as stack:
-            patch.setattr("posttrain.distributed.connection.connect", lambda address, cpus, begins: begins())
+            patch.setattr("posttrain.distributed.cluster.connect", lambda address, cpus, begins: begins())
             connect(options, stack)
         if len(asked) == 1:
             raise ProcessLost("gone")
@@ -411,7 +412,7 @@ def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypa
     assert said.count((starts, False)) == 2 and said[0] == (starts, False)
     restarted(run, {"resume": Path("there"), "quiet": True})
     assert said[-1] == (starts, True)
-    assert not connection.connect(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
+    assert not cluster.connect(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
 
 
 def test_servers_may_be_others_when_a_run_is_resumed():

@@ -20,6 +20,7 @@ from posttrain.rewards import TIME_LIMITS, load_reward, score_all
 from posttrain.runs import read_run, timeline
 from posttrain.training import checkpoint
 from posttrain.types import Episode, EpisodeGroup, Message, Task
+from tests.distributed.fakes import pids
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 
@@ -158,8 +159,8 @@ def test_episodes_are_shared_evenly_whatever_their_group(two, functions):
     scores = [
         score.explanation for of_group in two.reward(functions["who"], 60.0)(groups_of(1, 8, 2)) for score in of_group
     ]
-    places = two.whereabouts()
-    assert scores == [str(places[0].pid)] * 6 + [str(places[1].pid)] * 5
+    first, second = pids(two)
+    assert scores == [str(first)] * 6 + [str(second)] * 5
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
@@ -167,17 +168,17 @@ def test_a_share_whose_process_is_lost_in_the_middle_is_scored_again_and_nothing
     log, replaced, found = tmp_path / "log", two.replaced, []
     groups = groups_of(3, 3, log=str(log))
     thread = threading.Thread(target=lambda: found.append(two.reward(functions["slow"], 60.0)(groups)))
-    pids = [str(two.whereabouts()[place].pid) for place in (0, 1)]
+    places = [str(pid) for pid in pids(two)]
     thread.start()
-    while not log.exists() or pids[1] not in log.read_text().split():
+    while not log.exists() or places[1] not in log.read_text().split():
         time.sleep(0.02)
-    os.kill(int(pids[1]), sign)
+    os.kill(int(places[1]), sign)
     thread.join(120)
     assert found == [here(functions["slow"], groups_of(3, 3, log=os.devnull))] and two.replaced == replaced + 1
     scored = [line.split() for line in log.read_text().splitlines()]
     said = [episode.completion for group in groups for episode in group.episodes]
-    assert [text for pid, text in scored if pid == pids[0]] == said[:3]
-    assert [text for pid, text in scored if pid not in pids] == said[3:]
+    assert [text for pid, text in scored if pid == places[0]] == said[:3]
+    assert [text for pid, text in scored if pid not in places] == said[3:]
 
 
 def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, functions, tmp_path):
@@ -185,7 +186,7 @@ def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, f
     with TIME_LIMITS.kept_in(tmp_path / "timeouts.jsonl"):
         assert [score.value for of_group in ask(groups) for score in of_group] == [0.0] * 5
         assert len(TIME_LIMITS.known) == len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 5
-        os.kill(two.whereabouts()[0].pid, signal.SIGKILL)
+        os.kill(pids(two)[0], signal.SIGKILL)
         backwards = [replace(group, episodes=group.episodes[::-1]) for group in groups[::-1]]
         assert [score.value for of_group in ask(backwards) for score in of_group] == [1.0] * 5
 
@@ -302,7 +303,7 @@ def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tm
 
 
 def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path, shared_processes, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("posttrain.distributed.ledger.GAP_S", 0.0)  # each share is a span
+    monkeypatch.setattr("posttrain.distributed.pool.GAP_S", 0.0)  # each share is a span
     more = {"eval_dataset": "", "eval_every": 0, "gold": ""}
     job = rewarded(folder, schedule="pipelined", reward=f"{folder / 'rewards.py'}:most", **more)
     ours = job(output=tmp_path / "here", quiet=True).run

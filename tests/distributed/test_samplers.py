@@ -14,6 +14,7 @@ from posttrain.engine.policy import Policy
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import EngineError, UserError
 from posttrain.types import Request, Sampling
+from tests.distributed.fakes import pids
 from tests.engine.test_transformers import PROMPTS, decode, own_logprobs, subject
 from tests.tiny import STOP, tiny_llama
 
@@ -100,10 +101,6 @@ def test_new_weights_are_sent_once_and_sampled_from(shared_processes):
         assert found["cluster/sync_seconds"] > 0
         nothing = engine.metrics()
         assert (nothing["cluster/sync_bytes"], nothing["cluster/sync_seconds"]) == (0, 0)
-
-
-def pids(engine):
-    return [where.pid for _, where in sorted(engine.whereabouts().items())]
 
 
 class Slow(TransformersEngine):

@@ -25,7 +25,7 @@ from posttrain.recipes.rl import RL
 from posttrain.rewards import load_reward
 from posttrain.runs import read_run, timeline
 from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
-from tests.distributed.fakes import placed
+from tests.distributed.fakes import pids, placed
 from tests.distributed.test_recipes import curve, options, same
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 from tests.recipes.folders import model_folder
@@ -119,10 +119,10 @@ def test_what_a_model_refuses_is_raised_as_it_is(group):
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_share_of_a_process_that_is_lost_is_scored_again(sign, group):
     before, replaced = group.scores(1)(SAID), group.replaced
-    os.kill(group.whereabouts()[1].pid, sign)
+    os.kill(pids(group)[1], sign)
     assert group.scores(1)(SAID) == before and group.replaced == replaced + 1
     said = group.engine(1).generate(ASKED)
-    os.kill(group.whereabouts()[0].pid, sign)
+    os.kill(pids(group)[0], sign)
     assert group.engine(1).generate(ASKED) == said and group.replaced == replaced + 2
     assert group.metrics()["cluster/scorers_replaced"] == group.replaced
 
@@ -311,7 +311,7 @@ def asking(name, tokens=1):
 
 def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
     engine = Clocked()
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: engine.now))
+    monkeypatch.setattr("posttrain.distributed.sampler.time", SimpleNamespace(monotonic=lambda: engine.now))
     process = module.ScoringProcess(0, 1, 1)
     process._models = Models(chats=[SimpleNamespace(engine=engine, model=SimpleNamespace(context=64, name="judge"))])
     process.begin(0, [asking(letter) for letter in "abcde"])

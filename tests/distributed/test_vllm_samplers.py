@@ -16,6 +16,7 @@ from posttrain.distributed import samplers
 from posttrain.models.load import locate
 from posttrain.recipes import rl
 from posttrain.runs import read_run
+from tests.distributed.fakes import pids
 from tests.engine.test_vllm import BRIEF, served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
@@ -50,7 +51,7 @@ def one_is_killed(tmp_path, monkeypatch):
     def kill():
         while len(read_run(tmp_path / "run").metrics if (tmp_path / "run/config.toml").exists() else []) < 2:
             time.sleep(0.2)
-        os.kill(groups[0].actors.whereabouts()[1].pid, signal.SIGKILL)
+        os.kill(pids(groups[0])[1], signal.SIGKILL)
 
     monkeypatch.setattr(samplers, "SamplerGroup", Watched)
     threading.Thread(target=kill, daemon=True).start()

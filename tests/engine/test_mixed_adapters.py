@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.engine import transformers as module
-from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.kv_cache import PrefixCache
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import UserError
 from posttrain.types import Request, Sampling

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from posttrain.engine import openai_chat
-from posttrain.engine.budget import Budget
+from posttrain.engine.budget import Budget, ReplyCache
 from posttrain.engine.openai_chat import OpenAIChat
-from posttrain.engine.reply_cache import ReplyCache
 from posttrain.errors import RewardError, UserError
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 from tests.fake_openai import Fault, error, fake_openai

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.engine import prefix_cache
-from posttrain.engine.kv_cache import Stored
-from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine import kv_cache
+from posttrain.engine.kv_cache import PrefixCache, Stored
 
 BLOCK = 3
 
@@ -131,7 +130,7 @@ def test_what_is_found_is_a_beginning_and_none_has_more_blocks(texts, prompt, ca
 
 @pytest.mark.parametrize("values", [1, 2])
 def test_texts_whose_hashes_are_equal_are_told_apart(monkeypatch, values):
-    monkeypatch.setattr(prefix_cache, "hash", lambda of: sum(of[1]) % values, raising=False)
+    monkeypatch.setattr(kv_cache, "hash", lambda of: sum(of[1]) % values, raising=False)
     texts = [(0, 0, 0, 0, 0, 0, 0), (1, 1, 0, 0, 1, 0), (0, 0, 0, 1, 1, 1, 1, 1, 1), (1, 0, 1, 1, 0, 1)]
     kept = cache(*texts, capacity=3)  # the first one is gone
     assert name_of(kept.longest((0, 0, 0, 1, 1, 0, 5))) == (2, 5)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from posttrain.engine.reply_cache import ReplyCache, digest_of
+from posttrain.engine.budget import ReplyCache, digest_of
 from posttrain.types import Message, Reply, StopReason, ToolCall, Usage
 
 WHOLE = Reply(

@@ -1,7 +1,7 @@
 """Text as it is sampled: whole letters, and nothing else than what is there in the end."""
 
 from posttrain.data.chat import ChatFormat
-from posttrain.engine.streaming import streamed
+from posttrain.engine.policy import streamed
 from posttrain.types import Request, Sampling
 from tests.data.families import of_family
 from tests.episodes.stepwise import Stepwise

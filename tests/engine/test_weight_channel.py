@@ -3,6 +3,7 @@ import threading
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from posttrain.engine import weight_channel
 from posttrain.engine.weight_channel import ChannelError, offered, received
@@ -58,28 +59,29 @@ def test_nothing_is_offered_after_the_block():
         list(received("127.0.0.1", other.getsockname()[1], key))
 
 
-SAID = len('{"name": "a", "shape": [300], "format": "torch.float32"}')
+DATA = len(save({"a": torch.ones(300)}))
 CHANGED = {
-    "a number": (1200, 1199, "are corrupt: wrong checksum"),
-    "the name": (SAID, 10, "wrong checksum"),
-    "a length": (16, 4, "are corrupt"),  # of 2^56 bytes and more
-    "a length of text": (16, 0, "a weight's header of"),
+    "a number": (DATA, -1, "are corrupt: wrong checksum"),
+    "the name": (DATA, 10, "wrong checksum"),
+    "a length": (12, 0, "are corrupt"),  # of 2^56 bytes and more
+    "a byte more": (12, 7, "wrong checksum"),
 }
 
 
 @pytest.mark.parametrize(("length", "place", "says"), CHANGED.values(), ids=CHANGED)
 def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch, length, place, says):
-    fill = weight_channel._fill
+    read = weight_channel._read
     met = []
 
-    def flipped(connection, data):
-        fill(connection, data)
+    def flipped(file, count):
+        data = bytearray(read(file, count))
         met.append(len(data))
         if len(data) == length:
             data[place] ^= 1
+        return bytes(data)
 
     with offered({"a": torch.ones(300)}.items, "127.0.0.1") as (port, key):
-        monkeypatch.setattr(weight_channel, "_fill", flipped)
+        monkeypatch.setattr(weight_channel, "_read", flipped)
         with pytest.raises(ChannelError, match=says):
             list(received("127.0.0.1", port, key))
     assert length in met

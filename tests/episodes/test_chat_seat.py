@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from posttrain.data.order import seed_for
-from posttrain.episodes.chat_seat import ChatSeat
+from posttrain.episodes.seats import ChatSeat
 from posttrain.types import Message, Reply, Sampling, StopReason, Usage
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.episodes.draws import Draws
+from posttrain.episodes.sampler import Draws
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=12), st.data())

@@ -9,9 +9,8 @@ from posttrain.data.order import seed_for
 from posttrain.engine.engine import BatchEngine
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import Environment, ScoredEnvironment
-from posttrain.episodes.chat_seat import ChatSeat
-from posttrain.episodes.episodes import Lost, play, sample_groups, score
-from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes.episodes import play, sample_groups, score
+from posttrain.episodes.seats import ChatSeat, PolicySeat
 from posttrain.errors import EpisodeError, RewardError, UserError
 from posttrain.rewards import Weighted
 from posttrain.rewards.outcomes import Earned, Solved
@@ -161,7 +160,7 @@ def test_an_episode_that_fails_costs_itself_alone():
     answers = engine()
     tasks = [question("a", turns=2), question("bad"), question("c", turns=2)]
     first, lost, last = played(Breaks(), tasks, answers, max_lost=0.5)
-    assert isinstance(lost, Lost) and (lost.cause, str(lost.error)) == ("KeyError", "'a tool that is not there'")
+    assert isinstance(lost, KeyError) and str(lost) == "'a tool that is not there'"
     assert [len(trajectory(p).turns) for p in (first, last)] == [3, 3]
     assert [len(batch) for batch in answers.asked] == [3, 2, 2]
 
@@ -248,7 +247,7 @@ def test_an_environment_that_catches_everything_does_not_hide_that_the_engine_fa
 
 def test_an_episode_that_never_asks_its_policy_is_lost():
     _, lost = played(Quiz(), [question(turns=1), question(turns=0)], engine(), max_lost=0.5)
-    assert "Quiz ended an episode in which policy said nothing" in str(lost.error)
+    assert "Quiz ended an episode in which policy said nothing" in str(lost)
 
 
 def test_a_combination_that_loses_scores_is_an_error():
@@ -337,7 +336,7 @@ def test_an_outcome_that_is_none_loses_the_episode(outcome, said):
             return outcome
 
     (lost,) = played(Says(), [question()], engine(), max_lost=1.0)
-    assert said in str(lost.error)
+    assert said in str(lost)
 
 
 class Asks(Environment):

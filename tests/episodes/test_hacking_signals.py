@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from posttrain.episodes.hacking_signals import signals
+from posttrain.episodes.metrics import signals
 from posttrain.types import Group, StopReason, Trajectory, Turn
 from tests.groups import group_of
 

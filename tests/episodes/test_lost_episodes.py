@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import Environment
-from posttrain.episodes.episodes import Lost, opened, play, sample_groups
+from posttrain.episodes.episodes import opened, play, sample_groups
 from posttrain.episodes.metrics import lost_metrics
 from posttrain.episodes.sampler import Sampler
 from posttrain.errors import EpisodeError, PosttrainError, UserError
@@ -92,7 +92,7 @@ def test_who_plays_is_told_of_each():
         players(engine(), max_lost=1.0, on_lost=told.append),
         [0, 1],
     )
-    assert [each.cause for each in told] == ["KeyError"] and isinstance(found[1], Lost)
+    assert [type(each).__name__ for each in (*told, found[1])] == ["KeyError", "KeyError"]
 
 
 def test_what_posttrain_raises_on_purpose_ends_all_episodes():

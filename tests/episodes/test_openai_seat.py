@@ -10,7 +10,7 @@ import pytest
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import Environment
 from posttrain.environments.tools import schemas, tool
-from posttrain.episodes.episodes import Lost, play
+from posttrain.episodes.episodes import play
 from posttrain.episodes.openai_seat import openai_client
 from posttrain.errors import TemplateError, UserError
 from posttrain.testing import ScriptedSeat, check_environment
@@ -191,4 +191,4 @@ def test_an_error_of_posttrain_ends_the_run_and_another_one_its_episode():
             return await super().play(task, seats, seed)
 
     found = play(scored(Broken()), TASKS, players(engine, max_lost=0.5), [0, 1, 2, 3])
-    assert [isinstance(each, Lost) for each in found] == [False, False, True, False]
+    assert [isinstance(each, Exception) for each in found] == [False, False, True, False]

@@ -67,7 +67,7 @@ def test_the_groups_are_those_of_scoring_at_the_end(pauses, failing, min_group):
             pipelined=pipelined,
             min_group=min_group,
             max_lost=1.0,
-            on_lost=lambda each, heard=lost[pipelined]: heard.append(str(each.error)),
+            on_lost=lambda each, heard=lost[pipelined]: heard.append(str(each)),
         )
         for pipelined in (True, False)
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
-from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes.seats import PolicySeat
 from posttrain.errors import UserError
 from posttrain.training.policy_batch import examples_in
 from posttrain.types import Completion, Message, Sampling, StopReason, Trajectory

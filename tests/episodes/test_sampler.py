@@ -7,7 +7,7 @@ import pytest
 
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.episodes.episodes import Lost, run_with
+from posttrain.episodes.episodes import run_with
 from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.episodes.sampler import Sampler
 from posttrain.errors import EpisodeError, RewardError
@@ -152,7 +152,7 @@ def test_a_step_of_single_groups_fails_as_one_of_a_batch_does():
     with pytest.raises(RewardError, match="of the first 1 prompts"):
         of.rolled(found[1:], [0], 1)
     assert of.rolled(found[1:], [3], 1).lost == 1  # not of the first ones
-    failed = [each._replace(group=None, failed=[Lost(KeyError("gone"))] * 4) for each in found]
+    failed = [each._replace(group=None, failed=[KeyError("gone")] * 4) for each in found]
     with pytest.raises(EpisodeError, match=r"8 of 8 episodes failed \(8 KeyError\)"):
         of.rolled(failed, [], 2)
     lenient = replace(of, players=replace(of.players, max_lost=1.0))

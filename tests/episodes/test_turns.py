@@ -8,8 +8,7 @@ import torch
 
 from posttrain.engine import transformers as module
 from posttrain.engine.client import Client
-from posttrain.engine.kv_cache import STEP, bytes_per_token
-from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.kv_cache import STEP, PrefixCache, bytes_per_token
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.fast_paths import without

@@ -12,7 +12,7 @@ import torch
 
 from posttrain import algorithms
 from posttrain.bindings.cluster_options import AsyncOptions
-from posttrain.engine.past_policy import PastPolicy
+from posttrain.engine.chat_models import PastPolicy
 from posttrain.errors import EpisodeError, UserError
 from posttrain.recipes import evaluate, generate, rl
 from posttrain.recipes.evaluate import Evaluate

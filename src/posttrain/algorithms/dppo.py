@@ -11,8 +11,8 @@ probability has moved too far from that at which it was sampled, mu:
     M_it = 0 where A_i > 0, w_it > 1 and D_it > eps_high, or A_i < 0, w_it < 1 and D_it > eps_low; else 1
     L    = -1/G sum_i 1/|o_i| sum_t M_it w_it A_i
 
-averaged over prompts, with A_i as in GRPO and no KL. The authors' code in verl has thresholds of 0.2, and truncates w at
-20, which is not done here. Checked against that code; of the paper only the abstract could be read.
+averaged over prompts, with A_i as in GRPO and no KL. The authors' code in verl has thresholds of 0.2, and truncates w
+at 20, which is not done here. Checked against that code; of the paper only the abstract could be read.
 The ratio is to the sampler itself: it makes up for an engine's rounding and for old weights, and `--tis-cap`, which
 would do so a second time, is refused.
 """

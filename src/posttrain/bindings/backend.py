@@ -223,7 +223,7 @@ def _in_process(options: TrainingOptions, load: Load, build: Build | None) -> Ba
 
 def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
     """Connect to the cluster of these options, with CPUs for all its processes, until `stack` ends; says so before."""
-    ray, said = importlib.import_module("posttrain.distributed.connection"), partial(announce_start, starting(cluster))
+    ray, said = importlib.import_module("posttrain.distributed.cluster"), partial(announce_start, starting(cluster))
     if ray.connect(cluster.address, reserved_by_all(cluster, "cpus"), said):
         stack.callback(ray.disconnect)
         announce_start("connected to Ray; the processes start and load their models")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from posttrain.bindings.sampling import Setup
 from posttrain.data.order import seed_for
 from posttrain.environments.scored import GOLD
-from posttrain.episodes.episodes import Lost, OnTokens, none_left, sample_groups
+from posttrain.episodes.episodes import OnTokens, none_left, sample_groups
 from posttrain.episodes.metrics import episode_metrics, lost_metrics
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
@@ -50,13 +50,15 @@ def examined(
     """
     failed: Counter[str] = Counter()
 
-    def on_lost(lost: Lost) -> None:
-        failed[lost.cause] += 1
-
     groups = sample_groups(
         setup.heldout_environment,
         setup.heldout,
-        replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens, on_lost=on_lost),
+        replace(
+            setup.players,
+            sampling=Sampling(options.max_new_tokens),
+            on_tokens=on_tokens,
+            on_lost=lambda error: failed.update([type(error).__name__]),
+        ),
         completions_per_prompt=options.eval_samples,
         seed=seed_for(options.seed, "evaluation"),
     )

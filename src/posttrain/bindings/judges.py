@@ -11,17 +11,15 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from posttrain.data.chat import ChatFormat
-from posttrain.engine.budget import Budget
-from posttrain.engine.chat_models import EngineChat, LateChat, PolicyChat
+from posttrain.engine.budget import CACHE, Budget, ReplyCache
+from posttrain.engine.chat_models import EngineChat, LateChat, PastPolicy, PolicyChat
 from posttrain.engine.client import Client
 from posttrain.engine.openai_chat import OpenAIChat
-from posttrain.engine.past_policy import PastPolicy
 from posttrain.engine.policy import load_policy
-from posttrain.engine.reply_cache import CACHE, ReplyCache
 from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import ParsedRewards, judged
-from posttrain.episodes.chat_seat import ChatSeat
+from posttrain.episodes.seats import ChatSeat
 from posttrain.errors import ModelError, UserError, described, unknown, words_of
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate

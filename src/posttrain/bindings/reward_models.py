@@ -105,7 +105,7 @@ class Placed:
             ]
             parsed = parsed.moved(group.reward)
             for number, model in enumerate(judging.local.values()):
-                model.made_by(partial(_chat, group, number, chats[number]))
+                model.make = partial(_chat, group, number, chats[number])
         judging.load()
         return Scoring(parsed, found, found.pop() if gold else None, folders)
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from posttrain.distributed import connection
+from posttrain.distributed import cluster
 from posttrain.engine.weight_channel import FORMATS, PATIENCE, ChannelError
 from posttrain.errors import EngineError, described, first_line
 
@@ -36,22 +36,15 @@ Pass = Callable[[Tensor], None]
 
 
 class Offer(NamedTuple):
-    """Where weights of a version are offered, and which part of a transfer a process is.
-
-    Attributes:
-        transfer: its name, which no other has.
-        rank: of the process that takes them, from 1.
-        size: how many processes take part, with the one that offers them.
-        patience: seconds that a call waits for the others.
-    """
+    """Where weights of a version are offered, and which part of a transfer a process is."""
 
     version: str
     host: str
     port: int
-    transfer: str = "1"
-    rank: int = 1
-    size: int = 2
-    patience: float = PATIENCE
+    transfer: str = "1"  # its name, which no other has
+    rank: int = 1  # of the process that takes them, from 1
+    size: int = 2  # how many processes take part, with the one that offers them
+    patience: float = PATIENCE  # seconds that a call waits for the others
 
 
 def open_store(host: str, clients: int | None, timeout: timedelta = _FOR_EVER) -> Any:
@@ -142,7 +135,7 @@ def received(offer: Offer) -> Iterator[tuple[str, Tensor]]:
 
 def _joined(store: Any, transfer: str, rank: int, size: int, patience: float) -> Pass:
     """Join a group; what passes a tensor in this process's memory from rank 0 to all."""
-    connection.use_own_interface()
+    cluster.use_own_interface()
     group = _DIST.ProcessGroupGloo(_DIST.PrefixStore(transfer, store), rank, size, timedelta(seconds=patience))
     from_first = _DIST.BroadcastOptions()
     from_first.rootRank = from_first.rootTensor = 0

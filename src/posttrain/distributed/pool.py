@@ -8,36 +8,32 @@ import contextlib
 import importlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
 
-from posttrain.distributed import connection
-from posttrain.distributed.cluster import LONGER, Answer, Lost, Process, Whereabouts, end, ray
-from posttrain.distributed.ledger import Ledger
+from posttrain.distributed.cluster import LONGER, PROXIES, Answer, Lost, Process, connect, ray
 from posttrain.errors import ProcessLost, UserError, first_line
+from posttrain.runs.timeline import Span, joined
 
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
 LOSSES = 5  # of processes in a row, without an answer in between: then something else is wrong
+GAP_S = 0.05  # between two slices of time
+LEAST_S = 1e-9  # by which a rate is divided
 
 
 class Share(NamedTuple):
-    """What one process gets of a machine. Ray reserves all but the threads; it binds and limits nothing.
+    """What one process gets of a machine. Ray reserves all but the threads; it binds and limits nothing."""
 
-    Attributes:
-        cpus: logical CPUs.
-        gpus: GPUs; None: one where the cluster has any.
-        memory_gb: memory in GB (10^9 bytes); 0: none is reserved.
-        threads: threads that torch uses; 0: those of this process divided among all of the kind.
-    """
-
-    cpus: float = 1.0
-    gpus: float | None = None
-    memory_gb: float = 0.0
-    threads: int = 0
+    cpus: float = 1.0  # logical ones
+    gpus: float | None = None  # None: one where the cluster has any
+    memory_gb: float = 0.0  # 10^9 bytes; 0: none is reserved
+    threads: int = 0  # that torch uses; 0: those of this process divided among all of the kind
 
     def bundle(self) -> dict[str, float]:
         """The Ray resources, by Ray's names."""
@@ -55,47 +51,80 @@ def _amounts(resources: Mapping[str, float]) -> str:
     return ", ".join(sizes.get(name, f"{amount:g} {name}") for name, amount in resources.items())
 
 
+class Ledger:
+    """What processes did. Threads may note and read at the same time.
+
+    Args:
+        kind: what one of them is called.
+        size: how many.
+    """
+
+    def __init__(self, kind: str, size: int) -> None:
+        self._kind = kind
+        self._noting = threading.Lock()
+        self._spans: list[Span] = []
+        self._busy_s, self._tokens, self._asked = [0.0] * size, [0] * size, time.monotonic()
+
+    def note(self, work: str, places: Iterable[int], seconds: float, tokens: int = 0, *, busy: bool = True) -> None:
+        """Note what processes have done in the last seconds, and whether that is what they are for."""
+        now = time.time()
+        with self._noting:
+            for place in places:
+                self._spans.append(Span(f"{self._kind} {place}", work, now - seconds, now))
+                self._busy_s[place] += seconds if busy else 0.0
+                self._tokens[place] += tokens
+
+    def rates(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Since the last call: the share of time in which each was busy; tokens per busy second, of all and of each."""
+        with self._noting:
+            before, self._asked = self._asked, time.monotonic()
+            busy_s, self._busy_s = self._busy_s, [0.0] * len(self._busy_s)
+            tokens, self._tokens = self._tokens, [0] * len(self._tokens)
+        passed_s = max(self._asked - before, LEAST_S)
+        shares = {f"cluster/busy/{self._kind}{place}": min(1.0, s / passed_s) for place, s in enumerate(busy_s)}
+        speeds = {f"cluster/{self._kind}_tokens_per_second": sum(tokens) / max(sum(busy_s), LEAST_S)}
+        for place, (count, s) in enumerate(zip(tokens, busy_s, strict=True)):
+            speeds[f"cluster/tokens_per_second/{self._kind}{place}"] = count / max(s, LEAST_S)
+        return shares, speeds
+
+    def spans(self) -> list[Span]:
+        """What they did since the last call; work that goes on within `GAP_S` is one span."""
+        with self._noting:
+            found, self._spans = self._spans, []
+        return joined(found, GAP_S)
+
+
 class Pool:
     """Actors of one class, each in a bundle of one placement group; those of one node are neighbours.
 
     A context manager, at whose end they are gone. A subclass says what they are for.
 
-    Args:
-        made: the class.
-        size: how many.
-        share: what each gets of a machine.
-        timeout_s: how long a call may take before the process counts as lost.
-        environment: variables of their processes.
-
-    Attributes:
-        kind: what one of them is called in errors, such as `trainer`.
-        replaced: number of processes that were lost and replaced.
-        ledger: what they did.
-
     Raises:
         UserError: Ray is not installed, or the cluster has no room for them.
     """
 
+    given: Sequence[tuple[Any, ...]] = ()  # the arguments of the `build` of each, which loads what it needs
+
     def __init__(
         self,
-        made: type[Process],
-        size: int,
+        made: type[Process],  # the class
+        size: int,  # how many
         *,
-        share: Share = ONE_CPU,
-        timeout_s: float = 600.0,
-        environment: Mapping[str, str] | None = None,
+        share: Share = ONE_CPU,  # what each gets of a machine
+        timeout_s: float = 600.0,  # how long a call may take before the process counts as lost
+        environment: Mapping[str, str] | None = None,  # variables of their processes
     ) -> None:
-        connection.connect(cpus=size * share.cpus)
-        self.kind, self.size, self.timeout_s, self.replaced = made.kind, size, timeout_s, 0
+        connect(cpus=size * share.cpus)
+        self.kind, self.size, self.timeout_s = made.kind, size, timeout_s
+        self.replaced = 0  # those that were lost
         self.ledger = Ledger(self.kind, size)
         self._made, self._threads = made, share.threads or max(1, torch.get_num_threads() // size)
         self._bundle = share.bundle()
-        own = {name: os.environ.get(name, "") for name in connection.PROXIES}  # not those of `connection`
+        own = {name: os.environ.get(name, "") for name in PROXIES}  # not those of Ray
         hidden = {} if self._bundle.get("GPU") else {"CUDA_VISIBLE_DEVICES": ""}  # it has what is reserved for it
         self._environment = {**own, **hidden, **(environment or {})}
         self._logs: Path | None = None
         self._folder = os.getcwd()
-        self._where: dict[int, Any] = {}
         self._handles: list[Any] = []
         self._begin()
 
@@ -157,7 +186,6 @@ class Pool:
         )
         started = settings.remote(place, self.size, self._threads)
         started.call.remote("work_in", (self._folder,))  # calls to one process run in order
-        self._where[place] = started.call.remote("whereabouts", ())
         if self._logs is not None:
             started.call.remote("log_to", (self._log(place).resolve(),))
         return started
@@ -219,18 +247,9 @@ class Pool:
         log = "" if self._logs is None else f"; its output is in {self._log(place)}"
         return Lost(f"{self.kind} {place} {why}{log}")
 
-    def whereabouts(self) -> dict[int, Whereabouts]:
-        """Where each of them runs; without those that are gone."""
-        answers = self.collect(self._where, START_S)
-        return {place: answer.value for place, answer in answers.items() if answer.value is not None}
-
-    def given(self, place: int) -> tuple[Any, ...]:
-        """The arguments of a process's `build`, which loads what it needs."""
-        raise NotImplementedError
-
     def build(self, places: Iterable[int]) -> list[Any]:
         """Have processes load what they need; what each says of that. Raises what they raise, and `Lost`."""
-        calls = {place: self.call(place, "build", *self.given(place)) for place in places}
+        calls = {place: self.call(place, "build", *self.given[place]) for place in places}
         return [answer.result() for answer in self.collect(calls, START_S).values()]
 
     def replace(self, place: int) -> None:
@@ -246,7 +265,7 @@ class Pool:
     def restart(self, place: int) -> None:
         """Kill one, and start another in its place, which has loaded nothing. Raises as `replace`."""
         if self._handles:
-            self._kill(place, self._handles[place])
+            ray.kill(self._handles[place])
         if not self._group.wait(PLACED_S):
             room = _amounts(self._bundle)
             raise ProcessLost(f"{self.kind} {place} lost its node, and no other has room for {room}")
@@ -254,26 +273,11 @@ class Pool:
             raise ProcessLost(f"{self.kind} {place} has been stopped")
         self._handles[place] = self._start(place)
 
-    def _kill(self, place: int, handle: Any) -> None:
-        ray.kill(handle)
-        known, _ = ray.wait([self._where[place]], timeout=0)
-        with contextlib.suppress(ray.exceptions.RayError, OSError):
-            # Ray asks a process to end, and one that is stopped (SIGSTOP) does not hear that
-            where: Whereabouts | None = ray.get(known[0]).value if known else None
-            if where is None:
-                return
-            if where.node == ray.get_runtime_context().get_node_id() and not _is_client():
-                end(where.pid, where.started)
-            else:
-                strategies = importlib.import_module("ray.util.scheduling_strategies")
-                there = strategies.NodeAffinitySchedulingStrategy(where.node, soft=False)
-                ray.remote(end).options(num_cpus=0, scheduling_strategy=there).remote(where.pid, where.started)
-
     def stop(self) -> None:
         """Kill all of them."""
         handles, self._handles = self._handles, []  # at once: two threads may find a loss
-        for place, handle in enumerate(handles):
-            self._kill(place, handle)
+        for handle in handles:
+            ray.kill(handle)
         if handles:
             ray.util.remove_placement_group(self._group)
 
@@ -282,8 +286,3 @@ def _by_node(nodes: Mapping[int, str]) -> list[int]:
     """The bundles, those of one node after each other; nodes in the order of their first bundles."""
     met = list(dict.fromkeys(node for _, node in sorted(nodes.items())))
     return sorted(nodes, key=lambda bundle: (met.index(nodes[bundle]), bundle))
-
-
-def _is_client() -> bool:
-    """Whether this process speaks to a cluster from outside of it (`ray://`)."""
-    return importlib.import_module("ray.util.client").ray.is_connected()

@@ -32,26 +32,17 @@ def peers(*, waiting: bool = True) -> Iterator[None]:
     except RuntimeError as error:
         raise ProcessLost(f"a trainer lost its connection to the others: {first_line(error)}") from error
     finally:
-        _WAITED[0] += time.monotonic() - began if waiting else 0.0
+        WAITED[0] += time.monotonic() - began if waiting else 0.0
 
 
-_WAITED = [0.0]  # a process has one group
-
-
-def waited() -> float:
-    """Seconds in collective calls since the process began: a slow rank waits less than the others do."""
-    return _WAITED[0]
+WAITED = [0.0]  # seconds in collective calls since the process began: a slow rank waits less than the others do
 
 
 class ProcessGroup(Ranks):
     """This process as one of the ranks; a process has one.
 
-    Args:
-        store: what all ranks were given, such as a `TCPStore`; they meet there.
-        rank: of this process.
-        size: how many there are.
-        backend: gloo or nccl.
-        timeout_s: how long a call waits for the others before it raises.
+    All ranks meet at `store`, such as a `TCPStore`. The `backend` is gloo or nccl; a call waits `timeout_s` for the
+    others before it raises.
     """
 
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:

@@ -16,7 +16,7 @@ from posttrain.engine.transformers import TransformersDecoding
 from posttrain.errors import EngineError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
-from posttrain.types import Completion, Request
+from posttrain.types import Completion, Engine, Request
 
 SLICE_S = 0.1  # that a sampler works before it says what is done
 
@@ -43,15 +43,43 @@ class Exchanged(NamedTuple):
     seconds: float = 0.0  # that it worked
 
 
-class Sampler(Process):
+class Samples(Process):
+    """A process in which one decoding of an engine is open."""
+
+    def __init__(self, place: int, size: int, threads: int) -> None:
+        super().__init__(place, size, threads)
+        self._opened, self._tokens, self._left = contextlib.ExitStack(), 0, 0
+
+    def _open(self, engine: Engine, **more: Any) -> None:
+        """Open a decoding, and close the one before."""
+        self._opened.close()
+        self._decoding = self._opened.enter_context(engine.open(self._count, **more))
+
+    def _count(self, tokens: int) -> None:
+        self._tokens += tokens
+
+    def _slice(self, left: int) -> Exchanged:
+        """Sample for `SLICE_S`, or until so many requests are done."""
+        done: dict[int, Completion] = {}
+        began = time.monotonic()
+        self._tokens = 0
+        while len(done) < left and time.monotonic() < began + SLICE_S:
+            done |= self._decoding.step()
+        return Exchanged(done, self._tokens, time.monotonic() - began)
+
+    def end(self) -> None:
+        """Close the decoding."""
+        self._opened.close()
+
+
+class Sampler(Samples):
     """See the module."""
 
     kind = "sampler"
 
     def __init__(self, place: int, size: int, threads: int) -> None:
         super().__init__(place, size, threads)
-        self._version, self._tokens = "", 0
-        self._opened = contextlib.ExitStack()
+        self._version = ""
         self._unfinished: dict[int, list[tuple[int, str]]] = {}  # and from which version each token is
 
     def build(self, make: Callable[[], Policy]) -> Facts:
@@ -83,10 +111,9 @@ class Sampler(Process):
         return size
 
     def begin(self, turns: bool) -> None:
-        """Open a decoding, and close the one before."""
-        self._opened.close()
+        """Open a decoding."""
         self._unfinished = {}
-        self._decoding = self._opened.enter_context(self._policy.engine.open(self._count, turns=turns))
+        self._open(self._policy.engine, turns=turns)
 
     def exchange(self, version: str, new: Sequence[tuple[int, Request]], cancelled: Sequence[int]) -> Exchanged:
         """Add and cancel requests, and sample for `SLICE_S`, or until all are done.
@@ -102,20 +129,9 @@ class Sampler(Process):
         for number in cancelled:
             self._decoding.cancel(number)
             self._unfinished.pop(number, None)
-        done: dict[int, Completion] = {}
-        began = time.monotonic()
-        self._tokens, until = 0, began + SLICE_S
-        while self._unfinished and time.monotonic() < until:
-            for number, completion in self._decoding.step().items():
-                done[number] = replace(completion, versions=tuple(self._unfinished.pop(number)))
-        return Exchanged(done, self._tokens, time.monotonic() - began)
-
-    def end(self) -> None:
-        """Close the decoding."""
-        self._opened.close()
-
-    def _count(self, tokens: int) -> None:
-        self._tokens += tokens
+        found = self._slice(len(self._unfinished))
+        done = {n: replace(each, versions=tuple(self._unfinished.pop(n))) for n, each in found.done.items()}
+        return found._replace(done=done)
 
 
 @torch.no_grad()

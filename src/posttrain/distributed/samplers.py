@@ -38,41 +38,27 @@ class SamplerGroup(DecodingEngine, Pool):
 
     Where its source goes on while it samples, a scheduler can put newer weights in (`in_flight`).
 
-    Args:
-        size: how many.
-        load: loads the policy in each; it is pickled.
-        source: has the trained weights.
-        engines: of each sampler, an argument of `load`; none: it has no such argument.
-        settings: as those of `Pool`.
-
-    Attributes:
-        facts: what is known of the policy.
-
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, or the policy cannot be loaded.
     """
 
     def __init__(
         self,
-        size: int,
-        load: Callable[..., Policy],
-        source: "LearnerGroup",
+        size: int,  # how many
+        load: Callable[..., Policy],  # loads the policy in each; it is pickled
+        source: "LearnerGroup",  # has the trained weights
         *,
-        engines: Sequence[str] = (),
-        **settings: Any,
+        engines: Sequence[str] = (),  # of each sampler, an argument of `load`; none: it has no such argument
+        **settings: Any,  # as those of `Pool`
     ) -> None:
         super().__init__(Sampler, size, **settings)
-        self._loads = [partial(load, engine=engine) for engine in engines] or [load] * size
+        self.given = [(partial(load, engine=engine),) for engine in engines] or [(load,)] * size
         self._source = source
         self._places = [Place(number) for number in range(size)]
         self._sent_bytes, self._sent_s, self._retries = 0, 0.0, 0
         self._decoding: RoutedDecoding | None = None
         with self.ready():
             self.facts: Facts = self.build(range(size))[0]
-
-    def given(self, place: int) -> tuple[Callable[..., Policy]]:
-        """See `Pool`."""
-        return (self._loads[place],)
 
     def stop(self) -> None:
         """Stop all processes."""

@@ -10,7 +10,6 @@ scored again. A process scores one share at a time, so that the time that a shar
 """
 
 import contextlib
-import importlib
 import socket
 import threading
 import time
@@ -20,9 +19,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from posttrain.background import finish, started
-from posttrain.distributed.cluster import Lost, Process
+from posttrain.distributed.cluster import Lost, ray
 from posttrain.distributed.pool import LOSSES, START_S, Pool
-from posttrain.distributed.sampler import SLICE_S, Exchanged, Facts, facts_of
+from posttrain.distributed.sampler import Exchanged, Facts, Samples, facts_of
 from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
@@ -51,14 +50,10 @@ Load = Callable[[str], Models]
 T = TypeVar("T")
 
 
-class ScoringProcess(Process):
+class ScoringProcess(Samples):
     """Has reward models, chat models and reward functions, in the process of an actor."""
 
     kind = "scorer"
-
-    def __init__(self, place: int, size: int, threads: int) -> None:
-        super().__init__(place, size, threads)
-        self._opened, self._left, self._tokens = contextlib.ExitStack(), 0, 0
 
     def build(self, load: Load, precision: str, functions: Sequence[Source]) -> ModelFacts:
         """Load the models and the functions."""
@@ -77,31 +72,19 @@ class ScoringProcess(Process):
 
     def begin(self, model: int, requests: Sequence[Request]) -> None:
         """Give requests to one of the chat models. Raises as its engine."""
-        self.end()
         policy = self._models.chats[model]
         for number, request in enumerate(requests):
             refuse_unanswerable(number, request, policy.model.context, policy.model.name)
-        self._decoding = self._opened.enter_context(policy.engine.open(self._count))
+        self._open(policy.engine)
         for number, request in enumerate(requests):
             self._decoding.add(number, request)
         self._left = len(requests)
 
     def sample(self) -> Exchanged:
         """What is done of them after a slice of time."""
-        done: dict[int, Completion] = {}
-        began = time.monotonic()
-        self._tokens, until = 0, began + SLICE_S
-        while len(done) < self._left and time.monotonic() < until:
-            done |= self._decoding.step()
-        self._left -= len(done)
-        return Exchanged(done, self._tokens, time.monotonic() - began)
-
-    def end(self) -> None:
-        """Give up what is not done of them."""
-        self._opened.close()
-
-    def _count(self, tokens: int) -> None:
-        self._tokens += tokens
+        found = self._slice(self._left)
+        self._left -= len(found.done)
+        return found
 
     def rewards(
         self, function: int, timeout_s: float, sent: bytes, timed_out: frozenset[str]
@@ -114,7 +97,7 @@ class ScoringProcess(Process):
         began, called = time.monotonic(), self._functions[function]
         TIME_LIMITS.add(*timed_out)
         try:
-            groups: list[EpisodeGroup] = _cloudpickle().loads(sent)
+            groups: list[EpisodeGroup] = ray.cloudpickle.loads(sent)
         except Exception as error:
             raise RewardError(_unsent(called.name, error)) from error
         scores = finish(score_all(called, groups, timeout_s=timeout_s))
@@ -128,16 +111,6 @@ class ScorerGroup(Pool):
     A process may take `timeout_s` to score its share before it counts as lost. A chat model may sample for longer, as
     long as the process says what it has done.
 
-    Args:
-        size: how many.
-        load: loads the models in each; it is pickled.
-        functions: of files, which each loads from the same paths, and objects, which are sent pickled.
-        precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
-        settings: as those of `Pool`.
-
-    Attributes:
-        facts: of the models.
-
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, a model or a function cannot be loaded, or an
             object cannot be pickled.
@@ -145,26 +118,25 @@ class ScorerGroup(Pool):
 
     def __init__(
         self,
-        size: int,
-        load: Load,
+        size: int,  # how many
+        load: Load,  # loads the models in each; it is pickled
         *,
+        # of files, which each loads from the same paths, and objects, which are sent pickled
         functions: Sequence[CustomReward] = (),
+        # number format of the models; `auto` is what the first process finds fastest, for all of them
         precision: str = "auto",
-        **settings: Any,
+        **settings: Any,  # as those of `Pool`
     ) -> None:
         self._functions = list(functions)
         self._sources = [function.sent() for function in functions]
         super().__init__(ScoringProcess, size, **settings)
-        self._load, self._idle = load, set(range(size))
+        self._idle = set(range(size))
         self._unbuilt: set[int] = set()  # processes that have started and failed to load
         self._changed = threading.Condition()  # of these two; threads may score at the same time
         with self.ready():
-            self._precision, _ = self.ask(0, "precision", precision, timeout_s=START_S)
+            precision, _ = self.ask(0, "precision", precision, timeout_s=START_S)
+            self.given = [(load, precision, self._sources)] * size
             self.facts: ModelFacts = self.build(range(size))[0]
-
-    def given(self, place: int) -> tuple[Load, str, Sequence[Source]]:
-        """See `Pool`."""
-        return self._load, self._precision, self._sources
 
     def scores(self, model: int) -> ScoreFn:
         """The scores of one of the models. Raises as `Scorer`, and `ProcessLost` if processes are lost in a row."""
@@ -181,18 +153,15 @@ class ScorerGroup(Pool):
     def reward(self, function: CustomReward, timeout_s: float) -> Ask:
         """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
 
-        Groups are split, unless the function compares the completions of a group.
-
-        Args:
-            function: one of those that were given.
-            timeout_s: seconds that it may take for a share.
+        Groups are split, unless the function, one of those that were given, compares the completions of a group; it may
+        take `timeout_s` for a share.
         """
         number = self._functions.index(function)
         doing = f"; each was running the reward '{self._sources[number].path}'"
 
         def sent(share: Sequence[EpisodeGroup]) -> Callable[[int], list[Any]]:
             try:
-                pickled = _cloudpickle().dumps(share)
+                pickled = ray.cloudpickle.dumps(share)
             except Exception as error:  # whatever an object says of itself
                 raise RewardError(_unsent(function.name, error)) from error
             return partial(self._asked, ("rewards", number, timeout_s, pickled, TIME_LIMITS.known))
@@ -213,9 +182,12 @@ class ScorerGroup(Pool):
 
         The error is that of the first share that has one: with one process or several the same, if it is of one item.
         """
-        shares = _shares(items, self.running)
+        size = -(-len(items) // self.running)
         # daemon threads: those that are under way after an error keep no program from ending
-        answers = [started(self._answered, place, asked(share), doing) for place, share in shares.items()]
+        answers = [
+            started(self._answered, at // size, asked(items[at : at + size]), doing)
+            for at in range(0, len(items), max(size, 1))
+        ]
         return [each for answer in answers for each in answer.result()]
 
     def _answered(self, preferred: int, asked: Callable[[int], list[Any]], doing: str) -> list[Any]:
@@ -305,23 +277,6 @@ class ScorerEngine(BatchEngine):
         """
         sampled = self.group._sampled
         return self.group._by_shares(requests, lambda share: partial(sampled, self.model, share, on_tokens), "")
-
-
-def _shares(items: Sequence[T], processes: int) -> dict[int, Sequence[T]]:
-    """Neighbouring items for each process, as many for one as for another but one; none is empty.
-
-    >>> _shares(["a", "b", "c", "d", "e"], 3)
-    {0: ['a', 'b'], 1: ['c', 'd'], 2: ['e']}
-    >>> _shares(["a"], 2)
-    {0: ['a']}
-    """
-    size = -(-len(items) // processes)
-    return {at // size: items[at : at + size] for at in range(0, len(items), max(size, 1))}
-
-
-def _cloudpickle() -> Any:
-    """Pickles what is defined in no module, too, as Ray does for arguments."""
-    return importlib.import_module("ray.cloudpickle")
 
 
 def _unsent(name: str, error: Exception) -> str:

@@ -61,10 +61,8 @@ def check_torch() -> None:
 class ShardedRanks(Ranks):
     """A process group whose learners are sharded; all ranks construct it.
 
-    Args:
-        group: the ranks.
-        shards: of one replica; they divide the number of ranks.
-        offload: whether shards of weights stay in the host's memory while no layer needs them.
+    One replica has `shards`, which divide the number of ranks; with `offload` they stay in the host's memory while
+    no layer needs them.
     """
 
     loads_on = "cpu"
@@ -126,9 +124,7 @@ class ShardedRanks(Ranks):
 class FSDPShards(Shards):
     """Weights that are sharded by rows. Conforms to `training.shards.Shards`.
 
-    Args:
-        ranks: they construct it together.
-        bodies: the models whose networks are sharded in place; two may have one network.
+    All ranks construct it together. The networks of `bodies` are sharded in place; two may have one network.
 
     Raises:
         UserError: the weights of a network are in more than one number format.

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.packing import Example
-from posttrain.distributed import connection
+from posttrain.distributed import cluster
 from posttrain.distributed.broadcast import Offer, offered, open_store
 from posttrain.distributed.cluster import Lost, Process
 from posttrain.distributed.pool import START_S, Pool
-from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
+from posttrain.distributed.process_group import WAITED, ProcessGroup, TCPStore
 from posttrain.distributed.sampler import Facts, facts_of
 from posttrain.distributed.sharding import ShardedRanks, check_torch
 from posttrain.errors import ProcessLost, UserError
@@ -48,12 +48,12 @@ class Rank(Process):
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
-        self._store = open_store(host := connection.own_address(), self.size)
+        self._store = open_store(host := cluster.own_address(), self.size)
         return host, self._store.port
 
     def join(self, host: str, port: int, timeout_s: float) -> None:
         """Join the ranks, over NCCL if they compute on GPUs."""
-        connection.use_own_interface()
+        cluster.use_own_interface()
         backend = "nccl" if default_device() == "cuda" else "gloo"
         store = TCPStore(host, port, self.size, False) if self.place else self._store
         self._group = ProcessGroup(store, self.place, self.size, backend=backend, timeout_s=timeout_s)
@@ -79,13 +79,9 @@ class Rank(Process):
         """Free a learner."""
         self._learners.pop(number, None)
 
-    def learners(self) -> int:
-        """How many learners it has."""
-        return len(self._learners)
-
     def waited(self) -> float:
         """Seconds in which it has waited for the others."""
-        return waited()
+        return WAITED[0]
 
     def verb(self, number: int, verb: str, args: Sequence[Any], more: Mapping[str, Any]) -> Any:
         """Call a verb of a learner."""
@@ -101,7 +97,7 @@ class Rank(Process):
         weights = [(n, w.clone() if copied else w) for n, w in self._learners[number].weights() if not self.place]
         if self.place:
             return None
-        host = connection.own_address()
+        host = cluster.own_address()
         return host, self._offered.enter_context(offered(weights, host))
 
     def withdraw(self) -> None:
@@ -112,10 +108,7 @@ class Rank(Process):
 class RankActors(Pool):
     """Ray actors that are the ranks of learners.
 
-    Args:
-        size: how many.
-        timeout_s: how long a rank waits for the others before it raises.
-        settings: as those of `Pool`.
+    A rank waits `timeout_s` for the others before it raises; `settings` are as those of `Pool`.
 
     Raises:
         UserError: Ray is not installed, the cluster has no room for them, or only some of them have a GPU to use.
@@ -182,12 +175,9 @@ class RankActors(Pool):
 class LearnerGroup:
     """A learner on several ranks. Conforms to `training.learner.Learner`.
 
-    Args:
-        actors: the ranks.
-        make: builds the learner of one rank, alike on all; it is pickled.
-        shards: into how many shards weights, gradients and optimiser state are divided, of neighbouring ranks (FSDP2).
-            1: each rank holds all. A divisor of the ranks, which hold several replicas if there are more (HSDP).
-        offload: whether the shards of weights, gradients and optimiser stay in the host's memory.
+    Each rank builds its own by `make`, which is pickled. Weights, gradients and the optimiser's state are divided
+    into `shards`, of neighbouring ranks (FSDP2). 1: each rank holds all; a divisor of the ranks, which hold several
+    replicas if there are more (HSDP). With `offload` the shards stay in the host's memory.
     """
 
     _numbers = itertools.count()
@@ -282,7 +272,7 @@ class LearnerGroup:
 
     def check(self) -> None:
         """Raise `ProcessLost` if a rank has lost its process."""
-        self._actors.all("learners")
+        self._actors.all("waited")
 
     def _call(self, verb: str, *args: Any, **more: Any) -> Any:
         return self._actors.all("verb", self._number, verb, args, more)[0]

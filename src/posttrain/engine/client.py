@@ -62,25 +62,17 @@ class Ask:
 
 
 class Client:
-    """One who asks, and how it is served: see `scheduler.py`. Several threads and event loops may use it.
-
-    Args:
-        scheduler: answers.
-        schedule: `lockstep` or `continuous`.
-        key: whose requests these are; clients of one key share its slots.
-        least: the oldest step of whose weights it may sample; None: the newest that there are now.
-        turns: see `types.Engine.open`.
-        on_tokens: called with the number of newly sampled tokens, those of others among them.
-    """
+    """One who asks, and how it is served: see `scheduler.py`. Several threads and event loops may use it."""
 
     def __init__(
         self,
-        scheduler: "Scheduler",
-        schedule: Schedule = "continuous",
+        scheduler: "Scheduler",  # answers
+        schedule: Schedule = "continuous",  # `lockstep` or `continuous`
         *,
-        key: str = "",
-        least: int | None = None,
-        turns: bool = False,
+        key: str = "",  # whose requests these are; clients of one key share its slots
+        least: int | None = None,  # the oldest step of whose weights it may sample; None: the newest that there are now
+        turns: bool = False,  # see `types.Engine.open`
+        # called with the number of newly sampled tokens, those of others among them
         on_tokens: Callable[[int], None] | None = None,
     ) -> None:
         self.scheduler, self.schedule, self.key, self.turns, self.on_tokens = scheduler, schedule, key, turns, on_tokens
@@ -98,22 +90,16 @@ class Client:
     def ask(
         self,
         request: Request,
-        place: tuple[int, ...] = (),
+        place: tuple[int, ...] = (),  # origin of the request, such as (episode, seat, turn): the sort key of `lockstep`
         *,
-        source: str = "",
+        source: str = "",  # what it is sampled from, of which few may be under way at once; "" counts as none
+        # further arguments of `Decoding.add`; called when the request begins, in the thread that samples
         more: Callable[[], Mapping[str, Any]] = dict,
+        # called with new tokens as they come, in the thread that samples
         on_new: Callable[[Sequence[int]], None] | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,  # where one waits for it
     ) -> "Future[Completion]":
         """Ask for the completion of a request, from any thread; it may be cancelled.
-
-        Args:
-            request: the request.
-            place: origin of the request, such as (episode, seat, turn): the sort key of `lockstep`.
-            source: what it is sampled from, of which few may be under way at once; "" counts as none.
-            more: further arguments of `Decoding.add`; called when the request begins, in the thread that samples.
-            on_new: called with new tokens as they come, in the thread that samples.
-            loop: where one waits for it.
 
         Raises:
             UserError: by the future: the prompt is empty, or leaves no room in the model's context.
@@ -136,7 +122,11 @@ class Client:
 
     def enter(self, episodes: int) -> None:
         """Register starting episodes: `lockstep` waits until each of them has submitted a request, or left."""
-        self.scheduler.tell(lambda: self._count(episodes))
+
+        def count() -> None:
+            self._live += episodes
+
+        self.scheduler.tell(count)
 
     def leave(self) -> None:
         """An episode has ended."""
@@ -202,13 +192,7 @@ class Client:
 
     def _asked(self, ask: Ask) -> None:
         self.waiting.append(ask)
-        self.scheduler.known(self)
+        if self not in self.scheduler.clients:
+            self.scheduler.clients.append(self)
         self._quiet = 0
         self._asks += 1
-
-    def _count(self, more: int) -> None:
-        self._live += more
-
-
-def nothing() -> None:
-    """Wakes the thread that drives a scheduler."""

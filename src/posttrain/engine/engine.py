@@ -80,13 +80,9 @@ def finish_all(decoding: Decoding, requests: Sequence[Request]) -> list[Completi
 class DecodingEngine:
     """An engine with continuous batching: a subclass has `open`."""
 
-    def open(
-        self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
-    ) -> contextlib.AbstractContextManager[Decoding]:
-        """As in `types.Engine`."""
-        raise NotImplementedError
-
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+    def generate(
+        self: Engine, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> list[Completion]:
         """One completion per request, in order; raises `UserError` as `Decoding.add`."""
         with self.open(on_tokens) as decoding:
             return finish_all(decoding, requests)
@@ -95,12 +91,10 @@ class DecodingEngine:
 class BatchEngine:
     """An engine that only answers batches: a subclass has `generate`."""
 
-    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order."""
-        raise NotImplementedError
-
     @contextlib.contextmanager
-    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+    def open(
+        self: Engine, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
+    ) -> Iterator[Decoding]:
         """As in `types.Engine`: a step answers all that was added since the last."""
         yield Batches(self.generate, on_tokens)
 
@@ -155,22 +149,8 @@ def check_engine(subject: Subject) -> list[str]:
     failures = _answers(subject)
     if failures:  # malformed answers cannot be inspected
         return failures
-    return [
-        line
-        for check in (
-            _logprobs,
-            _seeds,
-            _greedy,
-            _full_context,
-            _refusals,
-            _progress,
-            _arrivals,
-            _turns,
-            _stops,
-            _scored,
-        )
-        for line in check(subject)
-    ]
+    checks = (_seeds, _greedy, _full_context, _refusals, _progress, _arrivals, _turns, _stops, _scored)
+    return [line for check in checks for line in check(subject)]
 
 
 SETTINGS = (
@@ -188,15 +168,25 @@ def _requests(subject: Subject, sampling: Sampling, seeds: int = 3) -> list[Requ
 
 
 def _answers(subject: Subject) -> list[str]:
-    """One completion per request, in order, with the right reason for its end."""
+    """One completion per request, in order, with the right reason for its end, and the model's own logprobs."""
     failures: list[str] = []
     for sampling in SETTINGS:
         requests = _requests(subject, sampling)
         completions = subject.engine.generate(requests)
         if len(completions) != len(requests):
             return [f"{len(requests)} requests got {len(completions)} completions"]
-        for request, completion in zip(requests, completions, strict=True):
-            failures += [f"{sampling}: {fault}" for fault in _faults(subject, request, completion)]
+        pairs = list(zip(requests, completions, strict=True))
+        if faults := [f"{sampling}: {fault}" for request, done in pairs for fault in _faults(subject, request, done)]:
+            failures += faults
+            continue
+        own = [subject.own_logprobs(request, done.token_ids) for request, done in pairs]
+        both = [
+            (a, b) for done, of in zip(completions, own, strict=True) for a, b in zip(done.logprobs, of, strict=True)
+        ]
+        if (gap := max(abs(a - b) for a, b in both)) > subject.tolerance:
+            failures.append(
+                f"{sampling}: logprobs differ from the model's own by {gap:.2e}, bound {subject.tolerance:.0e}"
+            )
     return failures
 
 
@@ -216,22 +206,6 @@ def _faults(subject: Subject, request: Request, completion: Completion) -> list[
     if reason is not expected:
         faults.append(f"it ended by '{reason}' after {len(tokens)} tokens; expected '{expected}'")
     return faults
-
-
-def _logprobs(subject: Subject) -> list[str]:
-    """The logprobs are the model's own, under the settings that were sampled with."""
-    failures: list[str] = []
-    for sampling in SETTINGS:
-        requests = _requests(subject, sampling)
-        gap = 0.0
-        for request, completion in zip(requests, subject.engine.generate(requests), strict=True):
-            own = subject.own_logprobs(request, completion.token_ids)
-            gap = max(gap, *(abs(a - b) for a, b in zip(completion.logprobs, own, strict=True)))
-        if gap > subject.tolerance:
-            failures.append(
-                f"{sampling}: logprobs differ from the model's own by {gap:.2e}, bound {subject.tolerance:.0e}"
-            )
-    return failures
 
 
 def _seeds(subject: Subject) -> list[str]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from posttrain.background import run_apart
-from posttrain.engine.budget import Budget
-from posttrain.engine.reply_cache import ReplyCache, digest_of
+from posttrain.data.messages import written
+from posttrain.engine.budget import Budget, ReplyCache, digest_of
 from posttrain.errors import RewardError, UserError, foreign, moved_to
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 
@@ -47,28 +47,21 @@ class OpenAIChat:
     server's `Retry-After`, or with exponential backoff. Other failures are immediate errors, and so are redirects: what
     was asked would go to a server that nobody has named.
 
-    Args:
-        name: what the model is called in errors; the key is read from the variable NAME_API_KEY in capitals, and for
-            api.openai.com from OPENAI_API_KEY where that is not set.
-        address: up to and including /v1, without a key.
-        model: its name there.
-        at_once: requests in flight, at most.
-        budget: shared by all models that it is given to.
-        cache: of replies, shared as well.
-
     Raises:
         UserError: the library openai is not installed, or the address is none.
     """
 
     def __init__(
         self,
+        # what the model is called in errors; the key is read from the variable NAME_API_KEY in capitals, and for
+        # api.openai.com from OPENAI_API_KEY where that is not set
         name: str,
-        address: str,
-        model: str,
+        address: str,  # up to and including /v1, without a key
+        model: str,  # its name there
         *,
-        at_once: int = 16,
-        budget: Budget | None = None,
-        cache: ReplyCache | None = None,
+        at_once: int = 16,  # requests in flight, at most
+        budget: Budget | None = None,  # shared by all models that it is given to
+        cache: ReplyCache | None = None,  # of replies, shared as well
     ) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -230,9 +223,14 @@ def _library() -> Any:
 def _body(
     model: str, messages: Sequence[Message], sampling: Sampling, tools: Sequence[str], seed: int
 ) -> dict[str, Any]:
+    # half a character, which a model can emit, becomes a question mark; what only rows have is left out
+    plain = [
+        replace(m, content=m.content.encode("utf-8", "replace").decode(), name="", reasoning="", learned=True)
+        for m in messages
+    ]
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_written(message) for message in messages],
+        "messages": written(plain),
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
         "seed": seed % 2**31,  # some servers keep 32 bits
@@ -246,20 +244,6 @@ def _body(
     if tools:
         body["tools"] = [json.loads(tool) for tool in tools]
     return body
-
-
-def _written(message: Message) -> dict[str, Any]:
-    """A message as the API takes it; half a character, which a model can emit, becomes a question mark."""
-    whole = replace(message, content=message.content.encode("utf-8", "replace").decode("utf-8"))
-    found: dict[str, Any] = {"role": whole.role, "content": whole.content}
-    if message.tool_calls:
-        found["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        found["tool_call_id"] = message.tool_call_id
-    return found
 
 
 def _reply_in(completion: Any) -> Reply:

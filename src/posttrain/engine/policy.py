@@ -1,11 +1,14 @@
 """A policy to train and sample from: model, chat format and engine."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.background import all_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.engine.vllm import VLLMEngine
 from posttrain.engine.vllm_server import VLLMServer
@@ -15,8 +18,9 @@ from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.types import Engine
+from posttrain.types import Completion, Engine, Request
 
+CUT = "\N{REPLACEMENT CHARACTER}"  # how a letter is decoded of which some bytes are still to come
 ENGINES: Mapping[str, type[TransformersEngine | VLLMEngine]] = {"embedded": TransformersEngine, "vllm": VLLMEngine}
 
 
@@ -85,12 +89,33 @@ def load_policy(
         model = add_adapter(model, lora, seed=seed)
     chat = ChatFormat(tokenizer, model.stop_ids)
     if not isinstance(engine, str):
-        return Policy(model, chat, made_engine(engine, model, chat))
+        return Policy(model, chat, engine(model, chat.stop_ids) if callable(engine) else engine)
     if engine in ENGINES:
         return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb, decode=chat.decode))
     return Policy(model, chat, VLLMServer(model, chat.stop_ids, url=engine, decode=chat.decode))
 
 
-def made_engine(engine: Engine | MakesEngine, model: LanguageModel, chat: ChatFormat) -> Engine:
-    """An engine that was given as an object, or made for this model."""
-    return engine(model, chat.stop_ids) if callable(engine) else engine
+def streamed(
+    engine: Engine, requests: Sequence[Request], chat: ChatFormat, show: Callable[[int, str], object]
+) -> list[Completion]:
+    """As `Engine.generate`; `show` gets the number of a request and its new text as it comes, in whole letters."""
+    scheduler = Scheduler(engine)
+    client = Client(scheduler)
+
+    async def one(number: int, request: Request) -> Completion:
+        ids: list[int] = []
+        shown = 0
+
+        def told(new: Sequence[int]) -> None:
+            nonlocal shown
+            ids.extend(new)
+            text = chat.decode(ids).rstrip(CUT)
+            show(number, text[shown:])
+            shown = len(text)
+
+        done = await client.submit(request, on_new=told)
+        if rest := chat.decode(done.token_ids)[shown:]:
+            show(number, rest)
+        return done
+
+    return scheduler.run(client, all_of(one(*each) for each in enumerate(requests)))

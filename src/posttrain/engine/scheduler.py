@@ -33,7 +33,7 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 from posttrain.background import crossing, forget, loop_of, without_exit
-from posttrain.engine.client import LOOP, Ask, Client, nothing
+from posttrain.engine.client import LOOP, Ask, Client
 from posttrain.errors import EngineError
 from posttrain.types import Decoding, Engine
 
@@ -70,28 +70,20 @@ def _give_up(result: "Future[Any]", ended: threading.Event) -> None:
 
 
 class Scheduler:
-    """See the module.
-
-    Args:
-        engine: samples; one decoding of it is open at a time, and only while there are clients.
-        own_thread: whether a thread of its own drives it, while there is something to do; otherwise `Client.run` or
-            `step` does, and the engine is free when they return.
-        in_flight: whether newer weights are put in while sequences are under way; the engine has `renew` then.
-        slots: sequences that are under way at once, given fairly; None: all requests are, as soon as they come.
-        sources: that are under way at once; None: any number.
-
-    Attributes:
-        closed: whether it was.
-    """
+    """See the module."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine,  # samples; one decoding of it is open at a time, and only while there are clients
         *,
+        # whether a thread of its own drives it, while there is something to do; otherwise `run` or `step` does, and the
+        # engine is free when they return
         own_thread: bool = False,
+        # whether newer weights are put in while sequences are under way; the engine has `renew` then
         in_flight: bool = False,
+        # sequences that are under way at once, given fairly; None: all requests are, as soon as they come
         slots: int | None = None,
-        sources: int | None = None,
+        sources: int | None = None,  # that are under way at once; None: any number
     ) -> None:
         self.own_thread, self.closed = own_thread, False
         self._engine, self._in_flight, self._slots, self._sources = engine, in_flight, slots, sources
@@ -99,7 +91,7 @@ class Scheduler:
         self._lock, self._driven = threading.Lock(), False  # whether its own thread is there
         self.number = partial(next, count())
         self._left = False  # whether a request was cancelled
-        self._clients: list[Client] = []
+        self.clients: list[Client] = []  # those that have asked
         self._begun: list[Client] = []  # of them those for whom the decoding is open
         self._lines: dict[str, deque[Ask]] = {}  # requests that may start, by key
         self._inside: dict[int, Ask] = {}  # those under way, by their number in the decoding
@@ -117,7 +109,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a request waits or is under way."""
-        waiting = any(client.waiting for client in self._clients)
+        waiting = any(client.waiting for client in self.clients)
         return bool(waiting or self._lines or self._apart or self._inside or not self._inbox.empty())
 
     @property
@@ -145,7 +137,7 @@ class Scheduler:
 
         client.runs, client.failed = True, None
         result = asyncio.run_coroutine_threadsafe(whole(), loop)
-        result.add_done_callback(lambda _: self.tell(nothing))
+        result.add_done_callback(lambda _: self.tell(lambda: None))  # wakes who drives
         try:
             while not (result.done() or client.failed or self.closed):
                 if self.own_thread:
@@ -177,13 +169,12 @@ class Scheduler:
     def close(self) -> None:
         """End all that is under way, with an error for those who wait."""
         self.closed = True
-        self.tell(nothing)
+        self.tell(lambda: None)
 
     def step(self, *, wait: bool = False) -> None:
         """Begin what may begin, and sample one step of what is under way. An engine's error goes to those who asked.
 
-        Args:
-            wait: wait a moment for a request if nothing is under way.
+        With `wait` it waits a moment for a request if nothing is under way.
         """
         wait = wait and not (self._inside or self._lines or self._apart)
         with contextlib.suppress(queue.Empty):
@@ -192,7 +183,7 @@ class Scheduler:
                 wait = False
         if self.closed:
             self._end(Closed("sampling was ended"))
-        for client in [each for each in self._clients if each.ready() and self._begins(each)]:
+        for client in [each for each in self.clients if each.ready() and self._begins(each)]:
             self._lines.setdefault(client.key, deque()).extend(client.ordered())
         try:
             decoding = self._give_slots()
@@ -204,17 +195,16 @@ class Scheduler:
                     for number in sorted(done, key=lambda number: self._inside[number].order):
                         ask = self._inside.pop(number)
                         ask.client.finished(ask, done[number])
-                if self._slots or any(ask.on_new for ask in self._inside.values()):
-                    self._tell_new(decoding)
+                if self._slots or any(ask.on_new for ask in self._inside.values()):  # who has a slot, and new tokens
+                    self._so_far = getattr(decoding, "sampled", dict)()
+                    for number, ask in self._inside.items():
+                        ask.tell(self._so_far.get(number, ()))
+                    if self._slots and self._so_far:
+                        self._count_places(self._slots)
         except Exception as error:
             self._failed(error)
-        for client in [each for each in self._clients if not (each.runs or each.waiting or each.unanswered)]:
+        for client in [each for each in self.clients if not (each.runs or each.waiting or each.unanswered)]:
             self._drop(client)
-
-    def known(self, client: Client) -> None:
-        """A client has asked."""
-        if client not in self._clients:
-            self._clients.append(client)
 
     def left(self) -> None:
         """Somebody waits no longer for an answer."""
@@ -237,14 +227,14 @@ class Scheduler:
             except BaseException as error:  # nobody else would hear of it
                 self._end(crossing(error))
             with self._lock:
-                if self._inbox.empty() and not self._clients:
+                if self._inbox.empty() and not self.clients:
                     self._driven = False
                     return
 
     def _begins(self, client: Client) -> bool:
         """Whether a client's requests may start: the weights that are sampled from are new enough for all who wait."""
         if client not in self._begun:
-            needed = max(each.least for each in self._clients if each.waiting and each not in self._begun)
+            needed = max(each.least for each in self.clients if each.waiting and each not in self._begun)
             has = self.newest if self._in_flight else step_of(getattr(self._engine, "sampled_from", ""))
             if self._begun and has < needed:
                 return False
@@ -254,7 +244,9 @@ class Scheduler:
     def _give_slots(self) -> Decoding | None:
         """Cancel what nobody waits for, and put those into the decoding who come next; returns it."""
         if self._left:
-            self._cancel()
+            self._left = False
+            for ask in self._removed(lambda ask: ask.future.done()):
+                ask.client.finished(ask, None)
         while self._apart and not (self._apart[0] or self._inside):
             self._apart.popleft()
         lines = {"": self._apart[0]} if self._apart else self._lines
@@ -282,15 +274,14 @@ class Scheduler:
         self._lines = {key: line for key, line in self._lines.items() if line}
         return self._decoding
 
-    def _cancel(self) -> None:
-        self._left = False
-        for number, ask in [*self._inside.items()]:
-            if ask.future.done():
-                self._take_out(number).client.finished(ask, None)
+    def _removed(self, gone: Callable[[Ask], bool]) -> list[Ask]:
+        """Requests that are taken out, whether they are under way or may start."""
+        found = [self._take_out(number) for number, ask in [*self._inside.items()] if gone(ask)]
         for line in (*self._lines.values(), *self._apart):
-            for ask in [ask for ask in line if ask.future.done()]:
+            for ask in [ask for ask in line if gone(ask)]:
                 line.remove(ask)
-                ask.client.finished(ask, None)
+                found.append(ask)
+        return found
 
     def _chosen(self, lines: Mapping[str, Sequence[Ask]]) -> Iterator[Ask]:
         """Who should be under way: one of each key by turns, those first that are already."""
@@ -321,14 +312,6 @@ class Scheduler:
         assert self._decoding is not None
         self._decoding.cancel(number)
         return self._inside.pop(number)
-
-    def _tell_new(self, decoding: Decoding) -> None:
-        """Pass on tokens as they come, and see who has a slot."""
-        self._so_far = getattr(decoding, "sampled", dict)()
-        for number, ask in self._inside.items():
-            ask.tell(self._so_far.get(number, ()))
-        if self._slots and self._so_far:
-            self._count_places(self._slots)
 
     def _count_places(self, slots: int) -> None:
         """For how many sequences there is room, as far as one sees: who is in the decoding, and has no token yet."""
@@ -369,28 +352,24 @@ class Scheduler:
 
     def _end(self, error: Exception) -> None:
         """End all requests with an error."""
-        waiting = chain(*self._apart, *self._lines.values(), *(client.waiting for client in self._clients))
+        waiting = chain(*self._apart, *self._lines.values(), *(client.waiting for client in self.clients))
         asks = [*self._inside.values(), *waiting]
         self._shut()
         for ask in asks:
             if not ask.client.runs:  # what runs is cancelled
                 ask.answer(error)
         self._lines, self._apart = {}, deque()
-        for client in self._clients:
+        for client in self.clients:
             client.failed = error
             client.reset()
 
     def _drop(self, client: Client) -> None:
         """Nobody waits for the answers to a client any more."""
-        self._clients = [each for each in self._clients if each is not client]
+        self.clients = [each for each in self.clients if each is not client]
         self._begun = [each for each in self._begun if each is not client]
         if not self._begun:
             self._shut()
-        for number in [number for number, ask in self._inside.items() if ask.client is client]:
-            self._take_out(number)
-        for line in (*self._lines.values(), *self._apart):
-            for ask in [ask for ask in line if ask.client is client]:
-                line.remove(ask)
+        self._removed(lambda ask: ask.client is client)
         self._lines = {key: line for key, line in self._lines.items() if line}
         client.reset()
 

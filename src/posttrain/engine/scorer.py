@@ -92,28 +92,24 @@ class Scorer:
             raise RewardError(f"the process reward model '{self.model.body.name}': {reason}") from reason
 
     def _of_reply(self, messages: Sequence[Message]) -> Example:
-        prompt = self.chat.prompt_ids(messages[:-1])
-        said = self._reply(prompt, messages)
-        return Example(tuple(prompt), tuple(said), (False,) * len(said))
-
-    def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
-        """The tokens of the last message with its stop token, as in training.
+        """The prompt, and the tokens of the last message with its stop token, as in training.
 
         Special tokens that it spells are ordinary text: a policy must not write the turn of a user that praises it. It
         may say what the template cannot render as one turn. That is scored as far as a stop token, without the special
         tokens: it must not end a run.
         """
+        prompt = self.chat.prompt_ids(messages[:-1])
         try:
             read = [*messages[:-1], self.chat.in_words(messages[-1])]
-            return self.chat.training_ids(read, train_on="last").token_ids[len(prompt) :]
+            said = self.chat.training_ids(read, train_on="last").token_ids[len(prompt) :]
         except TemplateError:
             if messages[-1].tool_calls:  # of a data set: not what a policy happened to say
                 raise
             ids = self.chat.tokenizer.encode(messages[-1].content, add_special_tokens=False)
-            said = [
-                t for t in takewhile(lambda token: token not in self.chat.stop_ids, ids) if t not in self.chat.silent
-            ]
-            return [*said, self.chat.training_ids(_PLAIN, train_on="last").token_ids[-1]]
+            spoken = takewhile(lambda token: token not in self.chat.stop_ids, ids)
+            stop = self.chat.training_ids(_PLAIN, train_on="last").token_ids[-1]
+            said = [*(token for token in spoken if token not in self.chat.silent), stop]
+        return Example(tuple(prompt), tuple(said), (False,) * len(said))
 
     def of(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
         """The same of tokens that end with the stop token."""

@@ -18,8 +18,7 @@ from torch import Tensor
 from posttrain import fast_paths
 from posttrain.data.packing import Example, pack, size_of
 from posttrain.engine.engine import Decode, DecodingEngine, completes, refuse_unanswerable
-from posttrain.engine.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token, rounded
-from posttrain.engine.prefix_cache import PrefixCache
+from posttrain.engine.kv_cache import Continued, KeyValueCache, Prefill, PrefixCache, Stored, bytes_per_token, rounded
 from posttrain.engine.sampling import draw, uniforms
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
@@ -70,13 +69,9 @@ class _Running:
 
 
 class TransformersEngine(DecodingEngine):
-    """Samples from a `LanguageModel`; with `decode`, until a stop string occurs.
+    """Samples from a `LanguageModel`; with `decode`, until a stop string occurs."""
 
-    Attributes:
-        short_steps: whether a step prefills few prompts, and a token of all that run follows before the next.
-    """
-
-    short_steps = False
+    short_steps = False  # whether a step prefills few prompts, and a token of all that run follows before the next
 
     def __init__(
         self,
@@ -87,29 +82,16 @@ class TransformersEngine(DecodingEngine):
         cache_gb: float = 1.5,
         decode: Decode | None = None,
     ) -> None:
-        self._model = model
-        self._stop_ids, self._decode = stop_ids, decode
-        self._max_sequences = max_sequences
-        self._cache_bytes = int(cache_gb * 2**30)
+        self.model, self.stop_ids, self.decode, self.max_sequences = model, stop_ids, decode, max_sequences
+        self.cache_bytes = int(cache_gb * 2**30)
 
     @contextlib.contextmanager
     def open(
         self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
     ) -> Iterator["TransformersDecoding"]:
         """Open a decoding with the current weights. They may be packed, and must not change while it is open."""
-        with contextlib.ExitStack() as stack:
-            prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
-            decoding = TransformersDecoding(
-                self._model,
-                self._stop_ids,
-                self._max_sequences,
-                self._cache_bytes,
-                on_tokens,
-                stack,
-                prefixes,
-                self._decode,
-            )
-            decoding.short_steps = self.short_steps
+        with contextlib.ExitStack() as packed:
+            decoding = TransformersDecoding(self, on_tokens, turns, packed)
             try:
                 yield decoding
             finally:
@@ -120,23 +102,18 @@ class TransformersEngine(DecodingEngine):
 class TransformersDecoding:
     """Sequences under way. Conforms to `types.Decoding`, and can go on with other weights (`renew`)."""
 
-    short_steps = False
-
     def __init__(
         self,
-        model: LanguageModel,
-        stop_ids: frozenset[int],
-        max_sequences: int,
-        cache_bytes: int,
+        engine: TransformersEngine,
         on_tokens: Callable[[int], None] | None,
-        stack: contextlib.ExitStack,
-        prefixes: PrefixCache | None,
-        decode: Decode | None,
+        turns: bool,
+        packed: contextlib.ExitStack,
     ) -> None:
-        self._model, self._stop_ids, self._on_tokens, self._text_of = model, stop_ids, on_tokens, decode
-        self._max_sequences, self._cache_bytes = max_sequences, cache_bytes
-        self._token_bytes = bytes_per_token(model.network.config, model.dtype)
-        self._prefixes, self._packed = prefixes, stack.enter_context(contextlib.ExitStack())
+        self._model, self._stop_ids, self._text_of = engine.model, engine.stop_ids, engine.decode
+        self._max_sequences, self._cache_bytes = engine.max_sequences, engine.cache_bytes
+        self._on_tokens, self._short_steps, self._packed = on_tokens, engine.short_steps, packed
+        self._token_bytes = bytes_per_token(engine.model.network.config, engine.model.dtype)
+        self._prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
         self._scoring: list[_Running] = []
         self._waiting: deque[_Running] = deque()
         self._wanted: Counter[Prompt] = Counter()
@@ -276,14 +253,12 @@ class TransformersDecoding:
         """
         tokens, longest, fitting = self._cache_bytes // self._token_bytes, 0, 0
         for each in islice(chain(self._running, self._waiting), self._max_sequences):
-            longest = max(longest, rounded(self._longest(each.request)))
+            most = len(each.request.token_ids) + each.request.sampling.max_new_tokens
+            longest = max(longest, rounded(min(most, self._model.context)))
             if fitting and (fitting + 1) * longest > tokens:
                 break
             fitting += 1
         return fitting
-
-    def _longest(self, request: Request) -> int:
-        return min(len(request.token_ids) + request.sampling.max_new_tokens, self._model.context)
 
     def _admit(self, places: int) -> int:
         """Prefill waiting sequences into free slots, and draw their first tokens."""
@@ -293,7 +268,7 @@ class TransformersDecoding:
             prompt = self._waiting[0].prompt
             if prompt not in self._prompts:
                 fresh[prompt] = len(prompt[0])
-            if self.short_steps and new and sum(fresh.values()) > PREFILL_TOKENS:
+            if self._short_steps and new and sum(fresh.values()) > PREFILL_TOKENS:
                 self._cut = True  # those that run get a token before the others are prefilled
                 break
             new.append(self._waiting.popleft())

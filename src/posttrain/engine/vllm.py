@@ -103,19 +103,16 @@ class _Decoding:
     _counted: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, number: int, request: Request) -> None:
-        """See `types.Decoding`."""
         refuse_unanswerable(number, request, self.context, self.name)
         settings = self.vllm.SamplingParams(**sampling_settings(request, self.stop_ids, self.context))
         self.engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
         self._running[number], self._counted[number] = request, 0
 
     def cancel(self, number: int) -> None:
-        """See `types.Decoding`."""
         if self._running.pop(number, None) is not None:
             self.engine.abort_request([str(number)])
 
     def step(self) -> dict[int, Completion]:
-        """See `types.Decoding`."""
         done: dict[int, Completion] = {}
         for answer in self.engine.step() if self._running else ():
             number, said = int(answer.request_id), answer.outputs[0]

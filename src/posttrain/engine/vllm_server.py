@@ -155,7 +155,9 @@ class VLLMServer(DecodingEngine):
         wait(self._dropped)
         self._dropped.clear()
         expected = sum(1 for _ in self._model.weights())
-        host = self._own_address()
+        where = urlsplit(self._url)
+        with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
+            host = connection.getsockname()[0]  # of this machine, on the way to the server
         with offered(self._model.weights, host) as (port, key):
             call = {"method": "receive_weights", "args": [host, str(port), key]}
             found = self._ask("/collective_rpc", call)["results"]
@@ -168,12 +170,6 @@ class VLLMServer(DecodingEngine):
             )
         self._version = uuid4().hex
         self._ask("/update_weight_version", {"new_version": self._version})
-
-    def _own_address(self) -> str:
-        """The address of this machine on the way to the server."""
-        where = urlsplit(self._url)
-        with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
-            return connection.getsockname()[0]
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """GET, or POST where there is a body; the answer's JSON."""
@@ -218,18 +214,15 @@ class _Decoding:
     _running: dict[int, Future[Completion]] = field(default_factory=dict[int, "Future[Completion]"])
 
     def add(self, number: int, request: Request) -> None:
-        """See `types.Decoding`."""
         refuse_unanswerable(number, request, self.context, self.name)
         self._running[number] = self.asked(request)
 
     def cancel(self, number: int) -> None:
-        """See `types.Decoding`."""
         answer = self._running.pop(number, None)
         if answer is not None and not (answer.cancel() or answer.done()):
             self.dropped.add(answer)
 
     def step(self) -> dict[int, Completion]:
-        """See `types.Decoding`."""
         wait(self._running.values(), STEP_S, FIRST_COMPLETED)
         answered = [number for number, answer in self._running.items() if answer.done()]
         done = {number: self._running.pop(number).result() for number in answered}
@@ -239,6 +232,5 @@ class _Decoding:
         return done
 
     def close(self) -> None:
-        """Cancel what is under way."""
         for number in list(self._running):
             self.cancel(number)

@@ -1,13 +1,12 @@
 """Weight transfer between processes, local or over the network.
 
 For vLLM servers, which may reach the trainer and not be reached by it, as behind a container's network: there no
-collective call works. The trainer offers them on a port; clients with the key receive all of them, one at a time: two
-lengths and a checksum, name, shape and format as JSON, and the bytes as they lie in memory (little-endian). Received
-data are never executed. The connection is not encrypted: use it in a trusted network.
+collective call works. The trainer offers them on a port; clients with the key receive all of them, one at a time: a
+length, a checksum, and the weight in the format of safetensors. Received data are never executed. The connection is not
+encrypted: use it in a trusted network.
 """
 
 import hmac
-import json
 import secrets
 import socket
 import struct
@@ -15,19 +14,19 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from posttrain.errors import EngineError, described
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 """All weights by name."""
-_HEADER = struct.Struct(">IQI")  # lengths of what is said of a weight, and of its bytes; CRC-32 of both
+_HEADER = struct.Struct(">QI")  # the length of a weight, and its CRC-32; both 0 after the last
 FORMATS = {str(each): each for each in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
-_MOST = 2**16  # bytes said of a weight
 _KEY_BYTES = 32
-_SLICE = 2**22  # bytes that are sent at a time: the time limit of a socket is for all of one call
 PATIENCE = 60.0  # seconds without a byte
 
 
@@ -61,31 +60,25 @@ def _serve(server: socket.socket, key: bytes, weights: Weights, failed: list[Exc
             connection, _ = server.accept()
         except OSError:  # closed
             return
+        connection.settimeout(PATIENCE)
         threading.Thread(target=_send, args=(connection, key, weights, failed), daemon=True).start()
 
 
 def _send(connection: socket.socket, key: bytes, weights: Weights, failed: list[Exception]) -> None:
-    with connection, suppress(OSError):  # a receiver that goes away says so itself
-        connection.settimeout(PATIENCE)
-        if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):
-            return
-        for header, about, data in _told(weights, failed):
-            connection.sendall(_HEADER.pack(*header) + about)
-            for at in range(0, len(data), _SLICE):
-                connection.sendall(data[at : at + _SLICE])
-        connection.sendall(_HEADER.pack(0, 0, 0))
+    with connection, suppress(OSError), connection.makefile("rwb") as file:  # who goes away says so itself
+        if hmac.compare_digest(_read(file, _KEY_BYTES), key):
+            for data in _told(weights, failed):
+                file.write(_HEADER.pack(len(data), zlib.crc32(data)))
+                file.write(data)
+            file.write(_HEADER.pack(0, 0))
 
 
-def _told(weights: Weights, failed: list[Exception]) -> Iterator[tuple[tuple[int, int, int], bytes, memoryview]]:
-    """What is sent of each weight: the header, what is said of it, and its bytes."""
+def _told(weights: Weights, failed: list[Exception]) -> Iterator[bytes]:
     try:
         for name, weight in weights():
-            here = weight.detach().cpu().contiguous()
-            if str(here.dtype) not in FORMATS:
-                raise TypeError(f"'{name}' is in {here.dtype}, which cannot be sent")
-            about = json.dumps({"name": name, "shape": list(here.shape), "format": str(here.dtype)}).encode()
-            data = _bytes_of(here.reshape(-1).view(torch.uint8))
-            yield (len(about), len(data), zlib.crc32(data, zlib.crc32(about))), about, data
+            if str(weight.dtype) not in FORMATS:
+                raise TypeError(f"'{name}' is in {weight.dtype}, which cannot be sent")
+            yield save({name: weight.detach().cpu().contiguous()})
     except Exception as error:
         failed.append(error)
         raise OSError(str(error)) from error  # ends the connection
@@ -99,43 +92,22 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
     """
     where = f"the weights offered at {host}:{port}"
     try:
-        with socket.create_connection((host, port), timeout=PATIENCE) as connection:
-            connection.sendall(bytes.fromhex(key))
-            while (header := _HEADER.unpack(_read(connection, _HEADER.size))) != (0, 0, 0):
-                yield _weight(connection, *header)
+        with socket.create_connection((host, port), PATIENCE) as connection, connection.makefile("rwb") as file:
+            file.write(bytes.fromhex(key))
+            file.flush()
+            while (header := _HEADER.unpack(_read(file, _HEADER.size))) != (0, 0):
+                data = _read(file, header[0])
+                if zlib.crc32(data) != header[1]:
+                    raise ValueError("wrong checksum")
+                yield from load(data).items()
     except OSError as error:
         raise ChannelError(f"{where} are incomplete: {error}") from error
-    except (ValueError, TypeError, KeyError, RuntimeError) as error:  # of torch, of a length that cannot be
+    except (ValueError, OverflowError, MemoryError) as error:  # of a length that cannot be
         raise ChannelError(f"{where} are corrupt: {error}") from error
 
 
-def _weight(connection: socket.socket, about_bytes: int, size: int, checksum: int) -> tuple[str, Tensor]:
-    """The next weight; raises `ValueError` where it is not what was sent."""
-    if about_bytes > _MOST:
-        raise ValueError(f"a weight's header of {about_bytes} bytes")
-    about = _read(connection, about_bytes)
-    data = torch.empty(size, dtype=torch.uint8)
-    _fill(connection, _bytes_of(data))
-    if zlib.crc32(_bytes_of(data), zlib.crc32(about)) != checksum:
-        raise ValueError("wrong checksum")
-    said = json.loads(about)
-    return said["name"], data.view(FORMATS[said["format"]]).view(said["shape"])
-
-
-def _bytes_of(data: Tensor) -> memoryview:
-    return data.numpy().data
-
-
-def _read(connection: socket.socket, length: int) -> bytes:
-    data = bytearray(length)
-    _fill(connection, memoryview(data))
-    return bytes(data)
-
-
-def _fill(connection: socket.socket, data: memoryview) -> None:
-    done = 0
-    while done < len(data):
-        part = connection.recv_into(data[done:])
-        if not part:
-            raise ConnectionError(f"the other side closed after {done} of {len(data)} bytes")
-        done += part
+def _read(file: BufferedIOBase, length: int) -> bytes:
+    data = file.read(length)
+    if len(data) < length:
+        raise ConnectionError(f"the other side closed after {len(data)} of {length} bytes")
+    return data

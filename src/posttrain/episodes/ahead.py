@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from posttrain.background import forget
@@ -38,32 +37,21 @@ ENDING_S = 2.0  # that all threads may take to end
 
 
 class Ahead(Generic[T]):
-    """See the module. It has the methods of `Rollouts`.
-
-    Args:
-        rollouts: sample a step; called in threads, for several steps at once.
-        scheduler: of all.
-        publish: lets the engine take the weights with which a step begins, whenever it likes.
-        check: raises what is behind an error of the engine, such as that those who publish are gone.
-        staleness: K, at least 1.
-        steps: of the run; nothing after them is sampled.
-        at: the step that is taken first.
-        evict: whether groups are taken in the order in which they finish.
-        at_once: steps that may be sampled at the same time.
-    """
+    """See the module. It has the methods of `Rollouts`."""
 
     def __init__(
         self,
-        rollouts: Rollouts[T],
-        scheduler: Scheduler,
-        publish: Callable[[int], None],
+        rollouts: Rollouts[T],  # sample a step; called in threads, for several steps at once
+        scheduler: Scheduler,  # of all
+        publish: Callable[[int], None],  # lets the engine take the weights with which a step begins, whenever it likes
+        # raises what is behind an error of the engine, such as that those who publish are gone
         check: Callable[[], None],
         *,
-        staleness: int,
-        steps: int,
-        at: int,
-        evict: bool = False,
-        at_once: int = AT_ONCE,
+        staleness: int,  # K, at least 1
+        steps: int,  # of the run; nothing after them is sampled
+        at: int,  # the step that is taken first
+        evict: bool = False,  # whether groups are taken in the order in which they finish
+        at_once: int = AT_ONCE,  # steps that may be sampled at the same time
     ) -> None:
         self._rollouts, self._scheduler, self._publish, self._check = rollouts, scheduler, publish, check
         self._staleness, self._steps, self._at_once = staleness, steps, at_once
@@ -84,9 +72,7 @@ class Ahead(Generic[T]):
             self._start(self._keep_sampling, "rollouts")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *of_error: object) -> None:
         """End all that is under way; a thread that does not end, such as in a reward that hangs, is left behind."""
         with self._changed:
             self._next = self._steps
@@ -105,7 +91,9 @@ class Ahead(Generic[T]):
                 return self._done.pop(step)
             if not (count := self._enough()):
                 assert self._error is not None
-                raise raised(self._error, self._check)
+                if isinstance(self._error, EngineError):
+                    self._check()
+                raise self._error
             taken, self._finished = self._finished[:count], self._finished[count:]
             evicted, self._evicted = self._evicted, []  # since the step before
             begun = count + len(self._finished) + self._running
@@ -168,12 +156,17 @@ class Ahead(Generic[T]):
     async def _pool(self, sampler: Sampler, asks: Client) -> None:
         """Begin and evict groups whenever something has changed."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():  # one that is has nobody who waits
+                loop.call_soon_threadsafe(changed.set)
+
         under_way: dict[asyncio.Task[Finished], tuple[int, int]] = {}  # its draw, and the step that was published
         ending: set[asyncio.Task[Finished]] = set()
         try:
             while True:
                 with self._changed:
-                    self._wake = lambda: _tell(loop, changed)
+                    self._wake = wake
                     ending = {task for task in ending | self._settle(under_way) if not task.done()}
                     for _ in range(self._room(len(under_way))):
                         draw = next(self._rollouts.draws)
@@ -229,19 +222,6 @@ class Ahead(Generic[T]):
         waiting = sum(each.accepted is not None for each, _ in self._finished)
         needed = steps * sampler.prompts - under_way - waiting
         return max(0, min(needed, steps * sampler.most - under_way - len(self._finished)))
-
-
-def _tell(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    """Set an event from any thread; a loop that is closed has nobody who waits."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(changed.set)
-
-
-def raised(error: BaseException, check: Callable[[], None]) -> BaseException:
-    """An error of sampling; raises what is behind it, where `check` finds something behind one of the engine."""
-    if isinstance(error, EngineError):
-        check()
-    return error
 
 
 def ages_of(groups: Sequence[Group], step: int, staleness: int) -> dict[str, float]:

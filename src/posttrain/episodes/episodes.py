@@ -1,7 +1,7 @@
 """Concurrent episodes: a coroutine each, with turns sampled by one engine.
 
 An environment exchanges text with its seats; `PolicySeat` converts it to tokens. A failed episode does not affect
-others: it is retried with the same seed if the error may be transient, and is lost otherwise.
+others: it is retried with the same seed if the error may be transient, and its error is the result otherwise.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar, Unpack
 
@@ -21,9 +22,9 @@ from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, TurnSampling, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
 from posttrain.environments.user_methods import calling, outcome_of
-from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.episodes.seats import PolicySeat
 from posttrain.episodes.step_rewards import step_rewards
-from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_in_user_code
+from posttrain.errors import EpisodeError, PosttrainError, RewardError, described, place_in_user_code
 from posttrain.types import (
     Completion,
     Engine,
@@ -31,12 +32,10 @@ from posttrain.types import (
     EpisodeGroup,
     Group,
     Message,
-    Outcome,
     Reply,
     Request,
     Row,
     Sampling,
-    SeatScores,
     StopReason,
     Task,
     Trajectory,
@@ -47,7 +46,7 @@ T = TypeVar("T")
 OnTokens = Callable[[int], None]
 CLOSING_S = 30.0  # that an environment may take to close
 RETRIES = 2  # of an episode whose failure may pass
-_PASSES = ("TransportError", "APIConnectionError", "RateLimitError", "InternalServerError")  # of HTTP libraries
+_PASSES = {"TransportError", "APIConnectionError", "RateLimitError", "InternalServerError"}  # of HTTP libraries
 _UNBOUNDED = 2**31
 COMPLETIONS = "the number of completions of a prompt"
 
@@ -56,34 +55,23 @@ COMPLETIONS = "the number of completions of a prompt"
 class Players:
     """The players of an environment's seats, and their sampling settings.
 
-    Attributes:
-        engine: samples for the seats that the policy takes; a scheduler of one, where others sample at the same time.
-        chat: its messages as tokens.
-        sampling: of each turn.
-        others: by seat name, factories of other players, called for each episode with its seed; not trained.
-        max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
-        schedule: as in `Client`; None: what the environment asks for.
-        pipelined: `sample_groups` plays continuously, and scores each group while others are sampled; rewards cannot
-            ask the policy then.
-        max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
-        on_tokens: called with the number of newly sampled tokens.
-        least: as in `Client`.
-        on_lost: called with each episode that failed permanently.
-        policy_chat: the policy as a chat model, for rewards that use it as a judge.
+    With `pipelined`, `sample_groups` plays continuously, and scores each group while others are sampled; rewards cannot
+    ask the policy then.
     """
 
-    engine: Engine | Scheduler
+    engine: Engine | Scheduler  # samples for the policy's seats; a scheduler, where others sample at the same time
     chat: ChatFormat
-    sampling: Sampling
+    sampling: Sampling  # of each turn
+    # other players, who are not trained: called for each episode with its seed
     others: Mapping[str, Callable[[int], Seat]] = field(default_factory=dict[str, Callable[[int], Seat]])
-    max_tokens: int | None = None
-    schedule: Schedule | None = None
+    max_tokens: int | None = None  # of a seat in one episode, shown and sampled; None: what the model's context has
+    schedule: Schedule | None = None  # as in `Client`; None: what the environment asks for
     pipelined: bool = False
-    max_lost: float = 0.1
-    on_tokens: OnTokens | None = None
-    least: int | None = None
-    on_lost: "Callable[[Lost], None] | None" = None
-    policy_chat: PolicyChat | None = None
+    max_lost: float = 0.1  # the share of episodes that may fail; above it all fail with `EpisodeError`
+    on_tokens: OnTokens | None = None  # called with the number of newly sampled tokens
+    least: int | None = None  # as in `Client`
+    on_lost: Callable[[Exception], None] | None = None  # called with each error that ended an episode for good
+    policy_chat: PolicyChat | None = None  # the policy as a chat model, for rewards that use it as a judge
 
 
 @dataclass(frozen=True)
@@ -92,18 +80,6 @@ class Played:
 
     episode: Episode
     trajectories: Mapping[str, Trajectory]
-
-
-@dataclass(frozen=True)
-class Lost:
-    """An episode that failed."""
-
-    error: Exception
-
-    @property
-    def cause(self) -> str:
-        """Metric name of the failure: the type of the error."""
-        return type(self.error).__name__
 
 
 @contextlib.contextmanager
@@ -124,8 +100,8 @@ def play(
     players: Players,
     seeds: Sequence[int],
     openings: Sequence[tuple[int, ...]] | None = None,
-) -> list[Played | Lost]:
-    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i.
+) -> list[Played | Exception]:
+    """Play one episode per task, all at once; of one that failed, its error. `seeds[i]` decides all draws of episode i.
 
     `openings[i]` is how the first answer of episode i begins: these tokens are given, and it is continued from there.
 
@@ -134,25 +110,27 @@ def play(
             an environment raises ends its own episode.
         EpisodeError: too many episodes failed.
     """
-    given = [()] * len(tasks) if openings is None else openings
     asks = asks_of(environment, players)
-    found = asks.scheduler.run(asks, _play_all(environment, tasks, asks, players, seeds, given))
-    _count_losses(found, players)
+    found = asks.scheduler.run(asks, _play_all(environment, tasks, asks, players, seeds, openings))
+    _count_losses(_lost(found), len(found), players)
     return found
 
 
-def _count_losses(found: Sequence[Played | Lost], players: Players) -> None:
-    lost = _lost(found)
-    refuse_losses(lost, len(found), players.max_lost)
+def _count_losses(lost: Sequence[Exception], episodes: int, players: Players) -> None:
+    refuse_losses(lost, episodes, players.max_lost)
     if players.on_lost is not None:
-        for each in lost:
-            players.on_lost(each)
+        for error in lost:
+            players.on_lost(error)
 
 
-def refuse_losses(lost: Sequence[Lost], episodes: int, share: float) -> None:
+def refuse_losses(lost: Sequence[Exception], episodes: int, share: float) -> None:
     """Raise `EpisodeError` if more than this share of the episodes failed."""
     if len(lost) > share * episodes:
-        raise EpisodeError(_too_many(lost, episodes, share)) from lost[0].error
+        causes = ", ".join(f"{n} {cause}" for cause, n in Counter(type(error).__name__ for error in lost).most_common())
+        raise EpisodeError(
+            f"{len(lost)} of {episodes} episodes failed ({causes}), more than `max_lost` {share:g}; the first: "
+            f"{described(lost[0])}{place_in_user_code(lost[0])}"
+        ) from lost[0]
 
 
 def asks_of(environment: ScoredEnvironment, players: Players) -> Client:
@@ -172,47 +150,37 @@ def none_left(lost: Mapping[str, int]) -> str:
     return f"{sum(lost.values())} episodes failed ({causes}), so that no task has enough of them left to be compared"
 
 
-def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
-    causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
-    return (
-        f"{len(lost)} of {episodes} episodes failed ({causes}), more than `max_lost` {share:g}; the first: "
-        f"{described(lost[0].error)}{place_in_user_code(lost[0].error)}"
-    )
-
-
 async def _play_all(
     environment: ScoredEnvironment,
     tasks: Sequence[Task],
     asks: Client,
     players: Players,
     seeds: Sequence[int],
-    openings: Sequence[tuple[int, ...]],
-) -> list[Played | Lost]:
-    async def play_one(number: int) -> Played | Lost:
-        error: Exception = UserError("not played")
+    openings: Sequence[tuple[int, ...]] | None = None,
+) -> list[Played | Exception]:
+    async def play_one(number: int) -> Played | Exception:
+        opening = openings[number] if openings else ()
+        tries = RETRIES
         try:
-            for _ in range(1 + RETRIES):
-                table = _Table(environment.environment, players, asks, number, seeds[number], openings[number])
+            while True:
+                table = _Table(environment.environment, players, asks, number, seeds[number], opening)
                 try:
                     return await table.play(tasks[number])
                 except PosttrainError:
                     raise
-                except Exception as found:
-                    error = found
-                    if not _may_pass(found):
-                        break
-            return Lost(error)
+                except Exception as error:
+                    # another try may not meet what is of the kind of a connection, or a time limit
+                    passes = isinstance(error, ConnectionError | TimeoutError) or not _PASSES.isdisjoint(
+                        kind.__name__ for kind in type(error).__mro__
+                    )
+                    if not (passes and tries):
+                        return error
+                    tries -= 1
         finally:
             asks.leave()
 
     asks.enter(len(tasks))
     return await all_of(play_one(number) for number in range(len(tasks)))
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Whether an error is of the kind that another try may not meet: a connection, a time limit."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, ConnectionError | TimeoutError) or not kinds.isdisjoint(_PASSES)
 
 
 @dataclass
@@ -232,12 +200,18 @@ class _Table:
         """The episode; its trained seats have said something."""
         self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
         outcome = await outcome_of(self.environment, task, self.seats, seed_for(self.seed, "environment"))
-        self._check(outcome)
-        trained = [self.seats[name] for name in trained_seats(self.environment) if name not in self.players.others]
+        playing, every = type(self.environment).__name__, trained_seats(self.environment)
+        missing = [name for name in every if self.seats[name].sampled and name not in outcome.rewards]
+        if outcome.rewards and missing:
+            raise ValueError(
+                f"{playing}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which "
+                "is trained"
+            )
+        trained = [self.seats[name] for name in every if name not in self.players.others]
         turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
         if not turns:
             names = ", ".join(heard.name for heard in trained)
-            raise ValueError(f"{type(self.environment).__name__} ended an episode in which {names} said nothing")
+            raise ValueError(f"{playing} ended an episode in which {names} said nothing")
         first = trained[0]
         episode = Episode(
             task,
@@ -269,14 +243,6 @@ class _Table:
             opening=self.opening if place == 0 else (),
         )
         return _Heard(name, seat, self.transcript)
-
-    def _check(self, outcome: Outcome) -> None:
-        heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
-        if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
-            raise ValueError(
-                f"{type(self.environment).__name__}.play says what {', '.join(outcome.rewards)} earned, and not what "
-                f"{missing[0]} did, which is trained"
-            )
 
 
 @dataclass
@@ -337,37 +303,31 @@ def run_with(asks: Client, players: Players, coroutine: Coroutine[Any, Any, T]) 
 async def _scored(
     environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
 ) -> list[Group]:
+    """One row for each trained seat of each episode."""
     groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
-    scores = await environment.reward.score_parts(groups)
+    reward = environment.reward
+    scores = await reward.score_parts(groups)
     if list(map(len, scores)) != [len(of) for of in played]:
         raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
-    return [_group(environment, players.chat, *each) for each in zip(tasks, played, scores, strict=True)]
-
-
-def _group(
-    environment: ScoredEnvironment,
-    chat: ChatFormat,
-    task: Task,
-    played: Sequence[Played],
-    scores: Sequence[Mapping[str, SeatScores]],
-) -> Group:
-    """One row for each trained seat of each episode."""
-    rows: list[Row] = []
-    for number, (each, by_reward) in enumerate(zip(played, scores, strict=True)):
-        for seat, trajectory in each.trajectories.items():
-            own = of_seat(by_reward, seat)
-            row = Row(
-                trajectory=trajectory,
-                episode=number,
-                seat=seat,
-                scores=own,
-                reward=environment.reward.total(own),
-                metrics=each.episode.outcome.metrics,
-                conversation=each.episode.views[seat],
-                step_rewards=step_rewards(trajectory, environment.reward.spans(own), chat),
-            )
-            rows.append(row)
-    return Group(task=task, rows=tuple(rows))
+    found: list[Group] = []
+    for task, of, by_episode in zip(tasks, played, scores, strict=True):
+        rows: list[Row] = []
+        for number, (each, by_reward) in enumerate(zip(of, by_episode, strict=True)):
+            for seat, trajectory in each.trajectories.items():
+                own = of_seat(by_reward, seat)
+                row = Row(
+                    trajectory=trajectory,
+                    episode=number,
+                    seat=seat,
+                    scores=own,
+                    reward=reward.total(own),
+                    metrics=each.episode.outcome.metrics,
+                    conversation=each.episode.views[seat],
+                    step_rewards=step_rewards(trajectory, reward.spans(own), players.chat),
+                )
+                rows.append(row)
+        found.append(Group(task=task, rows=tuple(rows)))
+    return found
 
 
 def sample_groups(
@@ -393,20 +353,18 @@ def sample_groups(
     if players.pipelined:
         return _pipelined(environment, tasks, players, seeds, least)
     each = [task for task in tasks for _ in range(completions_per_prompt)]
-    asks = asks_of(environment, players)
-    found = asks.scheduler.run(asks, _play_all(environment, each, asks, players, [*chain(*seeds)], [()] * len(each)))
-    _count_losses(found, players)
-    by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
-    kept = [(task, of) for task, of in zip(tasks, map(_whole, by_task), strict=True) if len(of) >= least]
+    found = play(environment, each, players, [*chain(*seeds)])
+    by_task = [_whole(found[i : i + completions_per_prompt]) for i in range(0, len(found), completions_per_prompt)]
+    kept = [(task, of) for task, of in zip(tasks, by_task, strict=True) if len(of) >= least]
     return score(environment, [task for task, _ in kept], [of for _, of in kept], players)
 
 
-def _whole(found: Iterable[Played | Lost]) -> list[Played]:
+def _whole(found: Iterable[Played | Exception]) -> list[Played]:
     return [each for each in found if isinstance(each, Played)]
 
 
-def _lost(found: Iterable[Played | Lost]) -> list[Lost]:
-    return [each for each in found if isinstance(each, Lost)]
+def _lost(found: Iterable[Played | Exception]) -> list[Exception]:
+    return [each for each in found if isinstance(each, Exception)]
 
 
 def _pipelined(
@@ -417,21 +375,20 @@ def _pipelined(
     least: int,
 ) -> list[Group]:
     """As `sample_groups`; each group is scored as soon as its episodes have ended, several at once."""
-    asks = asks_of(environment, players)
-    found: dict[int, list[Played | Lost]] = {}
-    groups: dict[int, Group] = {}
+    asks, episodes = asks_of(environment, players), sum(map(len, seeds))
+    lost: dict[int, list[Exception]] = {}
 
-    async def play_and_score(number: int) -> None:
-        mine = seeds[number]
-        found[number] = await _play_all(environment, [tasks[number]] * len(mine), asks, players, mine, [()] * len(mine))
-        refuse_losses(_lost(chain(*found.values())), sum(map(len, seeds)), players.max_lost)  # verdicts may be paid for
-        whole = _whole(found[number])
-        if len(whole) >= least:
-            (groups[number],) = await _scored(environment, [tasks[number]], [whole], players)
+    def count(number: int, failed: list[Exception]) -> None:
+        lost[number] = failed
+        refuse_losses([*chain(*lost.values())], episodes, players.max_lost)
 
-    asks.scheduler.run(asks, all_of(map(play_and_score, range(len(tasks)))))
-    _count_losses([each for _, of in sorted(found.items()) for each in of], players)
-    return [group for _, group in sorted(groups.items())]
+    one = (
+        sample_group(environment, task, players, asks, mine, least, partial(count, number))
+        for number, (task, mine) in enumerate(zip(tasks, seeds, strict=True))
+    )
+    groups = asks.scheduler.run(asks, all_of(one))
+    _count_losses([error for _, failed in sorted(lost.items()) for error in failed], episodes, players)
+    return [group for group in groups if group]
 
 
 async def sample_group(
@@ -439,19 +396,18 @@ async def sample_group(
     task: Task,
     players: Players,
     asks: Client,
-    *,
-    completions: int,
-    seed: int,
-    min_group: int = 1,
-) -> tuple[Group | None, list[Lost]]:
-    """G scored episodes of one task, for a coroutine of `run_with`, and those that failed; None where too few remain.
+    seeds: Sequence[int],
+    least: int,
+    on_lost: Callable[[list[Exception]], None],
+) -> Group | None:
+    """Scored episodes of one task, for a coroutine of `run_with`; None where fewer than `least` remain.
 
-    How many may fail is for the caller to say.
+    `on_lost` gets the errors of those that failed, and may raise: verdicts on the others may be paid for.
     """
-    seeds = [seed_for(seed, "completion", 0, g) for g in range(completions)]
-    found = await _play_all(environment, [task] * completions, asks, players, seeds, [()] * completions)
-    whole, lost = _whole(found), _lost(found)
-    if len(whole) < max(min(min_group, completions), environment.reward.min_group):
-        return None, lost
+    found = await _play_all(environment, [task] * len(seeds), asks, players, seeds)
+    on_lost(_lost(found))
+    whole = _whole(found)
+    if len(whole) < least:
+        return None
     (group,) = await _scored(environment, [task], [whole], players)
-    return group, lost
+    return group

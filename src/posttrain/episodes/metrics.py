@@ -1,13 +1,24 @@
-"""Rollout metrics."""
+"""Metrics of rollouts, and signals of reward hacking: evidence for inspection, not proof.
+
+A signal is a fraction or a correlation over the completions of a batch, to be read as a curve: a policy that is
+rewarded for length, lists or refusals shows it here before samples are inspected.
+"""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
-from posttrain.episodes.hacking_signals import signals
 from posttrain.types import Group, Row, Score, StopReason
 
 SOLVED = 1.0  # an outcome's score when the task is solved
+_MARKUP = re.compile(r"^\s*(?:[-*+]\s|\d+[.)]\s|#{1,6}\s|>\s|\|.*\||```)|\*\*(?=\S)[^*\n]+(?<=\S)\*\*", re.MULTILINE)
+_REFUSAL = re.compile(
+    r"\b(?:i(?:'m| am) (?:sorry|unable|not able)|i (?:can(?:'t|not)|won't|will not) (?:help|assist|do|provide|answer|"
+    r"comply|discuss)|i apologi[sz]e|as an ai\b|i must decline)",
+    re.IGNORECASE,
+)
+BEGINNING = 200  # characters in which a refusal is looked for: later ones are mostly quoted
 
 
 def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
@@ -23,13 +34,14 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     rows = [row for group in groups for row in group.rows]
     rewards = [row.reward for row in rows if not math.isnan(row.reward)]
     scores, trajectories = [row.scores for row in rows], [row.trajectory for row in rows]
-    lengths = [len(t.logprobs) for t in trajectories]
+    lengths, total = [len(t.logprobs) for t in trajectories], len(rows)
+    applied = {name: [part[name].total for part in scores if part[name].applicable] for name in scores[0]}
     return {
         **({"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)} if rewards else {}),
         **_by_seat(rows),
-        **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
-        **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
-        **_not_applicable(scores),
+        **({"lost": 1 - len(rewards) / total} if len(rewards) < total else {}),
+        **{f"reward/{name}": fmean(values) for name, values in applied.items() if values},
+        **{f"not_applicable/{name}": (total - len(v)) / total for name, v in applied.items() if len(v) < total},
         **(_solved(scores, outcome) if outcome else {}),
         "length/mean": fmean(lengths),
         "length/max": max(lengths),
@@ -72,6 +84,48 @@ def lost_metrics(lost: Mapping[str, int]) -> dict[str, float]:
     return {"episodes/lost": sum(lost.values()), **by_cause} if by_cause else {}
 
 
+def signals(groups: Sequence[Group]) -> dict[str, float]:
+    """The signals, by name.
+
+    `distinct/2` is the fraction of distinct bigrams among all bigrams of a group's completions (Li et al. 2016,
+    https://arxiv.org/abs/1510.03055): it falls when all answers become one. `formatting` is the share of completions
+    with lists, headings, tables, code or bold words; `refusals` the share that begin like one;
+    `reward/length_correlation` the correlation of reward and length within groups.
+    """
+    said = [row.trajectory.text for group in groups for row in group.rows]
+    found = {
+        "distinct/2": fmean(_distinct(group) for group in groups),
+        "formatting": fmean(bool(_MARKUP.search(text)) for text in said),
+        "refusals": fmean(bool(_REFUSAL.search(text[:BEGINNING].replace("\u2019", "'"))) for text in said),
+    }
+    correlation = _length_correlation([group for group in groups if not group.lost])
+    return found if correlation is None else found | {"reward/length_correlation": correlation}
+
+
+def _distinct(group: Group) -> float:
+    grams = [
+        pair
+        for row in group.rows
+        for turn in row.trajectory.turns
+        for pair in zip(turn.token_ids, turn.token_ids[1:], strict=False)
+    ]
+    return len(set(grams)) / len(grams) if grams else 1.0
+
+
+def _length_correlation(groups: Sequence[Group]) -> float | None:
+    """Correlation of rewards and lengths, centred by group and seat to remove differences between prompts.
+
+    None if one does not vary.
+    """
+    rewards, lengths = list[float](), list[float]()
+    for rows in [rows for group in groups for rows in group.by_seat.values()]:
+        earned, tokens = [row.reward for row in rows], [len(row.trajectory.logprobs) for row in rows]
+        rewards += [reward - fmean(earned) for reward in earned]
+        lengths += [count - fmean(tokens) for count in tokens]
+    spread = math.sqrt(sum(r * r for r in rewards) * sum(n * n for n in lengths))
+    return sum(r * n for r, n in zip(rewards, lengths, strict=True)) / spread if spread > 1e-9 else None
+
+
 def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:
     judged = [part[outcome] for part in scores if part[outcome].applicable]
     if not judged:
@@ -80,15 +134,6 @@ def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, fl
         "accuracy": fmean(score.total >= SOLVED for score in judged),
         "unparsed": fmean(score.unparsed for score in judged),
     }
-
-
-def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
-    return [part[name].total for part in scores if part[name].applicable]
-
-
-def _not_applicable(scores: Sequence[Mapping[str, Score]]) -> dict[str, float]:
-    shares = {name: fmean(not part[name].applicable for part in scores) for name in scores[0]}
-    return {f"not_applicable/{name}": share for name, share in shares.items() if share}
 
 
 def _repetition(token_ids: Sequence[int], n: int = 4) -> float:

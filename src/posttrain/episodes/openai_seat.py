@@ -38,75 +38,67 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
     except ModuleNotFoundError as error:
         raise UserError("openai_client needs the package 'openai'; type: pip install 'posttrain[judge]'") from error
 
-    conversation = _Conversation()
+    known: list[_Essence] = []  # the seat's conversation, in the format of requests
 
     async def handle(request: "httpx2.Request") -> "httpx2.Response":
         if not request.url.path.endswith("/chat/completions"):
             return httpx2.Response(404, json=_error(f"a seat answers chat completions; it has no {request.url.path}"))
         try:
             body = json.loads(await request.aread())
-            messages, tools = conversation.news(body)
+            messages, tools = _news(body, known)
         except (DataError, ValueError) as error:
             return httpx2.Response(400, json=_error(str(error)))
         stop = body.get("stop")
         own: TurnSampling = {"stop": [stop] if isinstance(stop, str) else stop} if stop else {}
         reply = await seat.turn(messages, tools, **own)
-        return httpx2.Response(200, json=conversation.said(reply))
+        return httpx2.Response(200, json=_completion(reply, known))
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
     return AsyncOpenAI(api_key="none", base_url="http://seat/v1", http_client=http, max_retries=0)
 
 
-class _Conversation:
-    """The seat's conversation, in the format of requests."""
+def _news(body: Mapping[str, Any], known: list[_Essence]) -> tuple[list[Message], tuple[str, ...]]:
+    """The new messages of a request, which are known from then on, and its tools.
 
-    def __init__(self) -> None:
-        self._known: list[_Essence] = []
+    Raises:
+        ValueError: no seat can answer the request.
+        DataError: a message cannot be read.
+    """
+    if body.get("stream") or body.get("n", 1) != 1:
+        raise ValueError("a seat gives one choice at a time and no stream; leave out n and stream")
+    tools, items = read_tools(body.get("tools")), list(body.get("messages") or ())
+    told = len(known)
+    if [_essence(item) for item in items[:told]] != known or len(items) == told:
+        raise ValueError(
+            "a request must repeat what the seat was told and said, and go on; another conversation needs another "
+            "episode"
+        )
+    if _mapping(items[-1]).get("role") == "assistant":
+        raise ValueError("a request ends with what the seat is told; it cannot go on in a message of its own")
+    messages = [read_message(item, f"message {number}", tools) for number, item in enumerate(items[told:], told + 1)]
+    known += map(_essence, items[told:])
+    return messages, tools
 
-    def news(self, body: Mapping[str, Any]) -> tuple[list[Message], tuple[str, ...]]:
-        """The new messages of a request, and its tools.
 
-        Raises:
-            ValueError: no seat can answer the request.
-            DataError: a message cannot be read.
-        """
-        if body.get("stream") or body.get("n", 1) != 1:
-            raise ValueError("a seat gives one choice at a time and no stream; leave out n and stream")
-        tools, items = read_tools(body.get("tools")), list(body.get("messages") or ())
-        told = len(self._known)
-        if [_essence(item) for item in items[:told]] != self._known or len(items) == told:
-            raise ValueError(
-                "a request must repeat what the seat was told and said, and go on; another conversation needs another "
-                "episode"
-            )
-        if _mapping(items[-1]).get("role") == "assistant":
-            raise ValueError("a request ends with what the seat is told; it cannot go on in a message of its own")
-        messages = [
-            read_message(item, f"message {number}", tools) for number, item in enumerate(items[told:], told + 1)
-        ]
-        self._known += [_essence(item) for item in items[told:]]
-        return messages, tools
-
-    def said(self, reply: Reply) -> dict[str, Any]:
-        """A reply as a chat completion."""
-        calls = reply.message.tool_calls
-        named = [replace(call, id=call.id or f"call_{len(self._known)}_{i}") for i, call in enumerate(calls)]
-        (item,) = written([replace(reply.message, tool_calls=tuple(named))])
-        self._known.append(_essence(item))
-        finish = "tool_calls" if calls else "stop" if reply.stop_reason is StopReason.STOP else "length"
-        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
-        return {
-            "id": f"chatcmpl-{len(self._known)}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": "policy",
-            "choices": [{"index": 0, "message": item, "finish_reason": finish}],
-            "usage": {
-                "prompt_tokens": prompt,
-                "completion_tokens": completion,
-                "total_tokens": prompt + completion,
-            },
-        }
+def _completion(reply: Reply, known: list[_Essence]) -> dict[str, Any]:
+    """A reply, which is known from then on, as a chat completion."""
+    calls, usage = reply.message.tool_calls, reply.usage
+    named = [replace(call, id=call.id or f"call_{len(known)}_{i}") for i, call in enumerate(calls)]
+    (item,) = written([replace(reply.message, tool_calls=tuple(named))])
+    known.append(_essence(item))
+    finish = "tool_calls" if calls else "stop" if reply.stop_reason is StopReason.STOP else "length"
+    return {
+        "id": f"chatcmpl-{len(known)}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": "policy",
+        "choices": [{"index": 0, "message": item, "finish_reason": finish}],
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        },
+    }
 
 
 def _essence(item: Any) -> _Essence:

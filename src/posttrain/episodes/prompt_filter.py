@@ -12,22 +12,14 @@ from posttrain.types import Task
 
 def fitting(
     tasks: Sequence[Task],
-    model: str,
+    model: str,  # a folder, hub id, or packaged model
     *,
-    max_prompt_tokens: int | None = None,
-    title: str = "",
-    chat_template: str = "",
+    max_prompt_tokens: int | None = None,  # None where nothing may be left out
+    title: str = "",  # what to call the model in errors
+    chat_template: str = "",  # a Jinja file in place of the tokenizer's own template
     template_args: str | Mapping[str, object] = "",
 ) -> list[Task]:
     """The tasks whose prompts have at most `max_prompt_tokens` tokens and fit the context with one new token.
-
-    Args:
-        tasks: what to ask.
-        model: a folder, hub id, or packaged model.
-        max_prompt_tokens: None where nothing may be left out.
-        title: what to call the model in errors.
-        chat_template: a Jinja file in place of the tokenizer's own template.
-        template_args: arguments of the template.
 
     Raises:
         UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.

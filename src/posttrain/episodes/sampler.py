@@ -1,17 +1,17 @@
-"""Dynamic sampling: groups without signal are filtered and resampled."""
+"""The groups of each step: numbers of draws, their prompts, and dynamic sampling, which drops groups without signal."""
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.engine.client import Client
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import (
     COMPLETIONS,
-    Lost,
     Players,
     asks_of,
     none_left,
@@ -23,76 +23,100 @@ from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.errors import EpisodeError, RewardError
 from posttrain.types import Group, States, StateValues, Task
 
+T = TypeVar("T")
+
+
+class Draws:
+    """Gives out the numbers from `first` on, but those in `used`; several threads may take them.
+
+    Each is trained on at most once, also when steps are sampled ahead.
+
+    Example:
+        >>> draws = Draws(3, used=[4])
+        >>> next(draws), next(draws), next(draws)
+        (3, 5, 6)
+        >>> draws.use([5])  # that of draw 5 is trained on before that of 3
+        >>> draws.first, draws.used
+        (3, [4, 5])
+        >>> draws.use([3])
+        >>> draws.first, draws.used
+        (6, [])
+    """
+
+    def __init__(self, first: int, used: Sequence[int] = ()) -> None:
+        self._used = {*used}
+        self.first = first
+        self._lock = threading.Lock()
+        self._numbers = count(first)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        with self._lock:
+            return next(n for n in self._numbers if n >= self.first and n not in self._used)
+
+    def use(self, numbers: Iterable[int]) -> None:
+        """Note that what these draws sampled was trained on."""
+        with self._lock:
+            self._used |= {*numbers}
+            while self.first in self._used:
+                self._used.remove(self.first)
+                self.first += 1
+
+    @property
+    def used(self) -> list[int]:
+        """Those used besides all below `first`, in order."""
+        return sorted(self._used)
+
 
 @dataclass(frozen=True)
 class Rolled:
-    """The rollouts of one step.
+    """The rollouts of one step."""
 
-    Attributes:
-        groups: the groups to train on; empty if none was accepted.
-        sampled: all groups, discarded ones included.
-        thrown_away: number of discarded groups: not accepted, or in excess of the batch size.
-        lost: number of groups with an episode to which no optimised reward applies.
-        draws: numbers of the batches of prompts that were drawn.
-        failed: number of failed episodes by error type; they are in no group.
-        evicted: number of groups that would have been too old; None where groups are taken in the order of start.
-    """
-
-    groups: list[Group]
-    sampled: list[Group]
-    thrown_away: int
-    lost: int
-    draws: tuple[int, ...]
+    groups: list[Group]  # to train on; empty if none was accepted
+    sampled: list[Group]  # all of them, discarded ones included
+    draws: tuple[int, ...]  # numbers of the batches of prompts that were drawn
+    # episodes that failed, by the type of the error; they are in no group
     failed: Mapping[str, int] = field(default_factory=dict[str, int])
-    evicted: int | None = None
+    evicted: int | None = None  # groups that would have been too old; None where they are taken in order of start
+
+    @property
+    def lost(self) -> int:
+        """Number of groups with an episode to which no optimised reward applies."""
+        return sum(group.lost for group in self.sampled)
+
+    @property
+    def thrown_away(self) -> int:
+        """Number of discarded groups: not accepted, or in excess of the batch size."""
+        return len(self.sampled) - len(self.groups) - self.lost
 
 
 class Finished(NamedTuple):
-    """A prompt whose group is done.
+    """A prompt whose group is done."""
 
-    Attributes:
-        draw: the number of the prompt.
-        group: its group; None where too few episodes are left.
-        accepted: the group to train on, shaped; None where it is none.
-        failed: episodes.
-    """
-
-    draw: int
-    group: Group | None
-    accepted: Group | None
-    failed: Sequence[Lost] = ()
-
-
-T = TypeVar("T")
+    draw: int  # the number of the prompt
+    group: Group | None  # None where too few episodes are left
+    accepted: Group | None  # what to train on, shaped
+    failed: Sequence[Exception] = ()  # of episodes
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws prompts and samples their completions; every draw depends only on the seed and its number.
-
-    Attributes:
-        environment: plays and scores episodes.
-        tasks: the prompts.
-        players: who plays; `on` another engine.
-        prompts: of a draw, and the number of groups to train on per step.
-        completions: of each prompt.
-        seed: of all draws.
-        min_group: minimum number of episodes of a task to train on, if others failed.
-        accepts: whether to train on a group, given the rewards of one seat's rows; one accepted seat is enough.
-        shaped: applies reward shaping to a group; the groups in `Rolled.sampled` keep the unshaped rewards.
-        max_refills: maximum number of further draws in a step, if not enough groups are accepted.
-    """
+    """Draws prompts and samples their completions; every draw depends only on the seed and its number."""
 
     environment: ScoredEnvironment
-    tasks: Sequence[Task]
+    tasks: Sequence[Task]  # the prompts
     players: Players
-    prompts: int
-    completions: int
-    seed: int
-    min_group: int = 1
+    prompts: int  # of a draw, and groups to train on per step
+    completions: int  # of each prompt
+    seed: int  # of all draws
+    min_group: int = 1  # episodes of a task that must be left where others failed
+    # whether to train on a group, by the rewards of one seat's rows; one accepted seat is enough
     accepts: Callable[[Sequence[float]], bool] = lambda rewards: True
+    # reward shaping of a group; those in `Rolled.sampled` keep the unshaped rewards
     shaped: Callable[[Group], Group] = lambda group: group
-    max_refills: int = 0
+    max_refills: int = 0  # further draws in a step, if not enough groups are accepted
 
     @property
     def most(self) -> int:
@@ -106,24 +130,17 @@ class Sampler:
     def roll_out(self, draw: int, further: Iterator[int] | None = None) -> Rolled:
         """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
 
-        Args:
-            draw: the number of the first draw.
-            further: the numbers of the others; None: those that follow `draw`.
+        `draw` is the number of the first draw; those of the others are `further`, or follow it.
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
             EpisodeError: no group is left after failed episodes.
         """
         failed: Counter[str] = Counter()
-
-        def on_lost(episode: Lost) -> None:
-            failed[episode.cause] += 1
-
-        players = replace(self.players, on_lost=on_lost)
+        players = replace(self.players, on_lost=lambda error: failed.update([type(error).__name__]))
         groups: list[Group] = []
         sampled: list[Group] = []
         draws: list[int] = []
-        lost = 0
         further = count(draw + 1) if further is None else further
         while len(groups) < self.prompts and len(draws) <= self.max_refills:
             draws.append(next(further) if draws else draw)
@@ -140,12 +157,10 @@ class Sampler:
             whole = [group for group in found if not group.lost]
             if found and not whole and draws[-1] == 0:
                 raise RewardError(_never(found))
-            lost += len(found) - len(whole)
             groups += filter(self._is_accepted, map(self.shaped, whole))
         if not sampled:
             raise EpisodeError(none_left(failed))
-        kept = groups[: self.prompts]
-        return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, tuple(draws), failed)
+        return Rolled(groups[: self.prompts], sampled, tuple(draws), failed)
 
     def asks(self) -> Client:
         """Where `one` asks, for as long as the step is under way. Raises `UserError` as `sample_groups`."""
@@ -155,39 +170,33 @@ class Sampler:
     async def one(self, draw: int, asks: Client) -> Finished:
         """The group of one prompt, for a coroutine that `asks` runs; draws are numbers of prompts here."""
         (index,) = batch_indices(len(self.tasks), 1, draw, self.seed)
-        group, failed = await sample_group(
-            self.environment,
-            self.tasks[index],
-            self.players,
-            asks,
-            completions=self.completions,
-            seed=seed_for(self.seed, "rollout", draw),
-            min_group=self.min_group,
-        )
+        seeds = [
+            seed_for(seed_for(self.seed, "rollout", draw), "completion", 0, number)
+            for number in range(self.completions)
+        ]
+        least = max(min(self.min_group, self.completions), self.environment.reward.min_group)
+        failed: list[Exception] = []  # how many may fail is said of a step
+        group = await sample_group(self.environment, self.tasks[index], self.players, asks, seeds, least, failed.extend)
         mine = self.shaped(group) if group and not group.lost else None
         return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
 
     def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:
         """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`.
 
-        Args:
-            finished: the groups of the step.
-            evicted: the draws of those that were dropped before it.
-            begun: groups of which these finished first: those that fail do so sooner than others.
+        `evicted` are the draws of those that were dropped before it, `begun` counts the groups of which these finished
+        first: those that fail do so sooner than others.
         """
-        lost = [each for one in finished for each in one.failed]
+        lost = [error for one in finished for error in one.failed]
         refuse_losses(lost, self.completions * begun, self.players.max_lost)
-        failed = Counter(each.cause for each in lost)
+        failed = Counter(type(error).__name__ for error in lost)
         sampled = [one.group for one in finished if one.group]
         if not sampled:
             raise EpisodeError(none_left(failed))
-        unscored = sum(group.lost for group in sampled)
-        drawn = [one.draw for one in finished]
-        if unscored == len(sampled) and min(*drawn, *evicted) == 0:
+        drawn = sorted([*(one.draw for one in finished), *evicted])
+        if drawn[0] == 0 and all(group.lost for group in sampled):
             raise RewardError(_never(sampled))
         kept = [one.accepted for one in finished if one.accepted]
-        thrown_away = len(sampled) - len(kept) - unscored
-        return Rolled(kept, sampled, thrown_away, unscored, tuple(sorted([*drawn, *evicted])), failed, len(evicted))
+        return Rolled(kept, sampled, tuple(drawn), failed, len(evicted))
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """The reward of each seat in the greedy episode of each group's task, by seat name."""
@@ -209,13 +218,8 @@ class Sampler:
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
-        return state_values(
-            groups,
-            states,
-            self.environment,
-            self.players,
-            seed=seed_for(self.seed, "states", draw),
-        )
+        seed = seed_for(self.seed, "states", draw)
+        return state_values(groups, states, self.environment, self.players, seed=seed)
 
     def _is_accepted(self, group: Group) -> bool:
         return any(self.accepts([row.reward for row in rows]) for rows in group.by_seat.values())
@@ -223,17 +227,11 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Rollouts(Generic[T]):
-    """What the steps of a run are trained on, in order; each is sampled when it is taken.
-
-    Attributes:
-        sampler: samples them.
-        draws: numbers of draws: of batches of prompts, or of prompts that are sampled one by one.
-        given: from the rollouts and a sampler to what the step is given.
-    """
+    """What the steps of a run are trained on, in order; each is sampled when it is taken."""
 
     sampler: Sampler
-    draws: Iterator[int]
-    given: Callable[[Rolled, Sampler], T]
+    draws: Iterator[int]  # numbers: of batches of prompts, or of prompts that are sampled one by one
+    given: Callable[[Rolled, Sampler], T]  # what a step is given
 
     def take(self, step: int) -> T:
         """The rollouts of a step; raises what sampling raised."""

@@ -15,18 +15,12 @@ def step_rewards(trajectory: Trajectory, spans: Sequence[Span], chat: ChatFormat
     given, not sampled, text has no token, nor has one of a turn that is not learned.
     """
     firsts = [0, *accumulate(len(turn.token_ids) * turn.learned for turn in trajectory.turns)]
-    ends = {number: _ends(trajectory, number, chat) for number in sorted({span.turn for span in spans})}
+    ends = {number: chat.ends_of(trajectory.turns[number].token_ids) for number in {span.turn for span in spans}}
     found: dict[int, float] = {}
     for span in spans:
-        given, of_turn = ends[span.turn]
-        if span.end > given and trajectory.turns[span.turn].learned:
+        turn, of_turn = trajectory.turns[span.turn], ends[span.turn]
+        given = len(turn.text) - of_turn[-1]  # characters of the turn's text
+        if span.end > given and turn.learned:
             token = firsts[span.turn] + bisect_left(of_turn, span.end - given)
             found[token] = found.get(token, 0.0) + span.value
     return dict(sorted(found.items()))
-
-
-def _ends(trajectory: Trajectory, number: int, chat: ChatFormat) -> tuple[int, list[int]]:
-    """How many characters of a turn's text were given, and where in the rest its tokens end."""
-    turn = trajectory.turns[number]
-    ends = chat.ends_of(turn.token_ids)
-    return len(turn.text) - ends[-1], ends

@@ -46,9 +46,8 @@ from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.episodes.ahead import ages_of
-from posttrain.episodes.draws import Draws
 from posttrain.episodes.metrics import lost_metrics, rollout_metrics
-from posttrain.episodes.sampler import Rolled, Rollouts, Sampler
+from posttrain.episodes.sampler import Draws, Rolled, Rollouts, Sampler
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written

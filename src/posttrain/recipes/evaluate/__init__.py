@@ -113,7 +113,7 @@ def _examine(
             max_tokens=policy.model.context,
             max_lost=config.max_lost,
             on_tokens=progress.tokens,
-            on_lost=lambda episode: failed.update([episode.cause]),
+            on_lost=lambda error: failed.update([type(error).__name__]),
         )
         at_once = max(1, AT_A_TIME // count)
         for first in range(0, len(parts.tasks), at_once):

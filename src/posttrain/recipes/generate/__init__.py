@@ -21,10 +21,9 @@ from typing import Any
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
-from posttrain.engine.policy import Policy, load_policy
-from posttrain.engine.streaming import streamed
-from posttrain.episodes.policy_seat import PolicySeat
+from posttrain.engine.policy import Policy, load_policy, streamed
 from posttrain.episodes.prompt_filter import fitting
+from posttrain.episodes.seats import PolicySeat
 from posttrain.errors import UserError, as_typed
 from posttrain.options.evaluation import Generate
 from posttrain.recipes.generate.episodes import EpisodesResult, play_episodes, prepare

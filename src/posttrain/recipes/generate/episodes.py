@@ -18,7 +18,7 @@ from posttrain.environments.env import Environment, Seat, TurnSampling
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.user_methods import tasks_of
-from posttrain.episodes.episodes import Lost, Played, Players, opened, play
+from posttrain.episodes.episodes import Played, Players, opened, play
 from posttrain.errors import EpisodeError, UserError, as_typed, described, place_in_user_code
 from posttrain.options.evaluation import Generate
 from posttrain.report.markup import printable
@@ -46,7 +46,7 @@ class EpisodesResult:
     """The episodes, in order, and those that failed."""
 
     model: str
-    episodes: tuple[Played | Lost, ...]
+    episodes: tuple[Played | Exception, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
@@ -119,7 +119,7 @@ def play_episodes(
     places = [(task, i, j) for i, task in enumerate(prepared.tasks) for j in range(options.n)]
     seeds = [seed_for(options.seed, "episode", i, j) for _, i, j in places]
     began = time.perf_counter()
-    found: list[Played | Lost] = []
+    found: list[Played | Exception] = []
     scored = ScoredEnvironment(parse_rewards("environment"), environment)
     at_once = 1 if people else len(places)
     with (
@@ -136,7 +136,7 @@ def play_episodes(
                 show(f"[{_outcome(found[-1], name)}]\n")
     if not found:
         raise UserError("the input ended before an episode did")
-    lost = [each.error for each in found if isinstance(each, Lost)]
+    lost = [each for each in found if isinstance(each, Exception)]
     if len(lost) == len(found):
         raise EpisodeError(
             f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
@@ -195,9 +195,9 @@ class Person(Seat):
         return Reply(Message("assistant", line.strip()), StopReason.STOP, Usage(0, 0))
 
 
-def _as_dict(each: Played | Lost) -> dict[str, Any]:
-    if isinstance(each, Lost):
-        return {"error": described(each.error)}
+def _as_dict(each: Played | Exception) -> dict[str, Any]:
+    if isinstance(each, Exception):
+        return {"error": described(each)}
     outcome = each.episode.outcome
     return {
         "task": each.episode.task.id,
@@ -214,9 +214,9 @@ def _message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
 
 
-def _lines(number: int, each: Played | Lost) -> list[str]:
+def _lines(number: int, each: Played | Exception) -> list[str]:
     """One seat's conversation, or of several seats what each said after the prompt."""
-    if isinstance(each, Lost):
+    if isinstance(each, Exception):
         return [f"episode {number}: failed"]
     episode = each.episode
     if len(episode.views) == 1:
@@ -228,10 +228,10 @@ def _lines(number: int, each: Played | Lost) -> list[str]:
     ]
 
 
-def _outcome(each: Played | Lost, you: str = "") -> str:
+def _outcome(each: Played | Exception, you: str = "") -> str:
     """How an episode went; the seat `you` is addressed so."""
-    if isinstance(each, Lost):
-        return f"{described(each.error)}{place_in_user_code(each.error)}"
+    if isinstance(each, Exception):
+        return f"{described(each)}{place_in_user_code(each)}"
     outcome = each.episode.outcome
     parts = [f"{'you' if seat == you else seat} earned {value:g}" for seat, value in outcome.rewards.items()]
     parts += ["solved" if outcome.solved else "not solved"] if outcome.solved is not None else []

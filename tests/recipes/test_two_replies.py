@@ -6,8 +6,8 @@ import pytest
 
 from posttrain.data.order import seed_for
 from posttrain.engine.scripted import ScriptedEngine
-from posttrain.episodes.two_replies import TRIES, Talker, TwoReplies
 from posttrain.errors import TemplateError
+from posttrain.recipes.annotate.serve import TRIES, two_replies
 from posttrain.types import Message, Sampling
 from tests.episodes.conversations import chat_format
 
@@ -21,18 +21,18 @@ def talker(name, script, context=200):
     engine = ScriptedEngine(
         lambda request: (*CHAT.tokenizer.encode(script(request), add_special_tokens=False), STOP), CHAT.stop_ids
     )
-    return Talker(name, SimpleNamespace(chat=CHAT, engine=engine, model=SimpleNamespace(context=context)))
+    return name, SimpleNamespace(chat=CHAT, engine=engine, model=SimpleNamespace(context=context))
 
 
 def asked(*talkers, of=((7, HELLO),), most=50):
-    return TwoReplies(talkers, Sampling(most, 0.7))(of)
+    return two_replies(talkers, Sampling(most, 0.7), of)
 
 
 def test_one_model_gives_two_replies_with_draws_of_their_own():
     said = {seed_for(7, 0, 0): "yes", seed_for(7, 1, 0): "no"}
     one = talker("a", lambda request: said[request.seed])
     assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
-    first, second = one.policy.engine.asked
+    first, second = one[1].engine.asked
     assert first[0].token_ids == PROMPT == second[0].token_ids
     assert first[0].sampling == Sampling(50, 0.7)
 
@@ -47,10 +47,10 @@ def test_a_reply_that_says_the_same_is_drawn_again_a_few_times():
     said = {seed_for(7, 1, 2): "no"}
     one = talker("a", lambda request: said.get(request.seed, "yes"))
     assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
-    assert len(one.policy.engine.asked) == 4
+    assert len(one[1].engine.asked) == 4
     same = talker("a", lambda _: "yes")
     assert asked(same) == [[("yes", "a", "stop"), ("yes", "a", "stop")]]
-    assert len(same.policy.engine.asked) == 1 + TRIES
+    assert len(same[1].engine.asked) == 1 + TRIES
 
 
 def test_conversations_are_answered_together_and_only_what_is_the_same_again():
@@ -61,14 +61,14 @@ def test_conversations_are_answered_together_and_only_what_is_the_same_again():
         [("yes", "a", "stop"), ("no", "a", "stop")],
         [("yes", "a", "stop"), ("later", "a", "stop")],
     ]
-    assert [len(requests) for requests in one.policy.engine.asked] == [2, 2, 1]
+    assert [len(requests) for requests in one[1].engine.asked] == [2, 2, 1]
 
 
 def test_a_reply_is_as_long_as_there_is_room():
     length = len(PROMPT)
     one = talker("a", lambda _: "yes", context=length + 2)
     asked(one)
-    assert one.policy.engine.asked[0][0].sampling.max_new_tokens == 2
+    assert one[1].engine.asked[0][0].sampling.max_new_tokens == 2
     ((_, _, why), _) = asked(talker("a", lambda _: "yes and no", context=length + 2))[0]
     assert why == "length"
     full = talker("a", lambda _: "yes", context=length)
@@ -83,7 +83,7 @@ def test_what_no_template_reads_is_said_of_that_conversation_alone():
         return CHAT.prompt_ids(messages)
 
     one = talker("a", lambda request: str(request.seed))
-    one.policy.chat = SimpleNamespace(prompt_ids=strict, decode=CHAT.decode)
+    one[1].chat = SimpleNamespace(prompt_ids=strict, decode=CHAT.decode)
     bad, good = asked(one, of=[(1, [{"role": "system", "content": "Be brief."}, *HELLO]), (2, HELLO)])
     assert "cannot read" in bad and "not supported" in bad and len(good) == 2
 
@@ -105,4 +105,4 @@ def test_a_reply_that_says_nothing_is_drawn_again_and_none_is_better_than_that()
     assert asked(talker("a", lambda request: same.get(request.seed, "yes"))) == [[("yes", "a", "stop")] * 2]
     mute = talker("a", lambda _: " ")
     (why,) = asked(mute)
-    assert "says nothing" in why and len(mute.policy.engine.asked) == TRIES
+    assert "says nothing" in why and len(mute[1].engine.asked) == TRIES

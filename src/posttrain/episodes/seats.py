@@ -1,4 +1,4 @@
-"""The policy's seat in an episode: messages are tokenised once, here."""
+"""Who takes a seat in an episode: the policy, whose messages are tokenised once, here; or a chat model."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -7,9 +7,20 @@ from typing import Unpack
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.engine.engine import cut_at_stop
-from posttrain.environments.env import TurnSampling, own_sampling
+from posttrain.environments.env import Seat, TurnSampling, own_sampling
 from posttrain.errors import TemplateError, UserError
-from posttrain.types import Completion, Message, Reply, Request, Sampling, StopReason, Trajectory, Turn, Usage
+from posttrain.types import (
+    ChatModel,
+    Completion,
+    Message,
+    Reply,
+    Request,
+    Sampling,
+    StopReason,
+    Trajectory,
+    Turn,
+    Usage,
+)
 
 Ask = Callable[[Request, int], Awaitable[Completion]]
 """A request, and the number of the turn that it is for."""
@@ -21,27 +32,18 @@ class PolicySeat:
     A turn appends to the tokens before it. If the chat template renders earlier replies differently than they
     were sampled (it drops their reasoning, say), a new branch begins: its context is the re-rendered conversation,
     which is not trained. A message may be sampled in several turns (`go_on`).
-
-    Args:
-        ask: answers a request.
-        chat: renders messages.
-        sampling: of each turn.
-        seed: decides the draws of all turns.
-        room: tokens that a branch may have, shown and sampled.
-        max_turns: maximum turns of the seat.
-        opening: prefix of the first turn: given tokens.
     """
 
     def __init__(
         self,
-        ask: Ask,
-        chat: ChatFormat,
-        sampling: Sampling,
-        seed: int,
+        ask: Ask,  # answers a request
+        chat: ChatFormat,  # renders messages
+        sampling: Sampling,  # of each turn
+        seed: int,  # decides the draws of all turns
         *,
-        room: int,
-        max_turns: int = 1,
-        opening: tuple[int, ...] = (),
+        room: int,  # tokens that a branch may have, shown and sampled
+        max_turns: int = 1,  # maximum turns of the seat
+        opening: tuple[int, ...] = (),  # prefix of the first turn: given tokens
     ) -> None:
         self._ask, self._chat, self._sampling, self._seed, self._opening = ask, chat, sampling, seed, opening
         self._room, self._max_turns, self._asked, self._full = room, max_turns, 0, False
@@ -167,3 +169,34 @@ class PolicySeat:
         self._view[-1] = replace(message, content=last.content + message.content, tool_calls=calls)
         self._message += text
         return Reply(message, reason, usage)
+
+
+class ChatSeat(Seat):
+    """One seat in one episode, of a model that answers the conversation so far; `seed` decides the draws of all turns.
+
+    Nothing that it says is trained, and it cannot go on in a message.
+    """
+
+    def __init__(self, model: ChatModel, sampling: Sampling, seed: int) -> None:
+        self._model, self._sampling, self._seed = model, sampling, seed
+        self._view: list[Message] = []
+        self._tools: tuple[str, ...] = ()
+        self._asked, self._full = 0, False
+
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
+        """Answer what has been said since this seat's last turn; empty once the model's context is full.
+
+        Raises:
+            PosttrainError: what the chat model raises, or a setting out of its range.
+        """
+        sampling = own_sampling(self._sampling, own)
+        self._view += messages
+        self._tools = self._tools or tuple(tools)
+        if self._full:
+            return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
+        seed = seed_for(self._seed, "turn", self._asked)
+        reply = await self._model.chat(self._view, sampling=sampling, tools=self._tools, seed=seed)
+        self._asked += 1
+        self._full = reply.stop_reason is StopReason.CONTEXT
+        self._view.append(reply.message)
+        return reply
