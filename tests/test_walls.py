@@ -139,7 +139,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "mlflow": ("runs/trackers/mlflow.py",),
     "trackio": ("runs/trackers/trackio.py",),
     "rich": ("runs/progress.py", "report/masked_text.py", "cli.py"),
-    "jinja2": ("report/run_report.py", "data/template_args.py"),
+    "jinja2": ("report/run_report.py", "data/tokenizer.py"),
     "crowdkit": ("annotation/aggregation/dawid_skene.py",),
     "pandas": ("annotation/aggregation/dawid_skene.py", "runs/result.py"),
     "scipy": ("annotation/aggregation/strengths.py",),

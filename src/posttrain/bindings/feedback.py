@@ -190,15 +190,15 @@ def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> S
         notes.extend(note for note in found.notes if note not in notes)
         return [Task(kind.prompt(item), answer=item) for item in found.items]
 
-    sides = divide(
+    *sides, dropped = divide(
         tasks(options.dataset, options.limit),
         share=options.eval_share,
         offered=(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None,
         limit=options.eval_limit,
         seed=options.seed,
     )
-    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
-    return Sides(learned, heldout, (*notes, *sides.notes))
+    learned, heldout = ([task.answer for task in side] for side in sides)
+    return Sides(learned, heldout, (*notes, *dropped))
 
 
 def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:

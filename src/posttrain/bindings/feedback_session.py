@@ -7,8 +7,7 @@ from typing import Any
 from posttrain.bindings.cluster_options import MAY_DIFFER
 from posttrain.bindings.feedback import DataOptions, Units
 from posttrain.data.digests import digests, rows_digest
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training
+from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training, patience
 from posttrain.training.schedule import LearningRate
 
 

@@ -19,8 +19,7 @@ from typing import NamedTuple, TypeVar
 from posttrain.data.files import exists
 from posttrain.data.given import Source
 from posttrain.data.order import seed_for
-from posttrain.data.records import UnknownColumn
-from posttrain.data.sources import has_splits
+from posttrain.data.sources import UnknownColumn, has_splits
 from posttrain.errors import DataError, UserError
 
 T = TypeVar("T")
@@ -29,10 +28,10 @@ Load = Callable[[Source, Mapping[str, str] | None, int | None], Sequence[T]]
 
 
 class Part(NamedTuple):
-    """One source of a mixture."""
+    """One source of a mixture, and its share: those of all parts sum to 1."""
 
     source: Source
-    share: Fraction  # the shares of all parts sum to 1
+    share: Fraction
 
 
 def parts_of(source: Source) -> tuple[Part, ...]:
@@ -111,7 +110,6 @@ def split_for(source: Source, split: str) -> str | None:
 
 
 def _words(source: str) -> list[str]:
-    """The parts of a mixture as they are typed; none for a single source."""
     if not any(letter.isspace() for letter in source.strip()) or "=" not in source:
         return []
     try:

@@ -1,15 +1,24 @@
 """Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import NamedTuple
 
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError
-from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
-from posttrain.types import Group, StopReason, Task, Trajectory
+from posttrain.statistics import (
+    Interval,
+    mean_interval,
+    normal_interval,
+    paired_difference_interval,
+    pass_at_k,
+    wilson_interval,
+)
+from posttrain.types import Group, StopReason, Task
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,7 @@ def evaluate(
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
     need_group(environment, samples_per_task, "the number of samples" if temperature else "greedy decoding")
-    groups = sample_groups(
-        environment,
-        tasks,
-        players,
-        completions_per_prompt=samples_per_task,
-        seed=seed,
-    )
+    groups = sample_groups(environment, tasks, players, completions_per_prompt=samples_per_task, seed=seed)
     return summarize(groups, environment.outcome_of(groups), greedy=temperature == 0)
 
 
@@ -74,68 +77,91 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     Raises:
         RewardError: that is all of them.
     """
-    if not outcome:
-        return _rewarded(groups, greedy=greedy)
-    every = len(groups)
-    groups = [_one_seat(g) for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
-    if not groups:
-        raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
-    judged = [[row.scores[outcome] for row in group.rows] for group in groups]
-    counts = [(len(scores), sum(score.total >= SOLVED for score in scores)) for scores in judged]
-    rates = [solved / size for size, solved in counts]
-    single = all(size == 1 for size, _ in counts)
-    size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
-    trajectories = [row.trajectory for group in groups for row in group.rows]
+    if outcome:  # one row for each episode: that of its first trained seat
+        answered = [g for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
+        kept = [replace(g, rows=tuple(r for r in g.rows if r.seat == g.rows[0].seat)) for g in answered]
+    else:
+        kept = [group for group in groups if not group.lost]
+    if not kept:
+        which = f"reward '{outcome}' applies to the answers of none" if outcome else ""
+        which = which or "no reward applies to the answers of any"
+        raise RewardError(f"{which} of the {len(groups)} tasks; name another one")
+    rows = [row for group in kept for row in group.rows]
+    size = min(len(group.rows) for group in kept)  # where episodes failed, fewer than were asked for
+    if outcome:
+        counts = [(len(g.rows), sum(row.scores[outcome].total >= SOLVED for row in g.rows)) for g in kept]
+        rates = [solved / n for n, solved in counts]
+        single = all(n == 1 for n, _ in counts)
+        ci95 = wilson_interval(int(sum(rates)), len(kept)) if single else mean_interval(rates)
+        powers = [2**i for i in range(size.bit_length())]
+        pass_at = {k: fmean(pass_at_k(*count, k) for count in counts) for k in powers}
+        unparsed = [row.scores[outcome].unparsed for row in rows]
+    else:
+        rates = [fmean(group.rewards) for group in kept]
+        ci95, pass_at = normal_interval(rates), dict[int, float]()
+        unparsed = [any(score.unparsed for score in row.scores.values()) for row in rows]
     return Accuracy(
         accuracy=fmean(rates),
-        ci95=wilson_interval(int(sum(rates)), len(groups)) if single else mean_interval(rates),
-        n=len(groups),
+        ci95=ci95,
+        n=len(kept),
         samples_per_task=size,
         greedy=greedy,
-        pass_at={k: fmean(pass_at_k(*count, k) for count in counts) for k in _powers_of_two(size)},
-        unparsed=fmean(score.unparsed for scores in judged for score in scores),
-        truncated=fmean(_cut_off(t) for t in trajectories),
-        mean_tokens=fmean(map(_tokens, trajectories)),
+        pass_at=pass_at,
+        unparsed=fmean(unparsed),
+        truncated=fmean(row.trajectory.stop_reason is not StopReason.STOP for row in rows),
+        mean_tokens=fmean(len(row.trajectory.logprobs) for row in rows),
         rates=tuple(rates),
-        groups=tuple(groups),
-    )
-
-
-def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
-    """The mean over tasks of their mean reward, excluding tasks with an answer to which no reward applies."""
-    kept = [group for group in groups if not group.lost]
-    if not kept:
-        raise RewardError(f"no reward applies to the answers of any of the {len(groups)} tasks; name another one")
-    rewards = [fmean(group.rewards) for group in kept]
-    rows = [row for group in kept for row in group.rows]
-    return Accuracy(
-        accuracy=fmean(rewards),
-        ci95=normal_interval(rewards),
-        n=len(kept),
-        samples_per_task=min(len(group.rows) for group in kept),
-        greedy=greedy,
-        pass_at={},
-        unparsed=fmean(any(score.unparsed for score in row.scores.values()) for row in rows),
-        truncated=fmean(_cut_off(row.trajectory) for row in rows),
-        mean_tokens=fmean(_tokens(row.trajectory) for row in rows),
-        rates=tuple(rewards),
         groups=tuple(kept),
-        measure="reward",
+        measure="accuracy" if outcome else "reward",
     )
 
 
-def _one_seat(group: Group) -> Group:
-    """A group with one row for each episode: that of its first trained seat."""
-    return replace(group, rows=tuple(row for row in group.rows if row.seat == group.rows[0].seat))
+class Difference(NamedTuple):
+    """pass@k of one policy minus that of another on the same tasks, with its 95% interval."""
+
+    value: float
+    ci95: Interval
+    n: int  # tasks compared
 
 
-def _cut_off(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason is not StopReason.STOP
+def pass_at_interval(found: Accuracy, k: int) -> Interval:
+    """The 95% interval of `found.pass_at[k]`, over tasks; of pass@1 it is `found.ci95`."""
+    return found.ci95 if k == 1 else mean_interval(_pass_at_rates(found, k))
 
 
-def _tokens(trajectory: Trajectory) -> int:
-    return len(trajectory.logprobs)
+def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
+    """pass@k of `after` minus pass@k of `before`, paired by task, or the difference of rewards.
+
+    k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
+    apply to an answer of the other.
+
+    Raises:
+        ValueError: they have no task in common, the measure differs, or the answers of one are greedy and those of the
+            other sampled.
+    """
+    was, now = _by_task(before, k), _by_task(after, k)
+    rates = [(rate, now[task]) for task, rate in was.items() if task in now]
+    if not rates or (before.greedy, before.measure) != (after.greedy, after.measure):
+        raise ValueError("a paired difference needs the same tasks, answered in the same way")
+    rates_before, rates_after = zip(*rates, strict=True)
+    if after.measure == "reward":
+        gains = [b - a for a, b in rates]
+        return Difference(fmean(gains), normal_interval(gains), len(rates))
+    interval = paired_difference_interval(rates_before, rates_after)
+    return Difference(fmean(rates_after) - fmean(rates_before), interval, len(rates))
 
 
-def _powers_of_two(most: int) -> list[int]:
-    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+def _by_task(found: Accuracy, k: int) -> dict[tuple[str, int], float]:
+    """pass@k of each task, or its reward, by its id and how many tasks before it have the same."""
+    rates = found.rates if found.measure == "reward" else _pass_at_rates(found, k)
+    seen: Counter[str] = Counter()
+    by_task: dict[tuple[str, int], float] = {}
+    for group, rate in zip(found.groups, rates, strict=True):
+        by_task[group.task.id, seen[group.task.id]] = rate
+        seen[group.task.id] += 1
+    return by_task
+
+
+def _pass_at_rates(found: Accuracy, k: int) -> list[float]:
+    size = found.samples_per_task
+    return [rate if k == 1 else pass_at_k(size, round(rate * size), k) for rate in found.rates]

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.evaluation.accuracy import Accuracy, summarize
-from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
+from posttrain.evaluation.accuracy import Accuracy, Difference, difference, pass_at_interval, summarize
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,13 @@ class Examination:
 
     def metrics(self) -> dict[str, float]:
         """Results by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
-        return {
-            f"{decoding}/{name}": value
-            for decoding, found in self.answers.items()
-            for name, value in {
-                found.measure: found.accuracy,
-                **{f"pass_at_{k}": share for k, share in found.pass_at.items()},
-                "unparsed": found.unparsed,
-                "truncated": found.truncated,
-                "tokens": found.mean_tokens,
-            }.items()
-        }
+        metrics: dict[str, float] = {}
+        for decoding, found in self.answers.items():
+            passes = {f"pass_at_{k}": share for k, share in found.pass_at.items()}
+            shares = {"unparsed": found.unparsed, "truncated": found.truncated, "tokens": found.mean_tokens}
+            named = {found.measure: found.accuracy, **passes, **shares}
+            metrics |= {f"{decoding}/{name}": value for name, value in named.items()}
+        return metrics
 
     def lines(self) -> list[str]:
         """Results as text, one line each for sampled and greedy."""
