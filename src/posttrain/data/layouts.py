@@ -80,8 +80,8 @@ _Fits = Callable[[Record], bool]
 _Own = Callable[[Record], Sequence[Fields]]
 
 
-def _has(*names: str) -> _Fits:
-    return lambda row: all(name in row for name in names)
+def _has(*names: str, without: Sequence[str] = ()) -> _Fits:
+    return lambda row: all(name in row for name in names) and not any(name in row for name in without)
 
 
 def _first(row: Record, *names: str) -> str:
@@ -112,16 +112,8 @@ def _texts(row: Record) -> list[Fields]:
     return [{"prompt": row.get(names[0]), "completion": row.get(names[1])}]
 
 
-def _is_dolly(row: Record) -> bool:
-    return _has("instruction", "response")(row) and "output" not in row and "input" not in row
-
-
 def _dolly(row: Record) -> list[Fields]:
     return [{"instruction": row.get("instruction"), "input": row.get("context"), "output": row.get("response")}]
-
-
-def _is_conversation(row: Record) -> bool:
-    return "conversation" in row and not any(name in row for name in ("messages", "conversations", "prompt", "chosen"))
 
 
 def _conversation(row: Record) -> list[Fields]:
@@ -249,8 +241,7 @@ def _tldr(row: Record) -> list[Fields]:
 # --- several responses in an order
 
 
-def _without_pair(*names: str) -> _Fits:
-    return lambda row: _has(*names)(row) and not any(name in row for name in ("chosen", "rejected", "output"))
+_PAIR = ("chosen", "rejected", "output")
 
 
 def _is_nectar(row: Record) -> bool:
@@ -285,8 +276,12 @@ def _generations(row: Record) -> list[Fields]:
 
 
 LAYOUTS: tuple[tuple[str, _Fits, _Own], ...] = (
-    ("WildChat, Capybara: messages in a column of another name", _is_conversation, _conversation),
-    ("Dolly", _is_dolly, _dolly),
+    (
+        "WildChat, Capybara: messages in a column of another name",
+        _has("conversation", without=("messages", "conversations", "prompt", "chosen")),
+        _conversation,
+    ),
+    ("Dolly", _has("instruction", "response", without=("output", "input")), _dolly),
     ("a prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)", lambda r: bool(_names_of_texts(r)), _texts),
     ("labelled conversations (LLaMA-Factory)", _is_labelled, _kto),
     *((name, fits, until_wrong(read)) for name, fits, read in STEPWISE),
@@ -308,13 +303,13 @@ LAYOUTS: tuple[tuple[str, _Fits, _Own], ...] = (
     ),
     ("LMSYS arena, turns", _has("prompt", "response_a", "response_b", "winner_model_a"), _arena_turns),
     ("OpenAI's preferences", _has("input", "preferred_output", "non_preferred_output"), _openai),
-    ("TL;DR comparisons", _without_pair("info", "summaries", "choice"), _tldr),
+    ("TL;DR comparisons", _has("info", "summaries", "choice", without=_PAIR), _tldr),
     (
         "Argilla, pairs",
         _has("chosen_response", "rejected_response"),
         _responses("chosen_response", "rejected_response"),
     ),
-    ("UltraFeedback", _without_pair("instruction", "completions"), _ultrafeedback),
+    ("UltraFeedback", _has("instruction", "completions", without=_PAIR), _ultrafeedback),
     ("Argilla, distilabel: rated generations", _is_rated, _generations),
     ("Argilla, records", _has("fields", "responses"), argilla_record),
     ("Nectar", _is_nectar, _nectar),

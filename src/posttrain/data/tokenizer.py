@@ -204,16 +204,13 @@ def with_defaults(template: str | Mapping[str, str], args: Mapping[str, Any], sp
         if name not in names:
             raise unknown("name of `template_args`", name, names)
     lines = {name: f"{{% set {name} = {name} if {name} is defined else {value!r} %}}\n" for name, value in args.items()}
-    found = {key: _set(text, lines) for key, text in several.items()}
+    found: dict[str, str] = {}
+    for key, text in several.items():
+        earlier: dict[str, str] = {}
+        while line := _DEFAULT.match(text):
+            earlier[line[1]], text = line[0], text[line.end() :]
+        found[key] = "".join({**earlier, **lines}.values()) + text
     return found[""] if isinstance(template, str) else found
-
-
-def _set(template: str, lines: Mapping[str, str]) -> str:
-    earlier: dict[str, str] = {}
-    while line := _DEFAULT.match(template):
-        earlier[line[1]] = line[0]
-        template = template[line.end() :]
-    return "".join({**earlier, **lines}.values()) + template
 
 
 def _variables(template: str) -> set[str]:

@@ -1,10 +1,10 @@
-"""Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals."""
+"""Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals; paired differences."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import Players, sample_groups
@@ -165,3 +165,99 @@ def _by_task(found: Accuracy, k: int) -> dict[tuple[str, int], float]:
 def _pass_at_rates(found: Accuracy, k: int) -> list[float]:
     size = found.samples_per_task
     return [rate if k == 1 else pass_at_k(size, round(rate * size), k) for rate in found.rates]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Results of one model: sampled, greedy, or both. The headline is the sampled accuracy, if there is one."""
+
+    model: str
+    sampled: Accuracy | None = None
+    greedy: Accuracy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.answers:
+            raise ValueError("an examination needs sampled answers, greedy ones, or both; got neither")
+
+    @property
+    def answers(self) -> dict[str, Accuracy]:
+        """The available results, by `sampled` and `greedy`, the headline first."""
+        found = {"sampled": self.sampled, "greedy": self.greedy}
+        return {decoding: accuracy for decoding, accuracy in found.items() if accuracy is not None}
+
+    @property
+    def headline(self) -> Accuracy:
+        """The headline accuracy."""
+        return next(iter(self.answers.values()))
+
+    def judged_by(self, outcome: str) -> "Examination":
+        """The same answers, scored by another outcome, or by their rewards if there is none."""
+        return Examination(
+            self.model, **{name: summarize(a.groups, outcome, greedy=a.greedy) for name, a in self.answers.items()}
+        )
+
+    def over(self, before: "Examination") -> dict[str, Difference]:
+        """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`.
+
+        Raises:
+            ValueError: `before` had other tasks, or was not asked in the same ways.
+        """
+        return {decoding: difference(before.answers[decoding], found) for decoding, found in self.answers.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """Results as JSON values, by `sampled` and `greedy`."""
+        return {"model": self.model} | {decoding: numbers(found) for decoding, found in self.answers.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """Results by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
+        metrics: dict[str, float] = {}
+        for decoding, found in self.answers.items():
+            passes = {f"pass_at_{k}": share for k, share in found.pass_at.items()}
+            shares = {"unparsed": found.unparsed, "truncated": found.truncated, "tokens": found.mean_tokens}
+            named = {found.measure: found.accuracy, **passes, **shares}
+            metrics |= {f"{decoding}/{name}": value for name, value in named.items()}
+        return metrics
+
+    def lines(self) -> list[str]:
+        """Results as text, one line each for sampled and greedy."""
+        return [f"  {decoding:<8} {_sentence(found)}" for decoding, found in self.answers.items()]
+
+
+def numbers(found: Accuracy) -> dict[str, Any]:
+    """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
+    ks = sorted(found.pass_at)
+    return {
+        found.measure: found.accuracy,
+        "ci95": list(found.ci95),
+        "n": found.n,
+        "samples_per_task": found.samples_per_task,
+        "pass_at": {str(k): found.pass_at[k] for k in ks},
+        "pass_at_ci95": {str(k): list(pass_at_interval(found, k)) for k in ks},
+        "unparsed": found.unparsed,
+        "truncated": found.truncated,
+        "mean_tokens": found.mean_tokens,
+    }
+
+
+def _sentence(found: Accuracy) -> str:
+    size, most = found.samples_per_task, max(found.pass_at, default=1)
+    passes = [f"pass@1 {percent(found.accuracy, found.ci95)}"]
+    if found.measure == "reward":
+        passes = [f"mean reward {found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"]
+    if most > 1:
+        passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
+    return (
+        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; unparsed "
+        f"{percent(found.unparsed)}, truncated {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
+    )
+
+
+def percent(share: float, interval: tuple[float, float] | None = None) -> str:
+    """A fraction in per cent, with its interval.
+
+    Example:
+        >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
+        ('47.6% (43.0 to 50.0)', '1.2%')
+    """
+    shown = f"{100 * share:.1f}%"
+    return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

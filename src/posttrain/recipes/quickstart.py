@@ -38,8 +38,7 @@ from posttrain.environments.single_turn import SingleTurn
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError
-from posttrain.evaluation.accuracy import Accuracy, Difference, difference, evaluate, pass_at_interval
-from posttrain.evaluation.examination import numbers
+from posttrain.evaluation.accuracy import Accuracy, Difference, difference, evaluate, numbers, pass_at_interval
 from posttrain.models.precision import compute_of
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import as_written

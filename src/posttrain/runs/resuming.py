@@ -67,8 +67,15 @@ def gone_back(
 ) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
     """A resumed run, as it was at its last whole checkpoint, and the messages to the user."""
     found = checkpoint.latest(directory.checkpoints)
-    if found is None:
-        _refuse_lost_checkpoints(directory, training)
+    if found is None:  # its rows are not to be lost where it had one
+        rows = directory.read().metrics
+        step = rows[-1]["step"] if rows else 0
+        ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
+        if ended or step > min(training.save_every, training.evaluations.every or math.inf):
+            raise UserError(
+                f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a "
+                "new run"
+            )
         directory.rewind(-1)
         return None, ("the run has no checkpoint yet, and starts from its first step",)
     training.trained.restore(found.path)
@@ -80,17 +87,6 @@ def gone_back(
     if found.step >= training.steps and OWED not in found.state:
         notes.append(f"the run has all its steps, {found.step}; pass a larger `{training.counted}` to train further")
     return found, tuple(notes)
-
-
-def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
-    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
-    rows = directory.read().metrics
-    step = rows[-1]["step"] if rows else 0
-    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
-    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
-        raise UserError(
-            f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a new run"
-        )
 
 
 @contextlib.contextmanager

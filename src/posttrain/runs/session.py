@@ -74,10 +74,7 @@ class Session:
         self.stopped = ""  # why it ends before its last step, if it does
         self.trackers: Sequence[Sender] = ()
         self._callbacks = callbacks
-        self._stop, self._trained, self._rate = stop, training.trained, training.rate
-        self._evaluations, self._headline = training.evaluations, training.headline
-        self._overlapped, self._others = training.overlapped, training.spans
-        self._save_every, self._keep_last = training.save_every, training.keep_last
+        self._stop, self._training = stop, training
         self.saved, self._tried, self._written, self.updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
@@ -88,7 +85,7 @@ class Session:
     @property
     def lr(self) -> float:
         """The learning rate of the current step."""
-        return self._rate(self.step)
+        return self._training.rate(self.step)
 
     @property
     def interrupted(self) -> str:
@@ -116,7 +113,7 @@ class Session:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
         if self.step:
-            self.stopped = self.stopped or self._evaluations.finished(self.rows)
+            self.stopped = self.stopped or self._training.evaluations.finished(self.rows)
         while self.step < self.total and not self._stop.requested and not self.stopped:
             self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
             yield self.step
@@ -156,13 +153,13 @@ class Session:
     ) -> None:
         """Take note of a step: its row, its samples, progress, and a checkpoint when one is due."""
         if self._sampled:
-            tokens = metrics["tokens"] if self._overlapped else self._phase.tokens
+            tokens = metrics["tokens"] if self._training.overlapped else self._phase.tokens
         tokens = self._tokens if tokens is None else tokens
-        cost = step_cost(self._began, tokens, self._sampled, overlapped=self._overlapped)
+        cost = step_cost(self._began, tokens, self._sampled, overlapped=self._training.overlapped)
         self.state, self.updating = dict(state or {}), False
         self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
         self.step += 1
-        when, last = self._evaluations, self.step == self.total
+        when, last = self._training.evaluations, self.step == self.total
         self._due = bool(when.every and self.step % when.every == 0) or (when.last and last)
         if not self._due:
             self._write({})
@@ -180,7 +177,7 @@ class Session:
             return
         self._write(found)
         call(self._callbacks, "on_evaluation", self, self.step, found)
-        self.stopped = self.stopped or self._evaluations.finished(self.rows)
+        self.stopped = self.stopped or self._training.evaluations.finished(self.rows)
 
     def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
         assert self._waiting is not None
@@ -188,12 +185,14 @@ class Session:
         metrics = {**done.metrics, **evaluation}
         self._log(step, metrics)
         self.directory.log_samples(step, done.samples)
-        score = self._evaluations.score(metrics) if evaluation else None
+        score = self._training.evaluations.score(metrics) if evaluation else None
         self._written, self._score = step, score if score is not None and math.isfinite(score) else None
-        self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
+        self.progress.step(
+            step, **{name: metrics[key] for name, key in self._training.headline.items() if key in metrics}
+        )
         if owed:
             self._save({OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
-        elif step % self._save_every == 0 or evaluation:
+        elif step % self._training.save_every == 0 or evaluation:
             self._save()
         call(self._callbacks, "on_step", self, step, metrics)
 
@@ -204,8 +203,8 @@ class Session:
         try:
             yield
         finally:
-            if self._others is not None:
-                spans = [*self._others(), Span("trainers", work, began, time.time())]
+            if self._training.spans is not None:
+                spans = [*self._training.spans(), Span("trainers", work, began, time.time())]
                 with contextlib.suppress(OSError):  # such as a full disk: the work says so itself
                     append_spans(self.directory.path, spans)
 
@@ -220,9 +219,9 @@ class Session:
             folder = checkpoint.save(
                 self.directory.checkpoints,
                 self.step,
-                self._trained.save,
+                self._training.trained.save,
                 {**self.state, **(more or {})},
-                keep_last=self._keep_last,
+                keep_last=self._training.keep_last,
                 score=self._score,
             )
         self.saved = self.step
@@ -263,8 +262,11 @@ def open_session(
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
-    settings = {**settings, **given}
-    environment = _with_inputs(settings, training.environment)
+    settings, environment = {**settings, **given}, {**training.environment}
+    began = str(environment.get("model", ""))
+    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
+    environment |= {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
+    environment |= {"folder": os.getcwd(), "inputs": digests_in(settings, models)}
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
@@ -289,13 +291,6 @@ def open_session(
             call(callbacks, "on_run_end", session)
     with _saved_on_failure(session), naming(directory.report):
         write_report(directory.read())
-
-
-def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    began = str(environment.get("model", ""))
-    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
-    where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
-    return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
 
 
 @contextlib.contextmanager
