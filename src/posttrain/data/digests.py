@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import exists, path_of
-from posttrain.data.given import GIVEN, is_missing, rows_given
+from posttrain.data.given import GIVEN, rows_given
 from posttrain.errors import DataError, first_line
 
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
@@ -60,7 +61,7 @@ def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     found = hashlib.sha256()
     for number, row in enumerate(rows_given(rows), 1):
         for name, value in sorted(row.items()):
-            if is_missing(value):
+            if value is None or (isinstance(value, float) and math.isnan(value)):  # which a DataFrame has for it
                 continue
             try:
                 text = json.dumps([name, value], allow_nan=False, sort_keys=True)

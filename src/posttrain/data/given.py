@@ -3,7 +3,6 @@
 No library is imported for them: an object is known by what it can do.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -71,8 +70,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays and scalars of numpy
         return _plain(value.tolist())
     return value
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a cell has no value: None, or the NaN that a DataFrame has for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value))

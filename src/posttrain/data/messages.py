@@ -63,7 +63,9 @@ def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
         raise DataError(f"{name} has a reasoning and the role '{role}'; only the assistant has one")
     if role == "system" and content == "":
         raise DataError(f"{name} is a system message without text; remove that message, not the row")
-    if role == "tool" and _is_result(content):
+    given = cast(list[Any], content) if isinstance(content, list) else [None]
+    parts = all(isinstance(one, Mapping) and "type" in one for one in given)
+    if role == "tool" and isinstance(content, list | Mapping) and not parts:  # what a tool returned is data
         content = _json(content, f"{name} content")
     may_be_empty = bool(calls) or role == "tool"
     if content is None and may_be_empty:
@@ -152,13 +154,6 @@ def excerpt(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_result(content: Any) -> bool:
-    """Whether what a tool returned is data, not text or text parts."""
-    if isinstance(content, list):
-        return not all(isinstance(part, Mapping) and "type" in part for part in cast(list[Any], content))
-    return isinstance(content, Mapping)
 
 
 def _part(part: Any, name: str) -> str:

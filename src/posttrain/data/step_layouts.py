@@ -47,11 +47,6 @@ STEPWISE: tuple[tuple[str, Callable[[Record], bool], Callable[[Record], Fields]]
 """By the name of each: how a row is recognised, and what it is with `prompt`, `steps` and `labels`."""
 
 
-def labelled_steps(row: Record) -> Record:
-    """A row of these layouts with `prompt`, `steps` and `labels`; others as they are."""
-    return next((row.replaced(read(row)) for _, fits, read in STEPWISE if fits(row)), row)
-
-
 def until_wrong(read: Callable[[Record], Fields]) -> Callable[[Record], list[Fields]]:
     """A labelled step after those before it, up to the first wrong one: later ones follow from it."""
 

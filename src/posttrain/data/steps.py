@@ -9,7 +9,7 @@ from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.packing import Example, Stepwise
 from posttrain.data.records import Record, typed
-from posttrain.data.step_layouts import is_prm800k, labelled_steps, prm800k_problem, prm800k_steps
+from posttrain.data.step_layouts import STEPWISE, is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.tasks import dress
 from posttrain.types import Message, steps_in
 
@@ -53,7 +53,7 @@ def load_steps(
 
 def _gathered(rows: Sequence[Record]) -> list[Record]:
     """Rows with `steps` and `labels`; beside -1 a label of 0 is neither right nor wrong, and is refused."""
-    found = [labelled_steps(row) for row in rows]
+    found = [next((row.replaced(read(row)) for _, fits, read in STEPWISE if fits(row)), row) for row in rows]
     numbers = set[float]()
     for row in found:
         labels = row.fields.get("labels")
