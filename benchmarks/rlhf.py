@@ -41,10 +41,9 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
-from posttrain.training.policy_batch import examples_in
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
-from posttrain.training.policy_batch import distance
+from posttrain.training.policy_batch import distance, examples_in
 from posttrain.types import Group, Message
 
 BASE = "smollm2-135m-instruct"

@@ -16,9 +16,8 @@ from posttrain.options.option import MARK, Form, name_of, options_of
 from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
 from posttrain.runs.inputs import InputsChanged, options_named
-from posttrain.runs.notebook import LiveView, in_notebook
 from posttrain.runs.progress import announce
-from posttrain.runs.result import RunResult
+from posttrain.runs.result import LiveView, RunResult, in_notebook
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.threads import late
 

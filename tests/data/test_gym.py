@@ -7,7 +7,7 @@ import reasoning_gym
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.data import gym, records, tasks
+from posttrain.data import gym, records, sources, tasks
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.heldout import disjoint
 from posttrain.errors import UserError
@@ -106,7 +106,7 @@ def test_a_family_that_runs_out_of_questions_says_how_many_it_has():
         load_gym(SMALL, size=200, split="heldout")
 
 
-@pytest.mark.parametrize("module", [gym, records, tasks])
+@pytest.mark.parametrize("module", [gym, records, sources, tasks])
 def test_docstring_examples_run(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0

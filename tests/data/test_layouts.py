@@ -106,7 +106,7 @@ def test_comparisons_of_summaries(tmp_path):
     }
     (found,) = load(tmp_path, row)
     assert found.prompt == asked("SUBREDDIT: r/pets\n\nTITLE: Lost\n\nPOST: I lost it.\n\nTL;DR:")
-    assert (found.chosen, found.rejected, found.annotator) == ("Help!", "It is gone.", "w9")
+    assert (found.chosen, found.rejected) == ("Help!", "It is gone.")
 
 
 def test_a_summary_of_an_article_and_a_choice_that_is_no_whole_number(tmp_path):

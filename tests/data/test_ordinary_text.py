@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.ordinary_text import OrdinaryText
+from posttrain.data.rendering import OrdinaryText
 from posttrain.errors import TemplateError
 from posttrain.types import Message, ToolCall
 from tests.data import families

@@ -182,7 +182,7 @@ def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
     assert [(one.response, one.good) for one in (good, bad)] == [("2", True), ("3", False)]
     assert all(one.opening == "So: " and one.partial for one in (good, bad))
     said = Preference((Message("user", "a"),), "b", "c", 1.0, "Ann", "x", "2026-01-31", "d", True)
-    assert judgements_of(said)[1] == Judgement(said.prompt, "c", False, "Ann", "x", "2026-01-31", "d", True)
+    assert judgements_of(said)[1] == Judgement(said.prompt, "c", False, "x", "d", True)
 
 
 @pytest.mark.parametrize(

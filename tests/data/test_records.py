@@ -1,6 +1,7 @@
 import pytest
 
-from posttrain.data.records import Record, map_columns, parse_columns
+from posttrain.data.records import Record
+from posttrain.data.sources import map_columns, parse_columns
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message
 

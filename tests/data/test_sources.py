@@ -230,10 +230,10 @@ def test_a_glob_reads_its_files_in_order(tmp_path):
     assert load_rows(f"{tmp_path}/*/part-[12]-*.jsonl") == ROWS[1:]
     assert load_rows(f"{tmp_path}/deep/*", split="test") == ROWS[2:]
     assert read_rows(f"{tmp_path}/*/*")[1].id == "deep/part-1-train.jsonl:1"
-    for pattern, problem in (("*.jsonl", "it matches no file"), ("deep/*.md", "it matches only: README.md")):
-        with pytest.raises(DataError, match=f"names no data: {problem}; expected"):
+    for pattern, problem in (("*.jsonl", "it has no file"), ("deep/*.md", "it has only: README.md")):
+        with pytest.raises(DataError, match=f"holds no data: {problem}; expected"):
             load_rows(f"{tmp_path}/{pattern}")
-    with pytest.raises(DataError, match="matches no file of split 'dev'; it matches: deep/part-0"):
+    with pytest.raises(DataError, match="has no file of split 'dev'; it has: deep/part-0"):
         load_rows(f"{tmp_path}/*/*", split="dev")
     literal = write(tmp_path / "a[1].jsonl", ROWS[:1])  # a name that exists is no pattern
     assert load_rows(literal) == ROWS[:1]

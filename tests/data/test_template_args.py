@@ -3,8 +3,7 @@ import json
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.template_args import parse_template_args, with_defaults
-from posttrain.data.tokenizer import ending_at_stop, load_tokenizer
+from posttrain.data.tokenizer import ending_at_stop, load_tokenizer, parse_template_args, with_defaults
 from posttrain.errors import TemplateError, UserError
 from posttrain.types import Message
 from tests.data.families import of_family

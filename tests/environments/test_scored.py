@@ -12,7 +12,7 @@ from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.testing import check_reward
 from posttrain.types import Episode, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows

@@ -8,8 +8,7 @@ import pytest
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.errors import RewardError, UserError
-from posttrain.evaluation.accuracy import evaluate, summarize
-from posttrain.evaluation.examination import Examination, numbers
+from posttrain.evaluation.accuracy import Examination, evaluate, numbers, summarize
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.statistics import mean_interval, wilson_interval

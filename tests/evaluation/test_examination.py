@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.evaluation.examination import Examination, numbers
-from posttrain.evaluation.intervals import pass_at_interval
+from posttrain.evaluation.accuracy import Examination, numbers, pass_at_interval
 from tests.evaluation.test_intervals import accuracy
 
 SAMPLED = accuracy([0.25, 1.0, 0.0])

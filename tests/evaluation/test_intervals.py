@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.evaluation.accuracy import Accuracy
-from posttrain.evaluation.intervals import difference, pass_at_interval
+from posttrain.evaluation.accuracy import Accuracy, difference, pass_at_interval
 from posttrain.statistics import mean_interval, paired_difference_interval
 from posttrain.types import Group, Task
 

@@ -1,6 +1,6 @@
 import pytest
 
-from posttrain.evaluation.ratings import correlations
+from posttrain.evaluation.pairs import correlations
 
 
 def test_each_attribute_by_those_who_rated_it():

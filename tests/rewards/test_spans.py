@@ -11,7 +11,7 @@ from posttrain.errors import RewardError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.recipes.score import Scored, ScoreResult
 from posttrain.rewards import Weighted, from_function, reward_function
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.testing import check_gold, check_reward
 from posttrain.types import Episode, Message, Score, Span, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows

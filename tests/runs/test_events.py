@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from posttrain.runs.events import EventFile
+from posttrain.runs.run_directory import EventFile
 
 
 def curve(folder: Path, name: str) -> list[tuple[int, float]]:

@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.data.packing import Example
 from posttrain.errors import TrainingError, UserError
-from posttrain.runs.failure import kept_batch
+from posttrain.runs.resuming import kept_batch
 from posttrain.training import checkpoint
 
 BATCH = [Example((1, 2), (3,), (True,)), Example.whole([4, 5], [False, True])]

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from posttrain.report import Finding, Severity
-from posttrain.runs.notebook import in_notebook
-from posttrain.runs.result import page_of
+from posttrain.runs.result import in_notebook, page_of
 
 
 class ZMQInteractiveShell:

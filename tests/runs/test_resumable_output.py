@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.errors import DataError, UserError
-from posttrain.runs.resumable_output import Chunks
+from posttrain.runs.jsonl import Chunks
 
 
 def test_what_was_finished_is_there_again_and_goes_when_all_is_done(tmp_path):

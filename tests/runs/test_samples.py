@@ -1,6 +1,6 @@
 from typing import Any
 
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.types import Group, Message, Score, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of
 

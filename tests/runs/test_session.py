@@ -17,10 +17,9 @@ import posttrain
 from posttrain.data.packing import Example
 from posttrain.errors import CheckpointError, RewardError, TrainingError, UserError
 from posttrain.runs import Sample, read_run
-from posttrain.runs.early_stopping import patience
 from posttrain.runs.progress import Progress
 from posttrain.runs.session import open_session
-from posttrain.runs.training import Evaluations, Training
+from posttrain.runs.training import Evaluations, Training, patience
 from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 

@@ -11,8 +11,7 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.runs import read_run
-from posttrain.runs.trackers import Tracking, open_trackers
-from posttrain.runs.trackers.tracker import Sender, TrackedRun
+from posttrain.runs.trackers import Sender, TrackedRun, Tracking, open_trackers
 from tests.runs.test_session import fail_at, train
 
 
@@ -28,7 +27,7 @@ def offline(tmp_path, monkeypatch):
 @pytest.fixture
 def patient(monkeypatch):
     """On a busy machine a library may take longer than a run waits for it."""
-    monkeypatch.setattr("posttrain.runs.trackers.tracker.LAST_WAIT_S", 120.0)
+    monkeypatch.setattr("posttrain.runs.trackers.LAST_WAIT_S", 120.0)
 
 
 def interrupted_and_resumed(run, tracker):
@@ -110,7 +109,7 @@ def test_wandb_has_the_rows_of_a_run_that_went_on_as_one_run(patient, tmp_path):
 
 def test_a_tracker_that_cannot_be_reached_costs_no_step(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("posttrain.runs.trackers.tracker.LAST_WAIT_S", 0.2)
+    monkeypatch.setattr("posttrain.runs.trackers.LAST_WAIT_S", 0.2)
     session, _ = train(output=tmp_path / "run", tracking=Tracking(("mlflow",)))
     assert session.step == 6 and len(read_run(tmp_path / "run").metrics) == 7
     said = capsys.readouterr().err
@@ -188,7 +187,7 @@ def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
 
 
 def test_what_was_asked_for_is_kept_though_the_tracker_was_down_from_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("posttrain.runs.trackers.tracker.LAST_WAIT_S", 0.1)
+    monkeypatch.setattr("posttrain.runs.trackers.LAST_WAIT_S", 0.1)
     monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: Fake(down=100))
     with pytest.raises(RewardError):
         train(output=tmp_path / "run", before_rollout=fail_at(3), tracking=Tracking(("mlflow",), "p", "n", ("t",)))

@@ -33,8 +33,7 @@ from posttrain.data.ratings import Rated
 from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training
+from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training, patience
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.types import Message, Preference, Task
 
@@ -189,15 +188,15 @@ def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> S
         notes.extend(note for note in found.notes if note not in notes)
         return [Task(kind.prompt(item), answer=item) for item in found.items]
 
-    sides = divide(
+    *sides, dropped = divide(
         tasks(options.dataset, options.limit),
         share=options.eval_share,
         offered=(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None,
         limit=options.eval_limit,
         seed=options.seed,
     )
-    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
-    return Sides(learned, heldout, (*notes, *sides.notes))
+    learned, heldout = ([task.answer for task in side] for side in sides)
+    return Sides(learned, heldout, (*notes, *dropped))
 
 
 def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:

@@ -1,10 +1,9 @@
-"""Exports of annotation tools, in posttrain's own columns: Argilla and Label Studio."""
+"""Feedback that people gave elsewhere, in posttrain's own columns: Argilla, Label Studio, OpenAssistant's trees."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from posttrain.data.fields import as_list, as_mapping, as_number
-from posttrain.data.meaning import MEANT
+from posttrain.data.meaning import MEANT, other_keys
 from posttrain.data.records import Record
 
 Fields = dict[str, Any]
@@ -26,7 +25,7 @@ def scored(prompt: Any, responses: Any, scores: Any) -> Fields:
 
 def argilla_record(row: Record) -> list[Fields]:
     """A record: `fields` with the prompt and the responses, `responses` with each annotator's ranking or choice."""
-    fields, found = as_mapping(row, row.get("fields"), "fields"), list[Fields]()
+    fields, found = row.as_mapping("fields"), list[Fields]()
     prompt = next((name for name in PROMPTS if name in fields), "")
     said = [name for name in fields if name != prompt]
     if meant := [name for name in said if name in MEANT]:
@@ -44,7 +43,7 @@ def argilla_record(row: Record) -> list[Fields]:
                 "this record of Argilla has no ranking of its fields, nor a choice of one; expected 'fields' with a "
                 f"prompt ({', '.join(PROMPTS)}) and 'responses' that name the others; got {value!r:.60}"
             )
-        ranks = [as_number(row, one.get("rank"), "responses rank") for one in ranked]
+        ranks = [row.as_number("responses rank", one.get("rank")) for one in ranked]
         found.append(scored(fields[prompt], [fields[name] for name in names], [-rank for rank in ranks]))
     return found
 
@@ -52,34 +51,31 @@ def argilla_record(row: Record) -> list[Fields]:
 def _argilla_values(row: Record, responses: Any) -> Iterator[Any]:
     """The submitted values in version 1, `[{values: {question: {value}}}]`, and 2, `{question: [{value}]}`."""
     if isinstance(responses, Mapping):
-        given = [
-            one for said in cast(Mapping[str, Any], responses).values() for one in as_list(row, said or [], "responses")
-        ]
-        values = [(as_mapping(row, one, "responses"), one.get("value")) for one in given]
+        answers = cast(Mapping[str, Any], responses).values()
+        given = [one for said in answers for one in row.as_list("responses", said or [])]
+        values = [(row.as_mapping("responses", one), one.get("value")) for one in given]
     else:
-        given = [as_mapping(row, one, "responses") for one in as_list(row, responses or [], "responses")]
+        given = [row.as_mapping("responses", one) for one in row.as_list("responses", responses or [])]
         values = [
-            (one, as_mapping(row, said, "responses values").get("value"))
+            (one, row.as_mapping("responses values", said).get("value"))
             for one in given
-            for said in as_mapping(row, one.get("values") or {}, "responses values").values()
+            for said in row.as_mapping("responses values", one.get("values") or {}).values()
         ]
     yield from (value for one, value in values if one.get("status") in (None, "submitted"))
 
 
 def label_studio_task(row: Record) -> list[Fields]:
     """A task with `annotations`: of two responses the `selected` one, or `items` in the order of a ranker."""
-    data, found = as_mapping(row, row.get("data"), "data"), list[Fields]()
-    annotations = [as_mapping(row, one, "annotations") for one in as_list(row, row.get("annotations"), "annotations")]
-    for annotation in (one for one in annotations if not one.get("was_cancelled")):
-        for result in (
-            as_mapping(row, one, "result") for one in as_list(row, annotation.get("result") or [], "result")
-        ):
-            value = as_mapping(row, result.get("value") or {}, "value")
-            if result.get("type") == "pairwise":
-                found += _selected(row, data, value.get("selected"))
-            elif result.get("type") == "ranker":
-                found.append(_ranker(row, data, as_mapping(row, value.get("ranker"), "ranker")))
-    if not found and any(one.get("result") for one in annotations if not one.get("was_cancelled")):
+    data, found = row.as_mapping("data"), list[Fields]()
+    annotations = [row.as_mapping("annotations", one) for one in row.as_list("annotations")]
+    given = [one.get("result") or [] for one in annotations if not one.get("was_cancelled")]
+    for result in (row.as_mapping("result", one) for results in given for one in row.as_list("result", results)):
+        value = row.as_mapping("value", result.get("value") or {})
+        if result.get("type") == "pairwise":
+            found += _selected(row, data, value.get("selected"))
+        elif result.get("type") == "ranker":
+            found.append(_ranker(row, data, row.as_mapping("ranker", value.get("ranker"))))
+    if not found and any(given):
         raise row.fail("this task of Label Studio has no result of the type pairwise or ranker")
     return found
 
@@ -99,7 +95,7 @@ def _selected(row: Record, data: Mapping[str, Any], selected: Any) -> list[Field
 def _ranker(row: Record, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> Fields:
     buckets = [ids for name, ids in ranker.items() if name != "_"]
     prompt = next((name for name in PROMPTS if name in data), "")
-    given = [as_mapping(row, one, "data items") for one in as_list(row, data.get("items"), "data items")]
+    given = [row.as_mapping("data items", one) for one in row.as_list("data items", data.get("items"))]
     items = {str(one.get("id")): one for one in given}
     if len(buckets) != 1 or not prompt or not all(str(name) in items for name in buckets[0]):
         raise row.fail(
@@ -117,7 +113,6 @@ def is_label_studio_min(row: Record) -> bool:
 
 
 def _side(value: Any) -> Any:
-    """`left` or `right` in a value of JSON-MIN, which may be {selected}."""
     said = value.get("selected") if isinstance(value, Mapping) else value
     return said if said in ("left", "right") else None
 
@@ -128,3 +123,80 @@ def label_studio_min(row: Record) -> list[Fields]:
     said = {name: value for name, value in row.fields.items() if name not in about}
     verdict = next(name for name, value in said.items() if _side(value))
     return _selected(row, {name: row.get(name) for name in said if name != verdict}, _side(row.get(verdict)))
+
+
+Node = Mapping[str, Any]
+
+
+def gathered_trees(rows: Sequence[Record]) -> list[Record]:
+    """The rows of each tree's messages as one row with the tree; other rows stay."""
+    if not rows or not {"message_id", "message_tree_id", "parent_id", "text", "role"} <= rows[0].fields.keys():
+        return list(rows)
+    nodes = {row.text("message_id"): {**row.fields, "replies": list[Any]()} for row in rows}
+    trees: list[Record] = []
+    for row in rows:
+        parent, node = row.fields.get("parent_id"), nodes[row.text("message_id")]
+        if parent in nodes:
+            nodes[parent]["replies"].append(node)
+        elif parent is None:
+            trees.append(Record({"prompt": node}, row.place, row.id))
+        else:
+            raise row.fail(
+                f"the message that this one answers, {parent!r}, is not in the data; remove its replies, too"
+            )
+    return trees or list(rows)
+
+
+def is_tree(row: Record) -> bool:
+    """Whether a row's prompt is the root of a tree."""
+    prompt = row.fields.get("prompt")
+    return isinstance(prompt, Mapping) and {"text", "replies"} <= cast(Node, prompt).keys()
+
+
+def ranked_replies(row: Record) -> list[Fields]:
+    """At each place of a tree the assistant's replies by their `rank`, from 0, the best."""
+    found: list[Fields] = []
+
+    def visit(node: Node, before: list[Node]) -> None:
+        path, kept = [*before, node], _kept(node)
+        ranked = [one for one in kept if one.get("role") == "assistant" and one.get("rank") is not None]
+        if len(ranked) > 1:
+            said = [_message(row, one)["content"] for one in ranked]
+            scores = [-row.as_number("rank", one["rank"]) for one in ranked]
+            found.append(scored([_message(row, one) for one in path], said, scores))
+        for reply in kept:
+            visit(reply, path)
+
+    visit(_root(row), [])
+    return found or [scored([_message(row, _root(row))], [], [])]
+
+
+def best_conversation(row: Record) -> Record:
+    """The conversation of a tree that follows the best reply at each place, up to the assistant's last."""
+    path, node = list[Node](), _root(row)
+    while node:
+        path.append(node)
+        replies = _kept(node)
+        ranks = [len(replies) if one.get("rank") is None else row.as_number("rank", one["rank"]) for one in replies]
+        node = replies[ranks.index(min(ranks))] if replies else {}
+    while path and path[-1].get("role") != "assistant":
+        path.pop()
+    return row.replaced({"messages": [_message(row, one) for one in path]})
+
+
+def _root(row: Record) -> Node:
+    row.read.update(("message_tree_id", "tree_state"))
+    return row.as_mapping("prompt")
+
+
+def _kept(node: Node) -> list[Node]:
+    return [one for one in node.get("replies") or () if isinstance(one, Mapping) and not one.get("deleted")]
+
+
+def _message(row: Record, node: Node) -> dict[str, Any]:
+    if not isinstance(node.get("text"), str) or node.get("role") not in ("prompter", "user", "assistant"):
+        raise row.fail(f"a message of a tree must have text and a role, prompter or assistant; got {str(node)[:60]}")
+    if node.get("deleted"):
+        raise row.fail("the first message of this tree is deleted; remove the tree")
+    other_keys(node, "a message of this tree")  # which refuses those that change what is learned
+    return {"role": node["role"], "content": node["text"]}

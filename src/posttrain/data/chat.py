@@ -36,23 +36,14 @@ class TrainingIds(NamedTuple):
     mask: list[bool]
 
 
-class _Produced(NamedTuple):
-    """What the assistant writes in one turn: the rendering from the generation prompt to the stop token, inclusive."""
-
-    text: str
-    stop: str  # the stop token with which `text` ends
-
-
 @final
 class ChatFormat:
     """A tokenizer's chat template, and the tokens that end an assistant turn.
 
-    Args:
-        tokenizer: a Hugging Face fast tokenizer with a chat template.
-        stop_ids: the stop tokens that the model's generation config names; the tokenizer's own and the one that the
-            template writes after an assistant turn are added.
-        options: variables for the template, such as `{"enable_thinking": False}`. A template that writes today's date
-            should be given `{"date_string": "26 Jul 2024"}`, or its prompts change from day to day.
+    To the `stop_ids` that the model's generation config names, the tokenizer's own and the one that the template writes
+    after an assistant turn are added. `options` are variables for the template, such as `{"enable_thinking": False}`; a
+    template that writes today's date should be given `{"date_string": "26 Jul 2024"}`, or its prompts change from day
+    to day.
 
     Raises:
         TemplateError: the tokenizer has no chat template, or the template writes no stop token behind a turn.
@@ -116,15 +107,11 @@ class ChatFormat:
     def followup_ids(
         self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool, unchanged: bool = False
     ) -> list[int]:
-        """The tokens between a sampled assistant turn and the next generation prompt.
+        """The tokens between a sampled assistant turn, with which `history` ends, and the next generation prompt.
 
-        Args:
-            history: the conversation up to and including the sampled turn, whose tokens stay as they were sampled.
-            new_messages: what was said since: the user's next question, or the results of tools.
-            stopped: True if the sampled tokens end with a stop token; False if the turn was cut by its length, in which
-                case the template's stop token is the first of the tokens returned.
-            unchanged: whether to refuse a template that would show the sampled turn otherwise than it was sampled, such
-                as without its reasoning. White space does not count.
+        If the turn was not `stopped` by a stop token, but cut by its length, the template's stop token is the first of
+        them. `unchanged` refuses a template that would show the sampled turn otherwise than it was sampled, such as
+        without its reasoning. White space does not count.
 
         Raises:
             TemplateError: `history` does not end with the assistant, or the template changes what was already shown
@@ -154,18 +141,15 @@ class ChatFormat:
         """One training example, masked to what the assistant must produce, stop tokens included.
 
         The example ends with the stop token of the last assistant turn; what follows it in the conversation or in the
-        template is left out. The tokens before every trained turn `i` equal `prompt_ids(messages[:i])`.
-
-        Args:
-            messages: a conversation with at least one assistant turn.
-            train_on: "all" assistant turns that are to be learned, or only the "last" of them, which also works where a
-                template shows earlier turns differently from how they are produced.
+        template is left out. The tokens before every trained turn `i` equal `prompt_ids(messages[:i])`. Trained are
+        "all" assistant turns that are to be learned, or only the "last" of them, which also works where a template
+        shows earlier turns differently from how they are produced.
 
         Raises:
             TemplateError: there is no assistant turn; a turn's place in the rendering cannot be found; the template
                 drops part of a turn; or one sequence cannot train all turns because the template rewrites earlier ones.
         """
-        turns = _learned_turns(messages)
+        turns = [i for i in _assistant_turns(messages) if messages[i].learned]
         if not turns:
             raise TemplateError(
                 "this conversation has no assistant message that is learned, so there is nothing to train on; roles: "
@@ -178,7 +162,7 @@ class ChatFormat:
             token_ids = self.prompt_ids(messages[:last])
             mask = [False] * len(token_ids)
         prompt = self._renderer.render(messages[:last], generate=True)
-        produced = self._continue(prompt, self._produced(messages, last, prompt).text)
+        produced = self._continue(prompt, self._produced(messages, last, prompt)[0])
         return TrainingIds(token_ids + produced, mask + [True] * len(produced))
 
     def training_examples(self, messages: Sequence[Message]) -> list[TrainingIds]:
@@ -193,10 +177,11 @@ class ChatFormat:
         try:
             return [self.training_ids(messages)]
         except TemplateError:
-            turns = _learned_turns(messages)
-            if len(_assistant_turns(messages[: turns[-1] + 1])) < 2:
+            turns = _assistant_turns(messages)
+            learned = [turn for turn in turns if messages[turn].learned]
+            if turns.index(learned[-1]) == 0:
                 raise
-            return [self.training_ids(messages[: turn + 1], train_on="last") for turn in turns]
+            return [self.training_ids(messages[: turn + 1], train_on="last") for turn in learned]
 
     def text_ids(self, text: str) -> list[int]:
         """Plain text for pretraining: no turns, nothing added."""
@@ -236,7 +221,7 @@ class ChatFormat:
     def _written(self, messages: Sequence[Message]) -> str:
         """The last turn, as it would be sampled."""
         prompt = self._renderer.render(messages[:-1], generate=True)
-        return self.decode(self._continue(prompt, self._produced(messages, len(messages) - 1, prompt).text))
+        return self.decode(self._continue(prompt, self._produced(messages, len(messages) - 1, prompt)[0]))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode sampled tokens: without stop and other special tokens, but with tags such as `<think>`."""
@@ -266,15 +251,15 @@ class ChatFormat:
             if end == len(messages):
                 self._renderer.refuse_dropped(messages, prompt)
             else:
-                produced = self._produced(messages, end, prompt)
-                made = self._continue(prompt, produced.text)
+                produced, stop = self._produced(messages, end, prompt)
+                made = self._continue(prompt, produced)
                 token_ids += made
                 mask += [messages[end].learned] * len(made)
-                text, stop = prompt + produced.text, produced.stop
+                text = prompt + produced
         return TrainingIds(token_ids, mask)
 
-    def _produced(self, messages: Sequence[Message], turn: int, prompt: str) -> _Produced:
-        """What the assistant writes after `prompt` when it produces message `turn`."""
+    def _produced(self, messages: Sequence[Message], turn: int, prompt: str) -> tuple[str, str]:
+        """What the assistant writes after `prompt` when it produces message `turn`, and the stop token at its end."""
         before, message = messages[:turn], messages[turn]
         rendered = self._renderer.render(messages[: turn + 1])
         tail = self._tail(before)
@@ -296,11 +281,13 @@ class ChatFormat:
                 f"the chat template drops part of {where} (of {missing[:60]!r}), which would not be trained on; "
                 "remove that part from the data (its thinking? its tool calls?), or use a template that keeps it"
             )
-        if any(stop.group(1) in text for text in _own_words(message)):
+        # of calls as they were written, and as a template may write them, without JSON's escapes
+        calls = (text for call in message.tool_calls for text in (call.arguments, *words_of(call)))
+        if any(stop.group(1) in text for text in (message.content, message.reasoning, *calls)):
             raise TemplateError(
                 f"{where} contains the stop token {stop.group(1)!r} in its text; remove it from the data"
             )
-        return _Produced(said + tail[: stop.end()], stop.group(1))
+        return said + tail[: stop.end()], stop.group(1)
 
     def _rewritten(self, messages: Sequence[Message], turn: int) -> TemplateError:
         number = len(_assistant_turns(messages[:turn]))
@@ -312,7 +299,6 @@ class ChatFormat:
         )
 
     def _tail(self, before: Sequence[Message]) -> str:
-        """What the template writes after an assistant turn that ends the conversation."""
         return self._split(self._renderer.render([*before, Message("assistant", _SENTINEL)]))[1]
 
     def _split(self, rendered: str) -> tuple[str, str]:
@@ -354,10 +340,6 @@ def _assistant_turns(messages: Sequence[Message]) -> list[int]:
     return [i for i, message in enumerate(messages) if message.role == "assistant"]
 
 
-def _learned_turns(messages: Sequence[Message]) -> list[int]:
-    return [i for i in _assistant_turns(messages) if messages[i].learned]
-
-
 def _dropped(message: Message, said: str) -> str:
     """What a turn says that is not in its rendering; of one without calls, which ends with its content, the content."""
     text = squeeze(said)
@@ -369,9 +351,3 @@ def _dropped(message: Message, said: str) -> str:
     if not shown(message.reasoning, text):
         return message.reasoning
     return dropped_of_calls(message, text)
-
-
-def _own_words(message: Message) -> tuple[str, ...]:
-    """What a turn says; of calls as they were written, and as a template may write them, without JSON's escapes."""
-    said = (text for call in message.tool_calls for text in (call.arguments, *words_of(call)))
-    return (message.content, message.reasoning, *said)

@@ -5,8 +5,9 @@ contains the layout's markers, is dropped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from posttrain.data.demonstrations import conversation_in
 from posttrain.data.loaded import Loaded, Unusable
@@ -16,7 +17,6 @@ from posttrain.data.records import Record
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
 
-T = TypeVar("T")
 Fields = dict[str, Any]
 
 
@@ -34,7 +34,7 @@ def pairs(preference: Preference) -> list[Fields]:
     p = preference
     chosen, rejected = written(p.responses)
     fields: Fields = {"prompt": written(p.prompt), "chosen": [chosen], "rejected": [rejected]}
-    return [_readable(p, fields | tools_column(p.prompt) | ({"steps": p.opening} if p.partial else {}))]
+    return [_pair(p, fields | tools_column(p.prompt) | ({"steps": p.opening} if p.partial else {}))]
 
 
 def conversations(preference: Preference) -> list[Fields]:
@@ -43,7 +43,7 @@ def conversations(preference: Preference) -> list[Fields]:
     _not_steps(p)
     before, (chosen, rejected) = written(p.prompt), written(p.responses)
     fields: Fields = {"chosen": [*before, chosen], "rejected": [*before, rejected]}
-    return [_readable(p, fields | tools_column(p.prompt))]
+    return [_pair(p, fields | tools_column(p.prompt))]
 
 
 def transcripts(preference: Preference) -> list[Fields]:
@@ -55,7 +55,7 @@ def transcripts(preference: Preference) -> list[Fields]:
         raise DataError(f"{p.source}: a transcript has no words for the role '{sorted(other)[0]}'")
     before = "".join(f"\n\n{speakers[message.role]}: {message.content}" for message in p.prompt)
     fields = {name: f"{before}\n\nAssistant: {text}" for name, text in (("chosen", p.chosen), ("rejected", p.rejected))}
-    return [_readable(p, fields)]
+    return [_pair(p, fields)]
 
 
 def judgements(judged: Sequence[Judgement]) -> list[Fields]:
@@ -65,10 +65,7 @@ def judgements(judged: Sequence[Judgement]) -> list[Fields]:
         _not_steps(j)
         completion = written([Message("assistant", j.response, j.calls)])
         fields = {"prompt": written(j.prompt), "completion": completion, "label": j.good} | tools_column(j.prompt)
-        again = _again(j.source, fields, judgement_in)
-        if (again.prompt, again.response, again.calls, again.good) != (j.prompt, j.response, j.calls, j.good):
-            raise _unsaid(j.source)
-        found.append(fields)
+        found.append(_readable(fields, lambda row: replace(judgement_in(row), source=""), replace(j, source=""), j))
     return found
 
 
@@ -79,9 +76,7 @@ def demonstrations(judged: Sequence[Judgement]) -> list[Fields]:
         _not_steps(j)
         whole = (*j.prompt, Message("assistant", j.response, j.calls))
         fields: Fields = {"messages": written(whole)} | tools_column(whole)
-        if _again(j.source, fields, conversation_in) != whole:
-            raise _unsaid(j.source)
-        found.append(fields)
+        found.append(_readable(fields, conversation_in, whole, j))
     return found
 
 
@@ -111,23 +106,19 @@ def _not_steps(feedback: Preference | Judgement) -> None:
         raise DataError(f"{feedback.source}: its responses are steps, for which the layout has no field")
 
 
-def _readable(preference: Preference, fields: Fields) -> Fields:
-    """The fields, if they round-trip; raises `DataError` if not."""
-    p = preference
-    again = _again(p.source, fields, preferences_in)[0]
-    said = (again.prompt, *again.responses, again.opening, again.partial)
-    if said != (p.prompt, *p.responses, p.opening, p.partial):
-        raise _unsaid(p.source)
-    return fields
+def _pair(preference: Preference, fields: Fields) -> Fields:
+    def said(p: Preference) -> object:
+        return (p.prompt, *p.responses, p.opening, p.partial)
+
+    return _readable(fields, lambda row: said(preferences_in(row)[0]), said(preference), preference)
 
 
-def _again(source: str, fields: Fields, read: Callable[[Record], T]) -> T:
-    """Parse a row; raises `DataError` if nothing can be."""
+def _readable(fields: Fields, read: Callable[[Record], object], said: object, one: Preference | Judgement) -> Fields:
+    """The fields, if what is said is what they are read back as; raises `DataError` if not."""
     try:
-        return read(Record(fields, source, source))
+        again = read(Record(fields, one.source, one.source))
     except Unusable as problem:
-        raise DataError(f"{source}: {problem}") from problem
-
-
-def _unsaid(source: str) -> DataError:
-    return DataError(f"{source}: it would be read back as something else")
+        raise DataError(f"{one.source}: {problem}") from problem
+    if again != said:
+        raise DataError(f"{one.source}: it would be read back as something else")
+    return fields

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
+from posttrain.data.annotation_tools import best_conversation, gathered_trees, is_tree
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Reading, read_all
 from posttrain.data.meaning import is_empty
 from posttrain.data.records import Record
 from posttrain.data.tasks import dress
-from posttrain.data.trees import best_conversation, gathered_trees, is_tree
 from posttrain.types import Message
 
 
@@ -20,14 +20,9 @@ def load_demonstrations(
 
     A row has one of: `messages` or `conversations` (lists of {role, content}, or of ShareGPT's {from, value}); `prompt`
     and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`; or is in a
-    layout of `public_layouts`. Of a prompt and of `history` nothing is learned, nor of messages whose `weight` is 0.
-    Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called.
-
-    Args:
-        source: as in `read_all`.
-        system: a system message, which takes the place of one in the data.
-        prompt_template: text around each user message, which stands at `{prompt}`.
-        **reading: which rows.
+    layout of data/layouts.py. Of a prompt and of `history` nothing is learned, nor of messages whose `weight` is 0.
+    Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called. Arguments are those of
+    `load_preferences`.
 
     Raises:
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
@@ -36,9 +31,10 @@ def load_demonstrations(
     def gather(rows: Sequence[Record]) -> list[Record]:
         return [best_conversation(row) if is_tree(row) else row for row in gathered_trees(rows)]
 
-    return read_all(
-        source, lambda row: [dress(conversation_in(row), system, prompt_template)], gather=gather, **reading
-    )
+    def read(row: Record) -> list[tuple[Message, ...]]:
+        return [dress(conversation_in(row), system, prompt_template)]
+
+    return read_all(source, read, gather=gather, **reading)
 
 
 def conversation_in(row: Record) -> tuple[Message, ...]:
@@ -84,5 +80,4 @@ def _read(row: Record) -> tuple[Message, ...]:
 
 
 def _given(prompt: tuple[Message, ...]) -> tuple[Message, ...]:
-    """A prompt, of which nothing is learned, its assistant's turns included."""
     return tuple(replace(message, learned=False) if message.role == "assistant" else message for message in prompt)

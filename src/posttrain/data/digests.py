@@ -3,14 +3,15 @@
 import glob
 import hashlib
 import json
+import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import exists, path_of
-from posttrain.data.given import GIVEN, is_missing, rows_given
+from posttrain.data.given import GIVEN, rows_given
 from posttrain.errors import DataError, first_line
 
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
@@ -22,31 +23,22 @@ def digests(options: Mapping[str, Any]) -> dict[str, str]:
 
     A folder has one digest for each of its files. Other sources (a hub id, a gym: source) are left out.
     """
-    found: dict[str, str] = {}
-    for option in SOURCES:
-        for source in _sources(options.get(option)):
-            for path in _files(source):
-                found[str(path)] = sha256(path)
-    return found
+    return {str(path): sha256(path) for option in SOURCES for path in _files(options.get(option))}
 
 
-def _sources(text: object) -> list[str]:
-    """The sources of an option, which may be several with weights: "a.jsonl=0.7 b.parquet=0.3"."""
-    if not isinstance(text, str) or not text:
-        return []
-    if exists(text):
-        return [text]
+def _files(text: object) -> Iterator[Path]:
+    """The files of an option, which may name several sources with weights: "a.jsonl=0.7 b.parquet=0.3"."""
+    if not isinstance(text, str):
+        return
     try:
-        parts = shlex.split(text)
+        words = [text] if exists(text) else shlex.split(text)
     except ValueError:  # an open quote: the parser refuses it
-        return []
-    return [part if exists(part) else part.rpartition("=")[0] or part for part in parts]
-
-
-def _files(source: str) -> list[Path]:
-    path = Path(path_of(source)).expanduser()
-    roots = [path] if exists(source) else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
-    return [file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file()]
+        return
+    for source in (word if exists(word) else word.rpartition("=")[0] or word for word in words):
+        path = Path(path_of(source)).expanduser()
+        roots = [path] if exists(source) else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+        for root in roots:
+            yield from (file for file in sorted(root.rglob("*")) or [root] if file.is_file())
 
 
 def rows_digest(items: Iterable[object]) -> str:
@@ -69,7 +61,7 @@ def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     found = hashlib.sha256()
     for number, row in enumerate(rows_given(rows), 1):
         for name, value in sorted(row.items()):
-            if is_missing(value):
+            if value is None or (isinstance(value, float) and math.isnan(value)):  # which a DataFrame has for it
                 continue
             try:
                 text = json.dumps([name, value], allow_nan=False, sort_keys=True)

@@ -13,7 +13,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -82,7 +82,7 @@ def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Record]:
         raise DataError(f"cannot read '{path}'; expected a file that ends with {READABLE}")
     if encoding and kind in TABLES:
         raise DataError(f"'{path}' is not text, so it has no encoding '{encoding}'; leave it out")
-    return _TABLES[kind](path, name) if kind in TABLES else _TEXTS[kind](path, name, encoding or "utf-8-sig")
+    return _table(path, name, kind[1:]) if kind in TABLES else _TEXTS[kind](path, name, encoding or "utf-8-sig")
 
 
 def row_of(value: Any, place: str, id: str) -> Record:
@@ -103,7 +103,6 @@ _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".bz2": bz2
 
 @contextmanager
 def _opened(path: Path) -> Generator[IO[bytes], None, None]:
-    """A file, decompressed as often as its name says."""
     try:
         with path.open("rb") as raw:
             opened: IO[bytes] = raw
@@ -154,7 +153,8 @@ def _json(path: Path, name: str, encoding: str) -> Iterator[Record]:
     if isinstance(values, dict):
         found = cast(dict[str, Any], values)
         lists = [value for value in found.values() if isinstance(value, list)]
-        values = [found] if _is_row(found) else lists[0] if len(lists) == 1 else values
+        is_row = any(name in found for name in _OF_A_ROW)
+        values = [found] if is_row else lists[0] if len(lists) == 1 else values
     if not isinstance(values, list):
         raise DataError(
             f"{name}: expected a list of objects, or an object that holds one list; got {type(values).__name__}"
@@ -163,10 +163,8 @@ def _json(path: Path, name: str, encoding: str) -> Iterator[Record]:
         yield row_of(value, f"{name} row {number}", f"{name}:{number}")
 
 
-def _is_row(found: Mapping[str, Any]) -> bool:
-    """Whether an object is one row, not an object that holds the rows: it has a prompt, or a list of messages."""
-    own = ("prompt", "messages", "conversations", "conversation", "instruction", "question", "chosen", "completion")
-    return any(name in found for name in own)
+# what a row has, and no object that holds the rows
+_OF_A_ROW = ("prompt", "messages", "conversations", "conversation", "instruction", "question", "chosen", "completion")
 
 
 def _csv(path: Path, name: str, encoding: str) -> Iterator[Record]:
@@ -174,7 +172,9 @@ def _csv(path: Path, name: str, encoding: str) -> Iterator[Record]:
     csv.field_size_limit(_LONGEST_CELL)
     lines = _lines(path, encoding, newline="")
     first = next(lines, "")
-    table = csv.reader(chain([first], lines), delimiter=_delimiter(first, name), strict=True)
+    # a comma, or what the header has instead of one: spreadsheets with a decimal comma write semicolons
+    delimiter = "\t" if kind_of(name) == ".tsv" else next((mark for mark in ",;\t" if mark in first), ",")
+    table = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     try:
         header = [cell.strip() or f"unnamed_{i}" for i, cell in enumerate(next(table, ()), 1)]
         if twice := sorted({cell for cell in header if header.count(cell) > 1}):
@@ -187,65 +187,38 @@ def _csv(path: Path, name: str, encoding: str) -> Iterator[Record]:
                     "hold the delimiter or a line break in quotes"
                 )
             if cells:
-                yield Record(
-                    dict(zip(header, (cell or None for cell in cells), strict=True)),
-                    f"{name} line {line}",
-                    f"{name}:{line}",
-                )
+                fields = dict(zip(header, (cell or None for cell in cells), strict=True))
+                yield Record(fields, f"{name} line {line}", f"{name}:{line}")
             line = table.line_num + 1
     except csv.Error as error:
         raise DataError(f"{name} line {table.line_num}: not csv ({error}); save it again as csv") from error
 
 
-def _delimiter(header: str, name: str) -> str:
-    """A comma, or what the header has instead of one: spreadsheets with a decimal comma write semicolons."""
-    if kind_of(name) == ".tsv":
-        return "\t"
-    return next((mark for mark in ",;\t" if mark in header), ",")
-
-
-def _parquet(path: Path, name: str) -> Iterator[Record]:
-    import pyarrow.parquet
-
-    return _batches(name, "parquet", lambda: pyarrow.parquet.ParquetFile(_table(path)).iter_batches(batch_size=1024))
-
-
-def _arrow(path: Path, name: str) -> Iterator[Record]:
-    """Both of arrow's formats: the stream, as `datasets` writes it, and the file."""
+def _table(path: Path, name: str, kind: str) -> Iterator[Record]:
+    """Parquet, and both of arrow's formats: the stream, as `datasets` writes it, and the file."""
     import pyarrow
     import pyarrow.ipc
-
-    def batches() -> Iterator[Any]:
-        with _table(path) as source:
-            if source.read(6) == b"ARROW1":
-                reader = pyarrow.ipc.open_file(source)
-                yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
-            else:
-                source.seek(0)
-                yield from pyarrow.ipc.open_stream(source)
-
-    return _batches(name, "arrow", batches)
-
-
-def _table(path: Path) -> Any:
-    """A table's bytes, in which there is something to be jumped to: mapped, or decompressed into memory."""
-    import pyarrow
-
-    if not path.name.lower().endswith(COMPRESSED):
-        return pyarrow.memory_map(str(path))
-    with _opened(path) as opened:
-        return pyarrow.BufferReader(opened.read())
-
-
-def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Record]:
-    import pyarrow
+    import pyarrow.parquet
 
     number = 0
     try:
-        for batch in batches():
-            for value in batch.to_pylist():
-                number += 1
-                yield row_of(value, f"{name} row {number}", f"{name}:{number}")
+        if path.name.lower().endswith(COMPRESSED):  # they jump about in it, so it is decompressed into memory
+            with _opened(path) as opened:
+                source: Any = pyarrow.BufferReader(opened.read())
+        else:
+            source = pyarrow.memory_map(str(path))
+        batches: Iterable[Any]
+        if kind == "parquet":
+            batches = pyarrow.parquet.ParquetFile(source).iter_batches(batch_size=1024)
+        elif source.read(6) == b"ARROW1":
+            reader = pyarrow.ipc.open_file(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            source.seek(0)
+            batches = pyarrow.ipc.open_stream(source)
+        for value in (value for batch in batches for value in batch.to_pylist()):
+            number += 1
+            yield row_of(value, f"{name} row {number}", f"{name}:{number}")
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
             f"cannot read {name} as {kind}: {first_line(error)}; the file is damaged or not {kind}"
@@ -259,4 +232,3 @@ _TEXTS: dict[str, Callable[[Path, str, str], Iterator[Record]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
-_TABLES: dict[str, Callable[[Path, str], Iterator[Record]]] = {".parquet": _parquet, ".arrow": _arrow}

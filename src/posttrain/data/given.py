@@ -3,7 +3,6 @@
 No library is imported for them: an object is known by what it can do.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,10 +23,8 @@ def is_gym(source: object) -> bool:
 def rows_given(rows: Iterable[Mapping[str, Any]] | Frame) -> Iterator[dict[str, Any]]:
     """Rows as JSON would have them: lists for tuples and arrays, Python's numbers for numpy's; what else is as it is.
 
-    A missing cell of a DataFrame is None; a NaN stays in a column of floats, where a number may be meant.
-
-    Args:
-        rows: read once.
+    A missing cell of a DataFrame is None; a NaN stays in a column of floats, where a number may be meant. `rows` are
+    read once.
 
     Raises:
         UserError: not rows, several splits, or a streaming data set.
@@ -51,8 +48,11 @@ def _listed(rows: Any) -> Iterable[Mapping[str, Any]]:
     for to_list in ("to_pylist", "to_dicts"):  # of pyarrow and of polars
         if hasattr(rows, to_list):
             return getattr(rows, to_list)()
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        return _of_frame(rows)
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame of pandas
+        if twice := [name for name in rows.columns if list(rows.columns).count(name) > 1]:
+            raise DataError(f"the DataFrame has two columns called {twice[0]!r}; rename one of them")
+        floats = [str(kind).startswith("float") for kind in rows.dtypes]  # others have a missing value of their own
+        return rows.astype(object).where(rows.notna() | floats, None).to_dict("records")
     if hasattr(rows, "with_format"):
         return rows.with_format(None)
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
@@ -60,14 +60,6 @@ def _listed(rows: Any) -> Iterable[Mapping[str, Any]]:
             f"a data set is a list of rows, a `datasets.Dataset`, a DataFrame, or the name of a source; got {kind}"
         )
     return cast(Iterable[Mapping[str, Any]], rows)
-
-
-def _of_frame(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a pandas DataFrame."""
-    if twice := [name for name in frame.columns if list(frame.columns).count(name) > 1]:
-        raise DataError(f"the DataFrame has two columns called {twice[0]!r}; rename one of them")
-    floats = [str(kind).startswith("float") for kind in frame.dtypes]  # others have a missing value of their own
-    return frame.astype(object).where(frame.notna() | floats, None).to_dict("records")
 
 
 def _plain(value: Any) -> Any:
@@ -78,8 +70,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays and scalars of numpy
         return _plain(value.tolist())
     return value
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a cell has no value: None, or the NaN that a DataFrame has for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value))

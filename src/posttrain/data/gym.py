@@ -27,12 +27,7 @@ def load_gym(spec: str, *, size: int, seed: int = 0, split: str = "train") -> li
 
     `metadata` has what the family's own scorer needs: `dataset` (its name), `options` and `entry` (as it
     was made). The questions of "train" and "heldout" are disjoint by construction; those of "heldout" all differ.
-
-    Args:
-        spec: `gym:chain_sum?min_terms=3&max_terms=4`; lists are separated by commas.
-        size: how many tasks.
-        seed: which ones.
-        split: "train" or "heldout".
+    `spec` is as `gym:chain_sum?min_terms=3&max_terms=4`; lists are separated by commas.
 
     Raises:
         UserError: an unknown family, option or split (with the nearest name), a value that the family refuses, or a
@@ -106,7 +101,6 @@ def parse_gym(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(shown: str, text: str, default: Any) -> Any:
-    """The value of an option, of the type that its default has."""
     if isinstance(default, str):
         return text
     if isinstance(default, (list, tuple)):

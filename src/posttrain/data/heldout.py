@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from posttrain.data.annotation_tools import PROMPTS
+from posttrain.data.layouts import asked, own_rows
 from posttrain.data.loaded import Unusable
 from posttrain.data.order import seed_for
-from posttrain.data.preferences import layout_of, preferences_in
-from posttrain.data.public_layouts import asked, own_rows
+from posttrain.data.preferences import is_preference, preferences_in
 from posttrain.data.records import Record
 from posttrain.data.sources import numbered
 from posttrain.errors import UserError
@@ -96,30 +96,23 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
     return sides
 
 
-class Divided(NamedTuple):
-    """Training tasks, held-out tasks, and messages about dropped rows."""
-
-    learned: list[Task]
-    heldout: list[Task]
-    notes: tuple[str, ...]
-
-
 def divide(
     tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
-) -> Divided:
-    """Training tasks and at most `limit` held-out ones: a share of `tasks`, those `offered`, or none.
+) -> tuple[list[Task], list[Task], tuple[str, ...]]:
+    """Training tasks, at most `limit` held-out ones, and messages about dropped rows.
+
+    Held out are a share of `tasks`, those `offered`, or none.
 
     Raises:
         UserError: as `hold_out` and `disjoint`.
     """
-    removed = 0
+    learned, heldout, removed = list(tasks), list[Task](), 0
     if share:
         learned, heldout = hold_out(tasks, share, seed)
-    else:
-        learned = list(tasks)
-        heldout, removed = disjoint(tasks, offered()) if offered is not None else Disjoint([], 0)
+    elif offered is not None:
+        heldout, removed = disjoint(tasks, offered())
     surplus = [f"of {len(heldout)} held-out rows the first {limit} are used (`eval_limit`)"]
-    return Divided(learned, heldout[:limit], (*met_before(removed), *(surplus if len(heldout) > limit else ())))
+    return learned, heldout[:limit], (*met_before(removed), *(surplus if len(heldout) > limit else ()))
 
 
 def met_before(removed: int) -> list[str]:
@@ -137,7 +130,7 @@ def _asked(row: Record) -> tuple[Message, ...]:
     if "message_tree_id" in row:  # a message of OpenAssistant's: trees stay whole
         return (Message("user", row.text("message_tree_id")),)
     own = next(iter(own_rows(row)), row)
-    if "chosen" in own or layout_of(own):
+    if is_preference(own):
         try:
             return preferences_in(own)[0].prompt
         except Unusable:

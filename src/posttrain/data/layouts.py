@@ -1,31 +1,49 @@
-"""Layouts of public preference datasets: their columns, and what they mean.
+"""Rows of public data sets and annotation tools in posttrain's own columns: the table of layouts.
 
-A row may hold several preferences, or none: scored responses make a pair of every two whose scores
-differ, and a derivation with rated steps makes one for each right step with a wrong alternative.
+Only names, nesting and directions change here. What the columns mean is said where they are read: demonstrations.py,
+preferences.py, ratings.py, steps.py.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, groupby
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, zip_longest
+from typing import Any, cast
 
-from posttrain.data.fields import as_answer, as_list, as_mapping, as_number, as_text
-from posttrain.data.meaning import MEANT, is_empty
-from posttrain.data.records import Record
-from posttrain.types import Message, Preference
+from posttrain.data.annotation_tools import (
+    PROMPTS,
+    Fields,
+    argilla_record,
+    is_label_studio_min,
+    is_tree,
+    label_studio_min,
+    label_studio_task,
+    pair,
+    ranked_replies,
+    scored,
+)
+from posttrain.data.meaning import MEANT, is_empty, list_in
+from posttrain.data.records import Record, typed
+from posttrain.data.step_layouts import STEPWISE, until_wrong
 
 
-class Layout(NamedTuple):
-    """How one data set is recognised by its columns, and read."""
+def own_rows(row: Record) -> list[Record]:
+    """A row in posttrain's columns, which may be several; itself where no public layout fits."""
+    own = next((own for _, fits, own in LAYOUTS if fits(row)), None)
+    if own is None:
+        return [row]
+    before = set(row.read)
+    found = own(row)
+    lost = {name for fields in found for name in fields if name not in row.read and not is_empty(row.fields.get(name))}
+    if lost:  # the layout has no place for one of its columns
+        row.read.intersection_update(before)
+        return [row]
+    return [row.replaced(fields) for fields in found]
 
-    name: str
-    fits: Callable[[Record], bool]
-    read: Callable[[Record], list[Preference]]
 
-
-def layout_of(row: Record) -> Layout | None:
-    """The public layout that a row has; None for posttrain's own, or one that is not known."""
-    return next((layout for layout in LAYOUTS if layout.fits(row)), None)
+def asked(row: Record, name: str) -> Any:
+    """A prompt; of an instruction with its `input`."""
+    said, more = row.get(name), row.get("input") if name == "instruction" else None
+    return said if is_empty(more) else f"{said}\n\n{more}"
 
 
 def gathered(rows: Sequence[Record]) -> list[Record]:
@@ -39,15 +57,12 @@ def gathered(rows: Sequence[Record]) -> list[Record]:
     meant = [name for name in MEANT if any(name in row for row in rows)]  # rows that differ in them are others
     for _, group in groupby(rows, key=lambda row: [row.fields.get(name) for name in ("prompt", *meant)]):
         members = list(group)
-        prompt = members[0].text("prompt")
+        responses = [row.text("response") for row in members]
+        scores = [row.as_number("helpfulness") for row in members]
         others = {name: row.fields[name] for row in members for name in row.fields if not is_empty(row.fields[name])}
-        fields = {
-            "prompt": turns_of(prompt),
-            "responses": [row.text("response") for row in members],
-            "scores": [as_number(row, row.get("helpfulness"), "helpfulness") for row in members],
-        }
         rest = {name: value for name, value in others.items() if name not in ("response", "helpfulness")}
-        found.append(Record(rest | fields, members[0].place, members[0].id))
+        fields = rest | scored(turns_of(members[0].text("prompt")), responses, scores)
+        found.append(Record(fields, members[0].place, members[0].id))
     return found
 
 
@@ -61,124 +76,250 @@ def turns_of(prompt: str) -> str | list[dict[str, str]]:
     return [{"role": role, "content": text.strip()} for role, text in turns]
 
 
-def _scored(row: Record) -> list[Preference]:
-    """`prompt`, `responses` and their `scores`: the higher, the better."""
-    responses, scores = (as_list(row, row.get(name), name) for name in ("responses", "scores"))
-    if len(responses) != len(scores):
-        raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
-    said = [as_answer(row, response, "responses") for response in responses]
-    return _pairs(row, row.prompt("prompt"), said, [as_number(row, score, "scores") for score in scores])
+_Fits = Callable[[Record], bool]
+_Own = Callable[[Record], Sequence[Fields]]
 
 
-def _ultrafeedback(row: Record) -> list[Preference]:
-    """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
-    completions = [as_mapping(row, item, "completions") for item in as_list(row, row.get("completions"), "completions")]
-    rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
-    said = [as_text(row, one.get("response"), "completions response") for one in rated]
-    scores = [as_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in rated]
-    return _pairs(row, row.prompt("instruction"), said, scores)
+def _has(*names: str, without: Sequence[str] = ()) -> _Fits:
+    return lambda row: all(name in row for name in names) and not any(name in row for name in without)
 
 
-def _tldr(row: Record) -> list[Preference]:
-    """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
-    info = as_mapping(row, row.get("info"), "info")
-    title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
-    if info.get("post"):
-        where = f"SUBREDDIT: r/{info['subreddit']}\n\n" if info.get("subreddit") else ""
-        prompt = f"{where}{title}POST: {as_text(row, info['post'], 'info post')}\n\nTL;DR:"
-    else:  # the news articles of the validation split
-        prompt = f"{title}ARTICLE: {as_text(row, info.get('article'), 'info post or article')}\n\nTL;DR:"
-    summaries = as_list(row, row.get("summaries"), "summaries")
-    texts = [as_text(row, as_mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
-    choice = row.get("choice")
-    if len(texts) != 2 or choice not in (0, 1):
-        raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
-    choice = int(choice)
-    worker = str(row.get("worker") or "")
-    return _differing(
-        [Preference((Message("user", prompt),), texts[choice], texts[1 - choice], 1.0, worker, row.place)]
+def _first(row: Record, *names: str) -> str:
+    return next((name for name in names if not is_empty(row.fields.get(name))), "")
+
+
+# --- a prompt and a response by other names
+
+_TEXTS = (
+    ("inputs", "targets"),
+    ("query", "response"),
+    ("question", "response"),
+    ("prompt", "response"),
+    ("input", "output"),
+)
+_TAKEN = ("completion", "messages", "conversations", "instruction", "chosen", "rejected", "responses")
+
+
+def _names_of_texts(row: Record) -> tuple[str, str] | None:
+    if any(name in row for name in _TAKEN) or "helpfulness" in row.fields:  # HelpSteer's
+        return None
+    return next((names for names in _TEXTS if all(name in row for name in names)), None)
+
+
+def _texts(row: Record) -> list[Fields]:
+    names = _names_of_texts(row)
+    assert names is not None
+    return [{"prompt": row.get(names[0]), "completion": row.get(names[1])}]
+
+
+def _dolly(row: Record) -> list[Fields]:
+    return [{"instruction": row.get("instruction"), "input": row.get("context"), "output": row.get("response")}]
+
+
+def _conversation(row: Record) -> list[Fields]:
+    messages: list[Any] = []
+    for turn in row.as_list("conversation"):
+        said = cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {}
+        if {"input", "output"} <= said.keys():
+            others = {key: value for key, value in said.items() if key not in ("input", "output", "system")}
+            system = [] if is_empty(said.get("system")) else [{"role": "system", "content": said["system"]}]
+            messages += [*system, {"role": "user", "content": said["input"]}]
+            messages.append({"role": "assistant", "content": said["output"], **others})
+        else:
+            messages.append(turn)
+    return [{"messages": messages}]
+
+
+# --- labelled responses
+
+
+def _is_labelled(row: Record) -> bool:
+    label = _first(row, "label", "kto_tag")
+    whole = _first(row, "messages", "conversations", "output")
+    return bool(whole and label and "completion" not in row and isinstance(typed(row.fields[label]), bool))
+
+
+def _kto(row: Record) -> list[Fields]:
+    """LLaMA-Factory's: a conversation that ends with the labelled response, or an instruction and its output."""
+    named = _first(row, "label", "kto_tag")
+    label = {named: row.get(named)}
+    if name := _first(row, "messages", "conversations"):
+        turns = row.as_list(name)
+        return [{"prompt": turns[:-1], "completion": turns[-1:]} | label]
+    return [{"prompt": asked(row, "instruction"), "completion": row.get("output")} | label]
+
+
+# --- two responses and a verdict
+
+
+_WINNERS = {"model_a": 1, "a": 1, "model_b": -1, "b": -1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0, "bothbad": 0}
+
+
+def _judged(prompt: str, first: str, second: str, verdict: str, better: Mapping[Any, int]) -> _Own:
+    """Columns of a prompt ("" where it is in the responses), two responses, and what says which: 1 for the first."""
+    winners = {1: first, -1: second, 0: "a tie"}
+
+    def own(row: Record) -> list[Fields]:
+        said = typed(row.get(verdict))
+        said = said.lower() if isinstance(said, str) else said
+        if isinstance(said, bool) or said not in [*better]:
+            known = ", ".join(f"{known} ({winners[which]})" for known, which in better.items())
+            raise row.fail(f"field '{verdict}' must be one of {known}; got {said!r}")
+        return pair(row.get(prompt) if prompt else None, row.get(first), row.get(second), better[said])
+
+    return own
+
+
+def _helpsteer3(row: Record) -> list[Fields]:
+    """From -3, the first response is much better, to 3, the second is."""
+    score = row.as_number("overall_preference")
+    one, other = row.get("response1"), row.get("response2")
+    return pair(row.get("context"), one, other, -score, **({"strength": abs(score)} if score else {}))
+
+
+def _arena_turns(row: Record) -> list[Fields]:
+    """`prompt` and the responses are lists of turns, as JSON; `winner_model_a`, `winner_model_b` are 0 or 1."""
+    questions, *sides = (row.as_list(name) for name in ("prompt", "response_a", "response_b"))
+    a, b = (row.as_number(f"winner_model_{one}") for one in "ab")
+    tie = row.as_number("winner_tie", row.get("winner_tie") or 0)
+    one, other = (
+        [
+            {"role": role, "content": text}
+            for question, said in zip_longest(questions, side)
+            for role, text in (("user", question), ("assistant", said or ""))
+        ]
+        for side in sides
+    )
+    return pair(None, one, other, 0 if tie else a - b)
+
+
+def _openai(row: Record) -> list[Fields]:
+    asked = row.as_mapping("input")
+    tools = {"tools": asked["tools"]} if asked.get("tools") else {}
+    return pair(asked.get("messages"), row.get("preferred_output"), row.get("non_preferred_output"), 1, **tools)
+
+
+def _responses(chosen: str, rejected: str) -> _Own:
+    return lambda row: pair(asked(row, _first(row, *PROMPTS)), row.get(chosen), row.get(rejected), 1)
+
+
+def _prompt_elsewhere(row: Record) -> bool:
+    """`chosen` and `rejected` without what they answer, which another column says."""
+    alone = all(_says_response(row.fields.get(name)) for name in ("chosen", "rejected"))
+    return alone and "prompt" not in row and bool(_first(row, *PROMPTS))
+
+
+def _says_response(value: Any) -> bool:
+    """Whether a value is a response without the prompt: text that is no transcript, or messages of the assistant."""
+    if isinstance(value, list):
+        said = cast(list[Any], value)
+        return all(
+            isinstance(one, Mapping) and one.get("role", one.get("from")) in ("assistant", "gpt") for one in said
+        )
+    return isinstance(value, Mapping) or (
+        isinstance(value, str) and "\n\nAssistant:" not in value and not list_in(value)
     )
 
 
-class RatedStep(NamedTuple):
-    """A step of a derivation: its alternatives with their ratings (1, 0, -1 or None), and the one that was taken."""
-
-    rated: list[tuple[str, int | None]]
-    taken: str  # empty where it ends here
-    chosen: int | None  # which of the alternatives that is; None for one that a person wrote
-
-
-def prm800k_problem(row: Record) -> tuple[Message, ...]:
-    """The prompt of a row of PRM800K."""
-    question = as_mapping(row, row.get("question"), "question")
-    return (Message("user", as_text(row, question.get("problem"), "question problem")),)
-
-
-def prm800k_steps(row: Record) -> Iterator[RatedStep]:
-    """The steps of a row of PRM800K, up to one after which a wrong or missing one was taken."""
-    steps = as_list(row, as_mapping(row, row.get("label"), "label").get("steps"), "label steps")
-    for step in (as_mapping(row, one, "label steps") for one in steps):
-        seen = [as_mapping(row, one, "completions") for one in step.get("completions") or ()]
-        rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
-        if wrong := [rating for _, rating in rated if rating not in (-1, 0, 1, None)]:
-            raise row.fail(f"the rating of a step must be -1, 0, 1 or null; got {wrong[0]!r}")
-        chosen, human = step.get("chosen_completion"), step.get("human_completion")
-        taken = human.get("text") if isinstance(human, Mapping) else human
-        if isinstance(chosen, int):
-            if not 0 <= chosen < len(rated):
-                raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
-            taken = rated[chosen][0] if rated[chosen][1] != -1 else None
-        taken = taken if isinstance(taken, str) and taken.strip() else ""
-        yield RatedStep(rated, taken, chosen if isinstance(chosen, int) and taken else None)
-        if not taken:
-            return
+def _tldr(row: Record) -> list[Fields]:
+    """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
+    info = row.as_mapping("info")
+    title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
+    if info.get("post"):
+        where = f"SUBREDDIT: r/{info['subreddit']}\n\n" if info.get("subreddit") else ""
+        prompt = f"{where}{title}POST: {row.as_text('info post', info['post'])}\n\nTL;DR:"
+    else:  # the news articles of the validation split
+        prompt = f"{title}ARTICLE: {row.as_text('info post or article', info.get('article'))}\n\nTL;DR:"
+    summaries = [row.as_mapping("summaries", one).get("text") for one in row.as_list("summaries")]
+    texts = [row.as_text("summaries text", one).strip() for one in summaries]
+    choice = row.get("choice")
+    if len(texts) != 2 or choice not in (0, 1):
+        raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
+    return pair(prompt, texts[0], texts[1], 1 - 2 * int(choice))
 
 
-def _prm800k(row: Record) -> list[Preference]:
-    """A derivation with rated steps: a right step against each of its wrong alternatives."""
-    prompt = prm800k_problem(row)
-    annotator, time = (str(row.get(name) or "") for name in ("labeler", "timestamp"))
-    found: list[Preference] = []
-    before = ""
-    for step in prm800k_steps(row):
-        right, wrong = ([text for text, rating in step.rated if text.strip() and rating == one] for one in (1, -1))
-        found += [
-            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
-            for good in right
-            for bad in wrong
-        ]
-        before += f"{step.taken}\n"
-    return _differing(found)
+# --- several responses in an order
 
 
-def _has(*names: str) -> Callable[[Record], bool]:
-    return lambda row: all(name in row for name in names)
+_PAIR = ("chosen", "rejected", "output")
 
 
-def is_prm800k(row: Record) -> bool:
-    """Others have a `question` and a `label`, too, but as text."""
-    return all(isinstance(row.fields.get(name), Mapping) for name in ("question", "label"))
+def _is_nectar(row: Record) -> bool:
+    answers = row.fields.get("answers")
+    first = answers[0] if isinstance(answers, list) and answers else None
+    return "prompt" in row and isinstance(first, Mapping) and {"answer", "rank"} <= first.keys()
 
 
-LAYOUTS = (
-    Layout("responses with scores", _has("prompt", "responses", "scores"), _scored),
-    Layout("UltraFeedback", _has("instruction", "completions"), _ultrafeedback),
-    Layout("TL;DR comparisons", _has("info", "summaries", "choice"), _tldr),
-    Layout("PRM800K", is_prm800k, _prm800k),
+def _nectar(row: Record) -> list[Fields]:
+    """`answers` with a `rank` from 1, the best; those of one rank are as good as each other."""
+    answers = [row.as_mapping("answers", one) for one in row.as_list("answers")]
+    ranks = [row.as_number("answers rank", one.get("rank")) for one in answers]
+    return [scored(row.get("prompt"), [one.get("answer") for one in answers], [-rank for rank in ranks])]
+
+
+def _ultrafeedback(row: Record) -> list[Fields]:
+    """`completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
+    completions = [row.as_mapping("completions", one) for one in row.as_list("completions")]
+    rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
+    said = [row.as_text("completions response", one["response"]) for one in rated]
+    scores = [row.as_number("completions fine-grained_score", one["fine-grained_score"]) for one in rated]
+    return [scored(row.get("instruction"), said, scores)]
+
+
+def _is_rated(row: Record) -> bool:
+    return "generations" in row and "chosen" not in row and bool(_first(row, "ratings", "rating"))
+
+
+def _generations(row: Record) -> list[Fields]:
+    prompt = asked(row, _first(row, *PROMPTS))
+    return [scored(prompt, row.get("generations"), row.get(_first(row, "ratings", "rating")))]
+
+
+LAYOUTS: tuple[tuple[str, _Fits, _Own], ...] = (
+    (
+        "WildChat, Capybara: messages in a column of another name",
+        _has("conversation", without=("messages", "conversations", "prompt", "chosen")),
+        _conversation,
+    ),
+    ("Dolly", _has("instruction", "response", without=("output", "input")), _dolly),
+    ("a prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)", lambda r: bool(_names_of_texts(r)), _texts),
+    ("labelled conversations (LLaMA-Factory)", _is_labelled, _kto),
+    *((name, fits, until_wrong(read)) for name, fits, read in STEPWISE),
+    ("HelpSteer3", _has("response1", "response2", "overall_preference"), _helpsteer3),
+    (  # by the more helpful one; map `safer_response_id` to `better_response_id` to learn the safer one
+        "PKU-SafeRLHF",
+        _has("response_0", "response_1", "better_response_id"),
+        _judged("prompt", "response_0", "response_1", "better_response_id", {0: 1, 1: -1}),
+    ),
+    (
+        "SHP",
+        _has("history", "human_ref_A", "human_ref_B", "labels"),
+        _judged("history", "human_ref_A", "human_ref_B", "labels", {1: 1, 0: -1}),
+    ),
+    (
+        "LMSYS arena, conversations",
+        _has("conversation_a", "conversation_b", "winner"),
+        _judged("", "conversation_a", "conversation_b", "winner", _WINNERS),
+    ),
+    ("LMSYS arena, turns", _has("prompt", "response_a", "response_b", "winner_model_a"), _arena_turns),
+    ("OpenAI's preferences", _has("input", "preferred_output", "non_preferred_output"), _openai),
+    ("TL;DR comparisons", _has("info", "summaries", "choice", without=_PAIR), _tldr),
+    (
+        "Argilla, pairs",
+        _has("chosen_response", "rejected_response"),
+        _responses("chosen_response", "rejected_response"),
+    ),
+    ("UltraFeedback", _has("instruction", "completions", without=_PAIR), _ultrafeedback),
+    ("Argilla, distilabel: rated generations", _is_rated, _generations),
+    ("Argilla, records", _has("fields", "responses"), argilla_record),
+    ("Nectar", _is_nectar, _nectar),
+    ("Label Studio", _has("data", "annotations"), label_studio_task),
+    ("Label Studio, JSON-MIN", is_label_studio_min, label_studio_min),
+    ("OpenAssistant", is_tree, ranked_replies),
+    (
+        "responses whose prompt is another column (Orca, LLaMA-Factory)",
+        _prompt_elsewhere,
+        _responses("chosen", "rejected"),
+    ),
 )
-
-
-def _pairs(row: Record, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
-    """Every two responses of different scores, with the difference as strength."""
-
-    def ordered() -> Iterator[Preference]:
-        for (one, first), (other, second) in combinations(zip(said, scores, strict=True), 2):
-            if first != second:
-                chosen, rejected = (one, other) if first > second else (other, one)
-                yield Preference(prompt, chosen, rejected, abs(first - second), source=row.place)
-
-    return _differing(list(ordered()))
-
-
-def _differing(preferences: list[Preference]) -> list[Preference]:
-    return [p for p in preferences if p.chosen != p.rejected]
+"""By the name of each: how a row is recognised by its columns, and what it is in posttrain's."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from posttrain.data.meaning import is_learned
-from posttrain.data.structures import structure_in
+from posttrain.data.meaning import is_learned, structure_in
 from posttrain.errors import DataError
 from posttrain.types import Message, Role, ToolCall
 
@@ -39,13 +38,10 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
-    """One message of a conversation; `name` says which one in errors.
+    """One message of a conversation; `name` says which one in errors, such as "field 'prompt' message 2".
 
-    Args:
-        item: `{role, content}`, or ShareGPT's `{from, value}`; perhaps `tool_calls`, `tool_call_id`, `name` and a
-            reasoning.
-        name: such as "field 'prompt' message 2".
-        tools: the schemas of the tools that may be called, as `read_tools` gives them.
+    It is `{role, content}`, or ShareGPT's `{from, value}`; perhaps with `tool_calls`, `tool_call_id`, `name` and a
+    reasoning. `tools` are the schemas of the tools that may be called, as `read_tools` gives them.
     """
     if not isinstance(item, Mapping):
         raise DataError(f"{name} must be {{role, content}}; got {excerpt(item)}")
@@ -67,11 +63,19 @@ def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
         raise DataError(f"{name} has a reasoning and the role '{role}'; only the assistant has one")
     if role == "system" and content == "":
         raise DataError(f"{name} is a system message without text; remove that message, not the row")
-    if role == "tool" and _is_result(content):
+    given = cast(list[Any], content) if isinstance(content, list) else [None]
+    parts = all(isinstance(one, Mapping) and "type" in one for one in given)
+    if role == "tool" and isinstance(content, list | Mapping) and not parts:  # what a tool returned is data
         content = _json(content, f"{name} content")
+    may_be_empty = bool(calls) or role == "tool"
+    if content is None and may_be_empty:
+        content = ""
+    if isinstance(content, Sequence) and not isinstance(content, str):  # text parts, which are joined as they are
+        parts = enumerate(cast(Sequence[Any], content), 1)
+        content = "".join(_part(part, f"{name} content part {i}") for i, part in parts)
     return Message(
         role,
-        _content(content, f"{name} content", may_be_empty=bool(calls) or role == "tool"),
+        read_text(content, f"{name} content", may_be_empty=may_be_empty),
         calls,
         _word(item, "tool_call_id", name),
         _word(item, "name", name),
@@ -141,7 +145,7 @@ def read_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
         raise DataError(f"{name} must be text; got {excerpt(value)}")
     if not value.strip() and not may_be_empty:
         raise DataError(f"{name} is empty; remove the row, or fill it in")
-    if _half(value):
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise DataError(f"{name} has half of a surrogate pair, which no tokenizer can read; repair the text")
     return value
 
@@ -150,22 +154,6 @@ def excerpt(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _content(value: Any, name: str, *, may_be_empty: bool) -> str:
-    """Text, or a list of text parts, which are joined as they are."""
-    if value is None and may_be_empty:
-        return ""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        value = "".join(_part(part, f"{name} part {i}") for i, part in enumerate(cast(Sequence[Any], value), 1))
-    return read_text(value, name, may_be_empty=may_be_empty)
-
-
-def _is_result(content: Any) -> bool:
-    """Whether what a tool returned is data, not text or text parts."""
-    if isinstance(content, list):
-        return not all(isinstance(part, Mapping) and "type" in part for part in cast(list[Any], content))
-    return isinstance(content, Mapping)
 
 
 def _part(part: Any, name: str) -> str:
@@ -207,9 +195,10 @@ def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
         raise DataError(f"{name} is of type {excerpt(fields['type'])}; only calls of a function are read")
     inner = cast(Mapping[str, Any], inner)
     arguments = inner.get("arguments")
-    if isinstance(arguments, Mapping):
-        kept = _without_others(cast(Mapping[str, Any], arguments), inner["name"], tools)
-        text = _json(kept, f"{name} arguments")
+    if isinstance(arguments, Mapping):  # without the nulls that parquet adds: it gives a call the keys of all others
+        functions = [json.loads(tool)["function"] for tool in tools]
+        known = next((one.get("parameters") for one in functions if one["name"] == inner["name"]), None)
+        text = _json(_without_added(arguments, known), f"{name} arguments")
     elif arguments is None or arguments == "":
         text = "{}"
     else:
@@ -219,13 +208,6 @@ def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
             raise DataError(f"{name} arguments must be a JSON object, or one as text; got {excerpt(arguments)}")
         _json(loaded, f"{name} arguments")
     return ToolCall(_word(fields, "id", name), inner["name"], text)
-
-
-def _without_others(arguments: Mapping[str, Any], called: str, tools: Sequence[str]) -> dict[str, Any]:
-    """Arguments without the nulls that parquet adds: it gives a call the parameters of all others."""
-    functions = [json.loads(tool)["function"] for tool in tools]
-    known = next((function.get("parameters") for function in functions if function["name"] == called), None)
-    return _without_added(arguments, known)
 
 
 def _without_added(value: Any, schema: Any) -> Any:
@@ -294,12 +276,7 @@ def _json(value: Any, name: str) -> str:
 
 
 def _loaded(text: str) -> Any:
-    """JSON text as data; None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _half(text: str) -> bool:
-    return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -19,8 +19,7 @@ from typing import NamedTuple, TypeVar
 from posttrain.data.files import exists
 from posttrain.data.given import Source
 from posttrain.data.order import seed_for
-from posttrain.data.records import UnknownColumn
-from posttrain.data.sources import has_splits
+from posttrain.data.sources import UnknownColumn, has_splits
 from posttrain.errors import DataError, UserError
 
 T = TypeVar("T")
@@ -29,10 +28,10 @@ Load = Callable[[Source, Mapping[str, str] | None, int | None], Sequence[T]]
 
 
 class Part(NamedTuple):
-    """One source of a mixture."""
+    """One source of a mixture, and its share: those of all parts sum to 1."""
 
     source: Source
-    share: Fraction  # the shares of all parts sum to 1
+    share: Fraction
 
 
 def parts_of(source: Source) -> tuple[Part, ...]:
@@ -45,11 +44,28 @@ def parts_of(source: Source) -> tuple[Part, ...]:
         >>> [(part.source, str(part.share)) for part in parts_of("a.jsonl=3 'gym:chain_sum?max_terms=3=1'")]
         [('a.jsonl', '3/4'), ('gym:chain_sum?max_terms=3', '1/4')]
     """
-    if not isinstance(source, str) or exists(source) or not (words := _words(source)):
-        return (Part(source, Fraction(1)),)
-    named = [word.rpartition("=")[::2] for word in words]
-    weights = [_weight(source, word, weight) for word, (_, weight) in zip(words, named, strict=True)]
-    return tuple(Part(name, weight / sum(weights)) for (name, _), weight in zip(named, weights, strict=True))
+    alone = (Part(source, Fraction(1)),)
+    if not isinstance(source, str) or exists(source) or "=" not in source or len(source.split()) == 1:
+        return alone
+    form = 'expected a weight for each source, such as "a.jsonl=0.7 b.parquet=0.3"'
+    try:
+        words = shlex.split(source)
+    except ValueError as error:
+        raise UserError(f"cannot read the mixture {source!r}: {error}; {form}") from error
+    if len(words) == 1:
+        return alone
+    weighted: list[Part] = []
+    for word in words:
+        name, _, text = word.rpartition("=")
+        part = f"the part '{word}' of the mixture '{source}'"
+        try:
+            weight = float(text)
+        except ValueError:
+            raise UserError(f"{part} has no weight; {form}") from None
+        if not 0 < weight < math.inf:
+            raise UserError(f"{part} needs a weight above 0; {form}")
+        weighted.append(Part(name, Fraction(text.strip().replace("_", ""))))
+    return tuple(Part(name, weight / sum(part.share for part in weighted)) for name, weight in weighted)
 
 
 def mix(source: Source, load: Load[T], *, columns: Mapping[str, str] | None, limit: int | None, seed: int) -> list[T]:
@@ -108,27 +124,3 @@ def interleaved(lists: Sequence[Sequence[T]], shares: Sequence[Fraction], seed: 
 def split_for(source: Source, split: str) -> str | None:
     """`split`, where a source or a part of the mixture may be divided into splits; else None, all of it."""
     return split if any(has_splits(part.source) for part in parts_of(source)) else None
-
-
-def _words(source: str) -> list[str]:
-    """The parts of a mixture as they are typed; none for a single source."""
-    if not any(letter.isspace() for letter in source.strip()) or "=" not in source:
-        return []
-    try:
-        words = shlex.split(source)
-    except ValueError as error:
-        raise UserError(f"cannot read the mixture {source!r}: {error}; {_FORM}") from error
-    return words if len(words) > 1 else []
-
-
-_FORM = 'expected a weight for each source, such as "a.jsonl=0.7 b.parquet=0.3"'
-
-
-def _weight(source: str, word: str, text: str) -> Fraction:
-    try:
-        weight = float(text)
-    except ValueError:
-        raise UserError(f"the part '{word}' of the mixture '{source}' has no weight; {_FORM}") from None
-    if not 0 < weight < math.inf:
-        raise UserError(f"the part '{word}' of the mixture '{source}' needs a weight above 0; {_FORM}")
-    return Fraction(text.strip().replace("_", ""))

@@ -144,7 +144,11 @@ def pack(
     Raises:
         UserError: what must be in one row is longer than `microbatch_tokens`.
     """
-    units = _units(examples, together)
+    sizes = [together] * (len(examples) // together) if isinstance(together, int) else together
+    ends = list(accumulate(sizes))
+    if (ends[-1] if ends else 0) != len(examples):
+        raise ValueError(f"{len(examples)} examples are not {len(sizes)} units of {together} that stay together")
+    units = [(end - size, examples[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     for number, (first, unit) in enumerate(units):
         if together != 1 and (len({e.prefix for e in unit}) > 1 or not unit[0].prefix):
             raise ValueError(f"examples {first} to {first + len(unit) - 1} cannot stay together: they share no prefix")
@@ -175,14 +179,6 @@ def pack(
 
 Unit = tuple[int, Sequence[Example]]
 """Examples that stay together, and the number of the first of them."""
-
-
-def _units(examples: Sequence[Example], together: int | Sequence[int]) -> list[Unit]:
-    sizes = [together] * (len(examples) // together) if isinstance(together, int) else together
-    ends = list(accumulate(sizes))
-    if (ends[-1] if ends else 0) != len(examples):
-        raise ValueError(f"{len(examples)} examples are not {len(sizes)} units of {together} that stay together")
-    return [(end - size, examples[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _apart(units: Sequence[Unit], microbatch_tokens: int) -> list[PackedRow]:

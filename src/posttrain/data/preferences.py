@@ -3,19 +3,19 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, Unpack
+from itertools import combinations, groupby
+from typing import Unpack
 
+from posttrain.data.annotation_tools import gathered_trees
 from posttrain.data.chat import ChatFormat
 from posttrain.data.given import Source
-from posttrain.data.layouts import gathered, layout_of
+from posttrain.data.layouts import gathered
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
-from posttrain.data.meaning import BAD, GOOD, is_empty
+from posttrain.data.meaning import BAD, GOOD, is_empty, list_in
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.records import Record, after, typed
-from posttrain.data.structures import list_in
+from posttrain.data.step_layouts import is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.tasks import dress
-from posttrain.data.trees import gathered_trees
 from posttrain.types import Message, Preference, ToolCall
 
 
@@ -26,9 +26,7 @@ class Judgement:
     prompt: tuple[Message, ...]
     response: str
     good: bool
-    annotator: str = ""
     source: str = ""  # where it was read: file and line
-    time: str = ""  # when it was said, ISO 8601
     opening: str = ""  # prefix of the response, without a loss
     partial: bool = False  # the response is incomplete (a step): no loss on a stop token
     calls: tuple[ToolCall, ...] = ()
@@ -54,8 +52,9 @@ def load_preferences(
     that are the same, or that say nothing cannot be learned from; HH-RLHF has two in a thousand. They are left out, and
     named in the result.
 
-    The layouts of UltraFeedback, HelpSteer2, PRM800K and TL;DR's comparisons are recognised, and `prompt` with
-    `responses` and their `scores` (data/layouts.py); a row of these may make several preferences.
+    Or it has `prompt`, `responses` and their `scores`, of which every two that differ make a preference, with the
+    difference as its strength. The layouts of UltraFeedback, HelpSteer2, PRM800K and others are recognised
+    (data/layouts.py).
 
     `strength` (or `margin`) is how much better the chosen one was found, and `subset` (or `category`) which part of a
     benchmark the row belongs to, as in RewardBench. The two last messages may call tools (`tool_calls`), whose schemas
@@ -72,7 +71,7 @@ def load_preferences(
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
         ties: read the ties, and leave out all others.
-        **reading: which rows.
+        **reading: which rows, see `Reading`.
 
     Raises:
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
@@ -86,16 +85,11 @@ def load_preferences(
 
 
 def _refuse_others(row: Record, ties: bool) -> None:
-    tied = _is_tie(row)
-    if tied != ties:
-        raise Unusable("a tie: neither of the two was preferred" if tied else "no tie: one of the two was chosen")
-
-
-def _is_tie(row: Record) -> bool:
     value = typed(row.get("tie"))
     if not is_empty(value) and value not in (0, 1):
         raise row.fail(f"field 'tie' must be true or false; got {value!r}")
-    return value == 1
+    if (value == 1) != ties:
+        raise Unusable("no tie: one of the two was chosen" if ties else "a tie: neither of the two was preferred")
 
 
 def load_judgements(
@@ -108,23 +102,30 @@ def load_judgements(
     """
 
     def read(row: Record) -> list[tuple[Judgement, ...]]:
-        if _is_tie(row):
-            raise Unusable("a tie: neither of the two was preferred")
+        _refuse_others(row, ties=False)
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
-        return [
-            tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
-        ]
+        prompt = dress(found[0][0].prompt, system, prompt_template)  # one row has one prompt
+        return [tuple(replace(one, prompt=prompt) for one in judged) for judged in found]
 
-    return read_all(source, read, gather=_gathered, **reading)
+    def gather(rows: Sequence[Record]) -> list[Record]:
+        """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
+        said = [typed(label) if isinstance(label := row.fields.get("label"), str | float | int) else "" for row in rows]
+        if {-1, 0} <= {label for label in said if not isinstance(label, bool)}:
+            row = next(row for row, label in zip(rows, said, strict=True) if label == 0)
+            raise row.fail("field 'label' is 0 where other rows have -1: neither good nor bad; remove such rows")
+        return gathered_trees(gathered(rows))
+
+    return read_all(source, read, gather=gather, **reading)
 
 
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     """A preference as two judgements: the chosen response is good, the rejected one bad."""
     p = preference
-    about = (p.annotator, p.source, p.time, p.opening, p.partial)
+    chosen, rejected = p.responses
+    about = (p.source, p.opening, p.partial)
     return (
-        Judgement(p.prompt, p.chosen, True, *about, p.chosen_calls),
-        Judgement(p.prompt, p.rejected, False, *about, p.rejected_calls),
+        Judgement(p.prompt, chosen.content, True, *about, chosen.tool_calls),
+        Judgement(p.prompt, rejected.content, False, *about, rejected.tool_calls),
     )
 
 
@@ -139,11 +140,47 @@ def preferences_in(row: Record) -> list[Preference]:
             'a response that was judged alone, not two of which one was chosen; use `algorithm="kto"`, or of convert '
             '`to="judgements"` or `to="demonstrations"`'
         )
-    layout = None if "chosen" in row or "rejected" in row else layout_of(row)
-    if layout is None:
+    if "chosen" in row or "rejected" in row or not is_preference(row):
         return [_preference(row)]
-    if not (found := layout.read(row)):
+    found = [one for one in (_prm800k if is_prm800k(row) else _scored)(row) if one.chosen != one.rejected]
+    if not found:
         raise Unusable("no two responses of which one was found better")
+    return found
+
+
+def is_preference(row: Record) -> bool:
+    """Whether the columns of a row say which of several responses is better."""
+    scored = "responses" in row and "scores" in row
+    return "chosen" in row or "rejected" in row or scored or is_prm800k(row)
+
+
+def _scored(row: Record) -> list[Preference]:
+    responses, scores = row.as_list("responses"), row.as_list("scores")
+    if len(responses) != len(scores):
+        raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
+    prompt, found = row.prompt("prompt"), list[Preference]()
+    said = [row.as_answer("responses", response) for response in responses]
+    rated = zip(said, [row.as_number("scores", score) for score in scores], strict=True)
+    for (one, first), (other, second) in combinations(rated, 2):
+        if first != second:
+            chosen, rejected = (one, other) if first > second else (other, one)
+            found.append(Preference(prompt, chosen, rejected, abs(first - second), source=row.place))
+    return found
+
+
+def _prm800k(row: Record) -> list[Preference]:
+    """A derivation with rated steps: a right step against each of its wrong alternatives."""
+    prompt = prm800k_problem(row)
+    annotator, time = (str(row.get(name) or "") for name in ("labeler", "timestamp"))
+    found, before = list[Preference](), ""
+    for step in prm800k_steps(row):
+        right, wrong = ([text for text, rating in step.rated if text.strip() and rating == one] for one in (1, -1))
+        found += [
+            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
+            for good in right
+            for bad in wrong
+        ]
+        before += f"{step.taken}\n"
     return found
 
 
@@ -158,9 +195,11 @@ def _preference(row: Record) -> Preference:
             raise Unusable("'chosen' and 'rejected' answer different prompts")
         if before and prompt and prompt[0].role == "assistant":  # they go on from the prompt
             prompt = (*before, *prompt)
-        elif isinstance(row.fields.get("prompt"), str) and before and not _says(prompt, before):
-            raise Unusable("'chosen' does not continue 'prompt'")
-        elif not isinstance(row.fields.get("prompt"), str) and before:
+        elif before and isinstance(row.fields["prompt"], str):
+            if not any(message.content.strip() == before[-1].content.strip() for message in prompt):
+                raise Unusable("'chosen' does not continue 'prompt'")
+            prompt = row.begun(prompt)
+        elif before:
             if before[len(before) - len(prompt) :] != prompt:
                 raise Unusable("'chosen' does not continue 'prompt'")
             prompt = before  # which may have a system message that the responses do not repeat
@@ -184,28 +223,23 @@ def _preference(row: Record) -> Preference:
     if replace(last[0], tools=()) == replace(last[1], tools=()):
         raise Unusable("'chosen' and 'rejected' are the same")
     field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
-    opening = _steps(row, field) if field else ""
+    # which part of a benchmark it belongs to: RewardBench calls it `subset`
+    category = next((row.get(name) for name in ("subset", "category") if name in row), "")
     return Preference(
         prompt,
         last[0].content,
         last[1].content,
         strength=_strength(row),
         source=row.place,
-        opening=opening,
+        opening=_steps(row, field) if field else "",
         partial=bool(field),
-        category=_category(row),
+        category=category if isinstance(category, str) else "",
         chosen_calls=last[0].tool_calls,
         rejected_calls=last[1].tool_calls,
     )
 
 
-def _says(conversation: Sequence[Message], prompt: Sequence[Message]) -> bool:
-    """Whether a conversation has the last words of the prompt in it."""
-    return any(message.content.strip() == prompt[-1].content.strip() for message in conversation)
-
-
 def _strength(row: Record) -> float:
-    """Strength of the preference; 1 if the row has none."""
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
         return 1.0
@@ -216,12 +250,6 @@ def _strength(row: Record) -> float:
             f'{value!r}; if it is something else, give it another name with `columns="other={field}"`'
         )
     return float(value)
-
-
-def _category(row: Record) -> str:
-    """Which part of a benchmark a row belongs to: RewardBench calls it `subset`."""
-    value = next((row.get(field) for field in ("subset", "category") if field in row), "")
-    return value if isinstance(value, str) else ""
 
 
 def _steps(row: Record, field: str) -> str:
@@ -261,7 +289,6 @@ def judgement_in(row: Record) -> Judgement:
 
 
 def _is_good(row: Record, field: str) -> bool:
-    """The label: true or false, 1 or 0, 1 or -1, or a word for a thumb."""
     label = typed(row.get(field))
     if isinstance(label, str) and label.strip().lower() in _YES | _NO:
         return label.strip().lower() in _YES
@@ -273,19 +300,11 @@ def _is_good(row: Record, field: str) -> bool:
     return label > 0
 
 
-def _gathered(rows: Sequence[Record]) -> list[Record]:
-    """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
-    labels = {typed(row.fields.get("label")) for row in rows if isinstance(row.fields.get("label"), str | int | float)}
-    if {-1, 0} <= {label for label in labels if not isinstance(label, bool)}:
-        row = next(row for row in rows if typed(row.fields.get("label")) == 0)
-        raise row.fail("field 'label' is 0 where other rows have -1: neither good nor bad; remove such rows")
-    return gathered_trees(gathered(rows))
-
-
 def _conversation(row: Record, field: str) -> tuple[Message, ...]:
-    """A response alone, or the conversation that it ends."""
-    value = row.get(field)
-    if _says_nothing(value):
+    value = said = row.get(field)
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        said = None if value[-1].get("tool_calls") else value[-1].get("content", value[-1].get("value"))
+    if isinstance(said, str) and not said.strip():
         raise Unusable(f"'{field}' says nothing")
     if not isinstance(value, str):
         return row.messages(field)
@@ -298,15 +317,6 @@ def _conversation(row: Record, field: str) -> tuple[Message, ...]:
     if "prompt" not in row and (turn := _TURN.search(text)):
         raise row.fail(f"field '{field}' has words before the first turn: {text[: turn.start()].strip()[:40]!r}")
     return (Message("assistant", text),)
-
-
-def _says_nothing(value: Any) -> bool:
-    """Whether a response is empty: text, or a list whose last message is."""
-    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
-        if value[-1].get("tool_calls"):
-            return False
-        value = value[-1].get("content", value[-1].get("value"))
-    return isinstance(value, str) and not value.strip()
 
 
 def pair_of(chat: ChatFormat, preference: Preference) -> Pair:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.fields import as_answer, as_list, as_mapping, as_text
 from posttrain.data.given import Source
-from posttrain.data.layouts import turns_of
+from posttrain.data.layouts import own_rows, turns_of
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.packing import Graded
 from posttrain.data.preferences import responses_to
@@ -45,18 +44,20 @@ def load_ratings(
         DataError: as `load_rows`; a row that is no rating, by file, line and field; or all were left out.
     """
 
+    def layout_of(row: Record) -> Callable[[Record], list[Said]]:
+        return next((read for columns, read in LAYOUTS if row.fields.keys() >= columns), _own)
+
     def read(row: Record) -> list[Rated]:
-        layout = next((read for fits, read in LAYOUTS if fits(row)), _own)
         found = [
             Rated(dress(prompt, system, prompt_template), response, ratings, row.place)
-            for prompt, response, ratings in layout(row)
+            for prompt, response, ratings in layout_of(row)(row)
             if ratings and response.strip()
         ]
         if not found:
             raise Unusable("it has no rating, or no text")
         return found
 
-    return read_all(source, read, **reading)
+    return read_all(source, read, own=lambda row: own_rows(row) if layout_of(row) is _own else [row], **reading)
 
 
 def graded_of(chat: ChatFormat, rated: Rated) -> Graded:
@@ -72,34 +73,31 @@ Said = tuple[tuple[Message, ...], str, dict[str, float]]
 def _own(row: Record) -> list[Said]:
     if "ratings" not in row.fields:
         raise row.missing("ratings")
-    given = as_mapping(row, row.get("ratings") or {}, "ratings")
+    given = row.as_mapping("ratings", row.get("ratings") or {})
     return [(row.prompt("prompt"), _response(row, "completion"), _numbers(row, given))]
 
 
 def _helpsteer(row: Record) -> list[Said]:
-    """A row for each response; a prompt may be a conversation in one text."""
-    prompt = Record(dict(row.fields) | {"prompt": turns_of(row.text("prompt"))}, row.place, row.id, row.read).prompt(
-        "prompt"
-    )
+    fields = {**row.fields, "prompt": turns_of(row.text("prompt"))}
+    prompt = Record(fields, row.place, row.id, row.read).prompt("prompt")
     return [(prompt, _response(row, "response"), _numbers(row, {name: row.get(name) for name in HELPSTEER}))]
 
 
 def _response(row: Record, field: str) -> str:
-    """A response, which may say nothing."""
-    return "" if row.get(field) == "" else as_answer(row, row.get(field), field)
+    return "" if row.get(field) == "" else row.as_answer(field, row.get(field))  # it may say nothing
 
 
 def _ultrafeedback(row: Record) -> list[Said]:
     """`annotations` of each of the `completions`; what could not be rated is "N/A"."""
     prompt = row.prompt("instruction")
     found: list[Said] = []
-    for one in as_list(row, row.get("completions"), "completions"):
-        completion = as_mapping(row, one, "completions")
-        given = as_mapping(row, completion.get("annotations") or {}, "completions annotations")
-        aspects = {str(name): as_mapping(row, said or {}, f"annotations {name}") for name, said in given.items()}
+    for one in row.as_list("completions"):
+        completion = row.as_mapping("completions", one)
+        given = row.as_mapping("completions annotations", completion.get("annotations") or {})
+        aspects = {str(name): row.as_mapping(f"annotations {name}", said or {}) for name, said in given.items()}
         ratings = _numbers(row, {name: _spoken(said.get("Rating")) for name, said in aspects.items()})
         if completion.get("response"):
-            found.append((prompt, as_text(row, completion["response"], "completions response"), ratings))
+            found.append((prompt, row.as_text("completions response", completion["response"]), ratings))
     return found
 
 
@@ -113,16 +111,14 @@ def _spoken(rating: Any) -> Any:
         return None
 
 
-Read = Callable[[Record], list[Said]]
-LAYOUTS: tuple[tuple[Callable[[Record], bool], Read], ...] = (
-    (lambda row: row.fields.keys() >= {"prompt", "response", "helpfulness"}, _helpsteer),
-    (lambda row: row.fields.keys() >= {"instruction", "completions"}, _ultrafeedback),
+LAYOUTS: tuple[tuple[set[str], Callable[[Record], list[Said]]], ...] = (
+    ({"prompt", "response", "helpfulness"}, _helpsteer),
+    ({"instruction", "completions"}, _ultrafeedback),
 )
-"""Public data sets: how each is recognised by its columns, and read."""
+"""Public data sets: the columns by which each is recognised, and how it is read."""
 
 
 def _numbers(row: Record, given: Mapping[str, Any]) -> dict[str, float]:
-    """The ratings that are there."""
     found = {str(name): value for name, value in given.items() if value is not None}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:

@@ -5,6 +5,7 @@ learned from it, is refused by its name (`MEANT`); all others are listed for the
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from posttrain.data.meaning import MEANT, is_empty, other_keys
+from posttrain.data.meaning import MEANT, is_empty, list_in, messages_in, other_keys
 from posttrain.data.messages import excerpt, read_message, read_text, read_tools, with_tools
-from posttrain.data.structures import list_in, messages_in
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError
 from posttrain.types import Message
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -29,21 +29,13 @@ _TO_SPEAK = {"role": "assistant", "content": ""}  # how a transcript ends before
 _SYSTEM = ("system", "system_prompt")
 
 
-class UnknownColumn(DataError):
-    """A mapping that names a column of which no row has a value."""
-
-    def __init__(self, message: str, field: str) -> None:
-        super().__init__(message)
-        self.field = field  # the name that the column was to be mapped to
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """The fields of one row, the place that an error names, and an id that does not change from run to run.
 
-    `get`, `text` and `messages` read a field, and note it in `read`; who looks at `fields` only asks what there is.
-    `keys` are those of messages that were not read, `source` the columns of the data where `fields` say the same in
-    others.
+    `get`, `text`, `messages` and `as_list` to `as_number` read a field, and note it in `read`; who looks at `fields`
+    only asks what there is. `keys` are those of messages that were not read, `source` the columns of the data where
+    `fields` say the same in others.
     """
 
     fields: Mapping[str, Any]
@@ -83,6 +75,44 @@ class Record:
             raise self.missing(field)
         with self.named():
             return read_text(self.get(field), f"field '{field}'")
+
+    def as_list(self, name: str, *value: Any) -> Sequence[Any]:
+        """A field, or the `value` in one, that must be a list, or one as JSON or Python write it."""
+        given = found = value[0] if value else self.get(name)
+        if isinstance(given, str):
+            found = list_in(given)
+        if not isinstance(found, Sequence):
+            raise self.fail(f"field '{name}' must be a list; got {given!r:.60}")
+        return cast(Sequence[Any], found)
+
+    def as_mapping(self, name: str, *value: Any) -> Mapping[str, Any]:
+        """As `as_list`, an object."""
+        found = value[0] if value else self.get(name)
+        if not isinstance(found, Mapping):
+            raise self.fail(f"field '{name}' must be an object; got {found!r:.60}")
+        return cast(Mapping[str, Any], found)
+
+    def as_text(self, name: str, value: Any) -> str:
+        """A value that must be text that is not empty."""
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(f"field '{name}' must be text that is not empty; got {value!r:.60}")
+        return value
+
+    def as_answer(self, name: str, value: Any) -> str:
+        """A response alone: text, or a list of one assistant's message."""
+        said = Record({name: value}, self.place, self.id).response(name, ())
+        if len(said) != 1 or said[0].tool_calls or said[0].reasoning:
+            raise self.fail(f"field '{name}' must be one response as text; got {value!r:.60}")
+        return said[0].content
+
+    def as_number(self, name: str, *value: Any) -> float:
+        """As `as_list`, a finite number."""
+        found = typed(value[0] if value else self.get(name))
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.fail(f"field '{name}' must be a number; got {found!r:.60}")
+        if not math.isfinite(found) if isinstance(found, float) else abs(found) > 2**63:
+            raise self.fail(f"field '{name}' must be a finite number; got {found!r}; correct or remove the row")
+        return float(found)
 
     def messages(self, field: str) -> tuple[Message, ...]:
         """A field that must be a conversation: text (one user message), or a list of messages.
@@ -257,58 +287,3 @@ def typed(value: Any) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return float(text) if _NUMBER.fullmatch(text) else value
-
-
-def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
-    """Column mapping as typed: the name that posttrain uses, `=`, the name that the data uses.
-
-    Raises:
-        UserError: not of this form, or a name that is mapped twice.
-
-    Example:
-        >>> parse_columns("prompt=question answer=reward_model.ground_truth")
-        {'prompt': 'question', 'answer': 'reward_model.ground_truth'}
-    """
-    columns: dict[str, str] = {}
-    for flag in flags.split() if isinstance(flags, str) else flags:
-        target, equals, source = flag.partition("=")
-        if not (target and equals and source):
-            raise UserError(f"cannot read the column mapping '{flag}'; write FIELD=COLUMN, such as prompt=question")
-        if target in columns:
-            raise UserError(f"the field '{target}' is mapped twice: to '{columns[target]}' and to '{source}'; keep one")
-        columns[target] = source
-    return columns
-
-
-def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Record]:
-    """Rows with columns renamed; `a.b` is the field `b` inside the field `a`.
-
-    Raises:
-        DataError: a column that no row has (the nearest one is named), or that one row lacks.
-    """
-    known = {name for row in rows for name in row.fields}
-    for field, source in columns.items():
-        outer = source if source in known else source.split(".")[0]
-        if outer not in known:
-            near = get_close_matches(outer, known, n=1, cutoff=0.4)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            has = ", ".join(sorted(known))
-            raise UnknownColumn(f"unknown column '{source}'; {hint}The data has: {has}", field)
-    return [_map_row(row, columns) for row in rows]
-
-
-def _map_row(row: Record, columns: Mapping[str, str]) -> Record:
-    mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
-    if over := [name for name in columns if not is_empty(mapped.get(name))]:
-        raise row.fail(
-            f"the data have a column '{over[0]}' of their own, beside '{columns[over[0]]}', which is mapped to it; "
-            f'rename it, too: `columns="other={over[0]}"`'
-        )
-    for target, source in columns.items():
-        value: Any = row.fields
-        for name in (source,) if source in row.fields else source.split("."):
-            if not isinstance(value, Mapping) or name not in value:
-                raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {', '.join(row.fields)}")
-            value = cast(Any, value[name])
-        mapped[target] = value
-    return Record(mapped, row.place, row.id)

@@ -3,14 +3,21 @@
 Templates get the conventional inputs: messages with `tool_calls` whose arguments are an object, and the JSON
 schemas of the tools. A part of a call, a tool or a result that a template omits would be dropped silently, so it is an
 error.
+
+Special tokens in user, tool or system text are encoded as ordinary text: that text is untrusted input, and a user who
+writes `<|im_end|>` must not end a turn. A chat template mixes it with its own special tokens, so those in the text are
+replaced by placeholders before rendering. The rendering is then encoded by a copy of the tokenizer whose special tokens
+have other spellings: those of the template are respelled, those in the text are restored, and the copy encodes them as
+ordinary text. All else is encoded as by the tokenizer itself.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast, final
 
-from posttrain.data.ordinary_text import OrdinaryText
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import TemplateError, first_line
 from posttrain.types import Message, ToolCall
@@ -22,13 +29,93 @@ _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # what marks something up, even where
 
 
 @final
-class Renderer:
-    """A tokenizer and its chat template.
+class OrdinaryText:
+    """Special tokens of one tokenizer, and how to encode text in which some of them are meant as words.
 
-    Args:
-        tokenizer: with a chat template.
-        options: variables for the template.
+    `backend` is the `tokenizers.Tokenizer` behind a fast tokenizer, `special` the spellings that are not special where
+    a user, a tool or the system writes them.
     """
+
+    def __init__(self, backend: Any, special: Iterable[str]) -> None:
+        self._backend = backend
+        longest_first = sorted(set(special), key=len, reverse=True)
+        self._number = {text: i for i, text in enumerate(longest_first)}
+        self._texts = longest_first
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        # Unguessable, so that no text can hold a placeholder; letters and digits, which no template escapes.
+        self._key = f"q{secrets.token_hex(8)}q"
+        self._placeholder = re.compile(f"{self._key}([0-9]+)q")
+
+    def hide(self, text: str) -> str:
+        """`text` with a placeholder for each special token in it."""
+        return self._special.sub(lambda found: f"{self._key}{self._number[found[0]]}q", text)
+
+    def hide_in(self, value: Any) -> Any:
+        """The same of every string in JSON data, keys included."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {self.hide_in(key): self.hide_in(item) for key, item in value.items()}
+        return [self.hide_in(item) for item in value] if isinstance(value, list) else value
+
+    def show(self, text: str) -> str:
+        """Text with its placeholders resolved."""
+        return self._placeholder.sub(lambda found: self._texts[int(found[1])], text)
+
+    def is_hidden_in(self, text: str) -> bool:
+        """Whether there is a placeholder in it."""
+        return self._key in text
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text with placeholders: what stands for one of them is ordinary text, all else as always.
+
+        Raises:
+            TemplateError: the tokenizer's model, too, makes a special token of its spelling.
+        """
+        respelled, expected = self._special.subn(lambda found: self._spelling(self._number[found[0]]), text)
+        copy, ids, special = self._copy
+        encoded: list[int] = copy.encode(self.show(respelled), add_special_tokens=False).ids
+        found = [ids.get(i, i) for i in encoded]
+        if sum(i in special for i in found) > expected:
+            raise TemplateError("this tokenizer cannot encode its special tokens as ordinary text; remove them")
+        return found
+
+    def _spelling(self, number: int) -> str:
+        return f"{self._key.replace('q', 'z')}{number}z"
+
+    @cached_property
+    def _copy(self) -> tuple[Any, dict[int, int], set[int]]:
+        """The tokenizer with its special tokens respelled, its ids as the tokenizer's own, and the special ones."""
+        from tokenizers import Tokenizer
+
+        def renamed(text: str) -> str:
+            return self._spelling(self._number[text]) if text in self._number else text
+
+        state = json.loads(self._backend.to_str())
+        state |= {"post_processor": None, "truncation": None, "padding": None}
+        original = {renamed(token["content"]): int(token["id"]) for token in state["added_tokens"]}
+        for token in state["added_tokens"]:
+            token["content"] = renamed(token["content"])
+        model = state["model"]
+        vocabulary = model["vocab"]  # of BPE and words {piece: id}, of unigrams [[piece, score]]
+        if isinstance(vocabulary, dict):
+            model["vocab"] = {renamed(piece): i for piece, i in vocabulary.items()}
+        else:
+            model["vocab"] = [[renamed(piece), score] for piece, score in vocabulary]
+        if "merges" in model:
+            pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+            model["merges"] = [pair for pair in pairs if not {"".join(pair), *pair} & self._number.keys()]
+        if isinstance(model.get("unk_token"), str):
+            model["unk_token"] = renamed(model["unk_token"])
+        copy = Tokenizer.from_str(json.dumps(state))
+        ids = {copy.token_to_id(text): i for text, i in original.items()}
+        special = {self._backend.token_to_id(text) for text in self._texts}
+        return copy, {own: i for own, i in ids.items() if own is not None}, special
+
+
+@final
+class Renderer:
+    """A tokenizer, its chat template, and variables for that (`options`)."""
 
     def __init__(self, tokenizer: ChatTokenizer, options: Mapping[str, Any]) -> None:
         self.tokenizer = tokenizer
@@ -105,14 +192,16 @@ class Renderer:
             TemplateError: names what is missing.
         """
         text = squeeze(rendered)
-        for name in (self._ordinary.hide(name) for name in _names(tools_of(messages))):
-            if name not in text:
+        for name in (squeeze(str(json.loads(tool)["function"]["name"])) for tool in tools_of(messages)):
+            if self._ordinary.hide(name) not in text:
                 raise TemplateError(
-                    f"the chat template does not render the tool {self.show(name)!r}; give one that knows tools with "
+                    f"the chat template does not render the tool {name!r}; give one that knows tools with "
                     "`chat_template`, or leave the column 'tools' out with `columns=\"other=tools\"`"
                 )
         for number, message in enumerate(messages, 1):
-            if not shown(self._kept(message), text):
+            # of the assistant's what follows its thinking
+            own = message.role == "assistant"
+            if not shown(_THOUGHT.sub("", message.content) if own else self._ordinary.hide(message.content), text):
                 what = "result of a tool" if message.role == "tool" else f"{message.role} message"
                 raise TemplateError(
                     f"the chat template drops the {what} in message {number} ({message.content[:60]!r}), which the "
@@ -124,12 +213,6 @@ class Renderer:
                     f"the chat template drops {missing[:60]!r} from the tool calls of message {number}; give one that "
                     "knows tool calls with `chat_template`"
                 )
-
-    def _kept(self, message: Message) -> str:
-        """What of a message's content every template must show: of the assistant's what follows its thinking."""
-        if message.role != "assistant":
-            return self._ordinary.hide(message.content)
-        return _THOUGHT.sub("", message.content)
 
     def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool, **more: Any) -> str:
         schemas = [self._ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
@@ -157,8 +240,10 @@ class Renderer:
         }
         if message.reasoning:
             fields |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
-        if message.tool_calls and self._calls_in_content:
-            fields["content"] = "\n".join([*filter(None, [message.content]), *map(_tagged, message.tool_calls)])
+        if message.tool_calls and self._calls_in_content:  # as the models that follow Hermes write them
+            calls = ({"name": call.name, "arguments": arguments_of(call.arguments)} for call in message.tool_calls)
+            said = (f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls)
+            fields["content"] = "\n".join([*filter(None, [message.content]), *said])
         elif message.tool_calls:
             fields["tool_calls"] = [
                 {
@@ -172,12 +257,6 @@ class Renderer:
                 for call in message.tool_calls
             ]
         return fields
-
-
-def _tagged(call: ToolCall) -> str:
-    """A call as the models that follow Hermes write it."""
-    said = json.dumps({"name": call.name, "arguments": arguments_of(call.arguments)}, ensure_ascii=False)
-    return f"<tool_call>\n{said}\n</tool_call>"
 
 
 def tools_of(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -223,11 +302,6 @@ def squeeze(text: str) -> str:
 def roles(messages: Sequence[Message]) -> str:
     """Who speaks, in order."""
     return ", ".join(message.role for message in messages)
-
-
-def _names(tools: Sequence[str]) -> Iterator[str]:
-    for tool in tools:
-        yield squeeze(str(json.loads(tool)["function"]["name"]))
 
 
 def _words(value: Any) -> Iterator[str]:

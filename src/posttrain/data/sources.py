@@ -8,14 +8,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of, read_file, row_of
 from posttrain.data.given import GIVEN, Source, rows_given
-from posttrain.data.records import Record, map_columns
+from posttrain.data.meaning import is_empty
+from posttrain.data.records import Record
 from posttrain.errors import DataError, UserError, first_line
 from posttrain.types import Frame
 
@@ -24,6 +26,14 @@ _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a 
 _NO_DATA = (*_SAVED, "dataset_info.json", "dataset_infos.json")
 _MEMORY = "memory:"
 _memory: dict[str, list[dict[str, Any]]] = {}
+
+
+class UnknownColumn(DataError):
+    """A mapping that names a column of which no row has a value."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field  # the name that the column was to be mapped to
 
 
 def load_rows(
@@ -88,6 +98,61 @@ def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
     return source
 
 
+def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
+    """Column mapping as typed: the name that posttrain uses, `=`, the name that the data uses.
+
+    Raises:
+        UserError: not of this form, or a name that is mapped twice.
+
+    Example:
+        >>> parse_columns("prompt=question answer=reward_model.ground_truth")
+        {'prompt': 'question', 'answer': 'reward_model.ground_truth'}
+    """
+    columns: dict[str, str] = {}
+    for flag in flags.split() if isinstance(flags, str) else flags:
+        target, equals, source = flag.partition("=")
+        if not (target and equals and source):
+            raise UserError(f"cannot read the column mapping '{flag}'; write FIELD=COLUMN, such as prompt=question")
+        if target in columns:
+            raise UserError(f"the field '{target}' is mapped twice: to '{columns[target]}' and to '{source}'; keep one")
+        columns[target] = source
+    return columns
+
+
+def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Record]:
+    """Rows with columns renamed; `a.b` is the field `b` inside the field `a`.
+
+    Raises:
+        DataError: a column that no row has (the nearest one is named), or that one row lacks.
+    """
+    known = {name for row in rows for name in row.fields}
+    for field, source in columns.items():
+        outer = source if source in known else source.split(".")[0]
+        if outer not in known:
+            near = get_close_matches(outer, known, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            has = ", ".join(sorted(known))
+            raise UnknownColumn(f"unknown column '{source}'; {hint}The data has: {has}", field)
+    return [_map_row(row, columns) for row in rows]
+
+
+def _map_row(row: Record, columns: Mapping[str, str]) -> Record:
+    mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
+    if over := [name for name in columns if not is_empty(mapped.get(name))]:
+        raise row.fail(
+            f"the data have a column '{over[0]}' of their own, beside '{columns[over[0]]}', which is mapped to it; "
+            f'rename it, too: `columns="other={over[0]}"`'
+        )
+    for target, source in columns.items():
+        value: Any = row.fields
+        for name in (source,) if source in row.fields else source.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {', '.join(row.fields)}")
+            value = cast(Any, value[name])
+        mapped[target] = value
+    return Record(mapped, row.place, row.id)
+
+
 def has_splits(source: Source) -> bool:
     """Whether a source may be divided into splits: a folder or hub data set, but not a file, a glob or rows in memory.
 
@@ -119,7 +184,9 @@ def _found(source: Source, split: str | None) -> Iterator[Record]:
     if encoding:
         raise DataError(f"'{named}' is no file; an encoding is named for one file alone")
     if os.path.isdir(path):
-        return _saved(path, split) if any((path / name).is_file() for name in _SAVED) else _folder(path, split)
+        if any((path / name).is_file() for name in _SAVED):
+            return _saved(path, split)
+        return _files(f"the folder '{path}'", sorted(path.rglob("*")), path, split or "train", asked=split is not None)
     if source.startswith(_MEMORY):
         if source not in _memory:
             raise DataError(
@@ -128,7 +195,9 @@ def _found(source: Source, split: str | None) -> Iterator[Record]:
             )
         return numbered(_memory[source], source)
     if _is_glob(source):
-        return _glob(source, split)
+        plain = path.parts[: next(i for i, part in enumerate(path.parts) if glob.has_magic(part))]
+        found = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+        return _files(f"'{source}'", found, Path(*plain), split or "", asked=split is not None)
     hub = _HUB.fullmatch(source)
     if hub is None or source.startswith(".") or kind_of(source) or ("/" not in hub["name"] and "." in hub["name"]):
         raise DataError(
@@ -138,43 +207,26 @@ def _found(source: Source, split: str | None) -> Iterator[Record]:
     return _hub(source, hub, split or "train")
 
 
-def _folder(path: Path, split: str | None) -> Iterator[Record]:
-    files = [file for file in sorted(path.rglob("*")) if _is_data(file)]
-    if not files:
-        raise DataError(f"the folder '{path}' holds no data; expected files that end with {READABLE}")
-    names = {file: file.relative_to(path).as_posix() for file in files}
-    chosen = [file for file in files if _names(names[file], split or "train")]
-    if not chosen and split is not None:
-        raise DataError(f"the folder '{path}' has no file of split '{split}'; it has: {', '.join(names.values())}")
-    # Without a word about splits in any name, the folder is one data set.
-    yield from _files(f"the folder '{path}'", {file: names[file] for file in chosen or files}, path)
-
-
 def _is_glob(source: str) -> bool:
     return glob.has_magic(source) and not source.startswith("gym:")
 
 
-def _glob(source: str, split: str | None) -> Iterator[Record]:
-    pattern = Path(source).expanduser()
-    plain = pattern.parts[: next(i for i, p in enumerate(pattern.parts) if glob.has_magic(p))]
-    root = Path(*plain)
-    found = [path for path in map(Path, sorted(glob.glob(str(pattern), recursive=True))) if path.is_file()]
-    files = {path: path.relative_to(root).as_posix() for path in found if _is_data(path)}
-    if not files:
-        there = f"it matches only: {', '.join(path.name for path in found[:3])}" if found else "it matches no file"
-        raise DataError(f"'{source}' names no data: {there}; expected files that end with {READABLE}")
-    chosen = {path: name for path, name in files.items() if split is None or _names(name, split)}
-    if not chosen:
-        raise DataError(f"'{source}' matches no file of split '{split}'; it matches: {', '.join(files.values())}")
-    yield from _files(f"'{source}'", chosen, root)
+def _files(what: str, found: Sequence[Path], root: Path, split: str, *, asked: bool) -> Iterator[Record]:
+    """The rows of those files of a folder or glob that are data of a split; unless it was asked for, of all if none is.
 
-
-def _is_data(path: Path) -> bool:
-    return path.is_file() and bool(kind_of(path.name)) and path.name not in _NO_DATA
-
-
-def _files(what: str, files: Mapping[Path, str], root: Path) -> Iterator[Record]:
-    """The rows of several files of one format; a folder of several formats mostly holds other things than data, too."""
+    They must be of one format: a folder of several mostly holds other things than data, too.
+    """
+    there = [path for path in found if path.is_file()]
+    data = [path for path in there if kind_of(path.name) and path.name not in _NO_DATA]
+    names = {path: path.relative_to(root).as_posix() for path in data}
+    if not names:
+        has = f"it has only: {', '.join(path.name for path in there[:3])}" if there else "it has no file"
+        raise DataError(f"{what} holds no data: {has}; expected files that end with {READABLE}")
+    files = {path: name for path, name in names.items() if not split or _names(name, split)}
+    if not files and asked:
+        raise DataError(f"{what} has no file of split '{split}'; it has: {', '.join(names.values())}")
+    # Without a word about splits in any name, they are one data set.
+    files = files or names
     kinds = sorted({kind_of(name) for name in files.values()})
     if len(kinds) > 1:
         raise DataError(f"{what} has {' and '.join(kinds)} files; name one kind, such as '{root}/**/*{kinds[-1]}'")

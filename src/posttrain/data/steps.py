@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.fields import as_list, as_text
 from posttrain.data.given import Source
-from posttrain.data.layouts import is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.packing import Example, Stepwise
-from posttrain.data.public_layouts import labelled_steps
 from posttrain.data.records import Record, typed
+from posttrain.data.step_layouts import STEPWISE, is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.tasks import dress
 from posttrain.types import Message, steps_in
 
@@ -55,7 +53,7 @@ def load_steps(
 
 def _gathered(rows: Sequence[Record]) -> list[Record]:
     """Rows with `steps` and `labels`; beside -1 a label of 0 is neither right nor wrong, and is refused."""
-    found = [labelled_steps(row) for row in rows]
+    found = [next((row.replaced(read(row)) for _, fits, read in STEPWISE if fits(row)), row) for row in rows]
     numbers = set[float]()
     for row in found:
         labels = row.fields.get("labels")
@@ -74,20 +72,16 @@ def _own(row: Record) -> Labelled:
     for name in ("steps", "labels"):
         if name not in row:
             raise row.missing(name)
-    steps = [as_text(row, step, "steps") for step in as_list(row, row.get("steps"), "steps")]
-    given = as_list(row, row.get("labels"), "labels")
+    steps = [row.as_text("steps", step) for step in row.as_list("steps")]
+    given = row.as_list("labels")
     if len(steps) != len(given):
         raise row.fail(f"{len(steps)} 'steps' need as many 'labels'; got {len(given)}")
-    labels = [_label(row, label) for label in given]
+    said = [typed(label) for label in given]
+    if wrong := [label for label in said if label is not None and label not in (True, False, -1)]:
+        raise row.fail(f"a label of a step must be true (or 1), false (or 0, -1) or null; got {wrong[0]!r:.60}")
+    labels = [None if label is None else label > 0 for label in said]
     until = labels.index(False) + 1 if False in labels else len(labels)
     return steps[:until], labels[:until]
-
-
-def _label(row: Record, given: Any) -> bool | None:
-    label = typed(given)
-    if label is not None and label not in (True, False, -1):
-        raise row.fail(f"a label of a step must be true (or 1), false (or 0, -1) or null; got {given!r:.60}")
-    return None if label is None else label > 0
 
 
 def _prm800k(row: Record) -> list[Labelled]:
@@ -137,8 +131,7 @@ def stepwise_of(chat: ChatFormat, reasoning: Reasoning) -> Stepwise:
 def first_steps(stepwise: Stepwise, longest: int) -> Stepwise | None:
     """The steps that end within `longest` tokens; None where no labelled one does."""
     prefix, ids, learned = stepwise.example.prefix, stepwise.example.continuation, stepwise.example.learned
-    ends = [place for place in range(min(len(ids), longest - len(prefix))) if learned[place]]
+    ends = [place + 1 for place in range(min(len(ids), longest - len(prefix))) if learned[place]]
     if not ends:
         return None
-    cut = ends[-1] + 1
-    return Stepwise(Example(prefix, ids[:cut], learned[:cut]), stepwise.right[: len(ends)])
+    return Stepwise(Example(prefix, ids[: ends[-1]], learned[: ends[-1]]), stepwise.right[: len(ends)])

@@ -1,20 +1,22 @@
-"""Loading tasks: prompts with reference answers and metadata."""
+"""Loading tasks, prompts with reference answers and metadata, and given completions of them to score."""
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from posttrain.data.given import Source
 from posttrain.data.gym import load_gym
+from posttrain.data.layouts import own_rows
 from posttrain.data.loaded import Loaded
+from posttrain.data.meaning import is_empty, structure_in
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
-from posttrain.data.public_layouts import own_rows
-from posttrain.data.records import Record
+from posttrain.data.records import Record, after
 from posttrain.data.sources import read_rows
-from posttrain.data.structures import structure_in
 from posttrain.errors import UserError
-from posttrain.types import Message, Task
+from posttrain.types import Episode, Message, Role, StopReason, Task
 
 _OWN_FIELDS = ("prompt", "answer", "gold", "id")
 _GYM_SIZE = 1000  # tasks to make where no limit is given
@@ -37,18 +39,9 @@ def load_tasks(
     `answer`, `gold`, `id` and `tools`; its other columns become metadata, `rewards` among them, which names those that
     apply to it. The columns of GSM8K (`question`, and an
     `answer` that ends with `#### 72`) are recognised: the text after `####` is the answer, all of it the gold. So
-    are verl's, whose answer is the field `ground_truth` of `reward_model`.
-
-    Args:
-        source: a file, folder, hub id, the rows themselves (see `load_rows`), a `gym:` source (see `load_gym`), or a
-            mixture of them (see `mixtures`), for which a `gym:` source makes 1,000 tasks.
-        split: which part; "train" unless said otherwise. Of a `gym:` source: "train" or "heldout".
-        columns: new name -> name in the data.
-        limit: the most tasks; of a `gym:` source the number to make.
-        system: a system message, which takes the place of one in the data.
-        prompt_template: text around each user message, which stands at `{prompt}`.
-        seed: which tasks a `gym:` source makes, and which rows of a mixture are repeated.
-        named: other columns that are read, such as by a reward.
+    are verl's, whose answer is the field `ground_truth` of `reward_model`. Arguments are those of `load_preferences`;
+    of a `gym:` source (see `load_gym`) the split is "train" or "heldout", the limit the number of tasks to make, 1,000
+    in a mixture, and the seed says which. `named` are other columns that are read, such as by a reward.
 
     Raises:
         DataError: as `load_rows`, or a row that is no task, by file, line and field.
@@ -56,10 +49,15 @@ def load_tasks(
     """
     found = Loaded[Task]()
 
+    def own(row: Record) -> list[Record]:
+        """A row in posttrain's columns, where it has no `prompt` of its own and they do."""
+        rows = [] if "prompt" in row else own_rows(row)
+        return rows if rows and "prompt" in rows[0] else [row]
+
     def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
         if not isinstance(part, str) or not part.startswith("gym:"):
             rows = gsm8k_as_tasks(read_rows(part, split=split, columns=columns, limit=limit))
-            return found.usable(rows, lambda row: [task_in(row)], named, _own_prompts)
+            return found.usable(rows, lambda row: [task_in(row)], named, own)
         if columns and part == source:
             raise UserError(f"'{part}' has no columns to map; leave out `columns`")
         size = _GYM_SIZE if limit is None else limit
@@ -89,12 +87,6 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
         return dressed
     tools = next((m.tools for m in messages if m.tools), ())
     return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools)
-
-
-def _own_prompts(row: Record) -> list[Record]:
-    """A row in posttrain's columns, where it has no `prompt` of its own and they do."""
-    own = [] if "prompt" in row else own_rows(row)
-    return own if own and "prompt" in own[0] else [row]
 
 
 def task_in(row: Record) -> Task:
@@ -130,15 +122,99 @@ def gsm8k_as_tasks(rows: Sequence[Record]) -> list[Record]:
     """Rows of GSM8K, as the first one says, with `prompt`, `answer` and `gold`; others as they are."""
     if not rows or "prompt" in rows[0] or "question" not in rows[0] or "####" not in str(rows[0].fields.get("answer")):
         return list(rows)
-    return [_gsm8k_as_task(row) for row in rows]
+    found: list[Record] = []
+    for row in rows:
+        gold = row.text("answer")
+        answer = gold.rpartition("####")[2].strip()
+        if "####" not in gold or not answer:
+            raise row.fail("field 'answer' must end with '#### ' and the number, as in the rows before it")
+        if "question" not in row:
+            raise row.missing("question")
+        fields = {name: value for name, value in row.fields.items() if name not in ("question", "answer", "id")}
+        fields |= {"prompt": row.fields["question"], "answer": answer, "gold": gold}
+        found.append(Record(fields, row.place, row.id))
+    return found
 
 
-def _gsm8k_as_task(row: Record) -> Record:
-    gold = row.text("answer")
-    answer = gold.rpartition("####")[2].strip()
-    if "####" not in gold or not answer:
-        raise row.fail("field 'answer' must end with '#### ' and the number, as in the rows before it")
-    if "question" not in row:
-        raise row.missing("question")
-    others = {name: value for name, value in row.fields.items() if name not in ("question", "answer", "id")}
-    return Record({**others, "prompt": row.fields["question"], "answer": answer, "gold": gold}, row.place, row.id)
+_SAMPLE = frozenset(("completion", "rewards", "stop_reason", "step"))  # columns of a run's samples.jsonl
+_BEGINS = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
+
+
+def load_completions(
+    source: Source,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    named: Collection[str] = (),
+) -> Loaded[Episode]:
+    """The completions of a data set, each as an episode that a reward can score.
+
+    A row has `completion` (text, or a list of messages) and `prompt` or `messages` (text, or a list of messages), or
+    `messages` that end with the completion. It may have `answer`, `gold` and `id`, as a task has; its other columns
+    become metadata. Rows of a run's `samples.jsonl` are read too. Arguments are those of `load_tasks`.
+
+    Raises:
+        DataError: as `load_rows`, or a row without a prompt or completion, by file, line and field.
+    """
+    if isinstance(source, str) and source.startswith("gym:"):
+        raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
+
+    def read(row: Record) -> list[Episode]:
+        own, said, stop = _divided(row)
+        task = task_in(own)
+        return [Episode(task, (*task.prompt, *after(task.prompt, said)), stop)]
+
+    found = Loaded[Episode]()
+    rows = read_rows(source, split=split, columns=columns, limit=limit)
+    found += found.usable(gsm8k_as_tasks(rows), read, named)
+    return found
+
+
+def _divided(row: Record) -> tuple[Record, tuple[Message, ...], StopReason]:
+    """The task's columns, the completion, and its stop reason."""
+    if row.fields.keys() >= _SAMPLE:
+        row.read.update(row.fields)
+        stop = row.fields["stop_reason"]
+        return _sample(row), _said(row), StopReason(stop) if stop in set(StopReason) else StopReason.STOP
+    fields = dict(row.fields)
+    if "completion" in row:
+        said = _said(row)
+    elif "messages" in row and (messages := row.messages("messages"))[-1].role == "assistant":
+        said = messages[-1:]
+        value = row.fields["messages"]
+        fields["messages"] = (row.structure("messages") or [] if isinstance(value, str) else cast(list[Any], value))[
+            :-1
+        ]
+    else:
+        raise row.missing("completion")
+    row.read.update(("completion", "messages"))
+    conversation = fields.pop("messages", None)
+    if "prompt" not in row and conversation is not None:
+        fields["prompt"] = conversation
+    fields.pop("completion", None)
+    return Record(fields, row.place, row.id, row.read, row.keys), said, StopReason.STOP
+
+
+def _said(row: Record) -> tuple[Message, ...]:
+    """The column `completion`; an empty text is a completion, too."""
+    value = row.get("completion")
+    if isinstance(value, str) and (is_empty(value) or row.structure("completion") is None):
+        return (Message("assistant", value),)
+    said = row.messages("completion")
+    if said[-1].role != "assistant":
+        raise row.fail(f"field 'completion' must end with an assistant message; it ends with '{said[-1].role}'")
+    return said
+
+
+def _sample(row: Record) -> Record:
+    """The task of a row of `samples.jsonl`, whose prompt is `role: content`, message after message."""
+    text = row.text("prompt")
+    begins = list(_BEGINS.finditer(text))
+    if begins and begins[0].start() == 0:
+        ends = [match.start() - 1 for match in begins[1:]] + [len(text)]
+        spans = zip(begins, ends, strict=True)
+        prompt = [{"role": cast(Role, match[1]), "content": text[match.end() : end]} for match, end in spans]
+    else:
+        prompt = text
+    return Record({"prompt": prompt, "answer": row.fields.get("answer") or None}, row.place, row.id)

@@ -22,15 +22,8 @@ def token_ends(decode: Decode, token_ids: Sequence[int]) -> list[int]:
         >>> token_ends(lambda ids: bytes(ids).decode(errors="replace"), [72, 226, 130, 172])  # H, and three bytes of €
         [1, 1, 1, 2]
     """
-    text = decode(token_ids)
-    ends, said = _incremental(decode, token_ids)
-    return ends if said == text else _by_prefixes(decode, token_ids, text)
-
-
-def _incremental(decode: Decode, token_ids: Sequence[int]) -> tuple[list[int], str]:
-    """The ends, and the text as it was put together: each new piece is decoded behind the one before it alone."""
-    ends: list[int] = []
-    said = before = ""
+    text, ends = decode(token_ids), list[int]()
+    said = before = ""  # the text as it is put together: each new piece is decoded behind the one before it alone
     shown = first = 0  # the last piece is from token `shown` to token `first`
     for number in range(1, len(token_ids) + 1):
         now = decode(token_ids[shown:number])
@@ -40,7 +33,7 @@ def _incremental(decode: Decode, token_ids: Sequence[int]) -> tuple[list[int], s
             said += now[len(before) :]
             shown, first = first, number
             before = decode(token_ids[shown:first])
-    return ends, said
+    return ends if said == text else _by_prefixes(decode, token_ids, text)
 
 
 def _by_prefixes(decode: Decode, token_ids: Sequence[int], text: str) -> list[int]:
@@ -50,5 +43,4 @@ def _by_prefixes(decode: Decode, token_ids: Sequence[int], text: str) -> list[in
 
 
 def _alike(one: str, other: str) -> int:
-    """With how many characters both begin."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -1,12 +1,18 @@
-"""Tokenizer loading. The one file of this room that imports transformers."""
+"""Tokenizer loading, and arguments of a chat template. The one file of this room that imports transformers.
+
+Arguments such as `enable_thinking=false` become the defaults of the template's own variables, in lines in front of it.
+So they are saved with the tokenizer, and whatever renders by it later uses them: sampling, training, scoring, an
+exported model in another tool. An argument that a later command gives takes the place of that default.
+"""
 
 import json
-from collections.abc import Collection, Mapping
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from posttrain.data.template_args import parse_template_args, with_defaults
-from posttrain.errors import ModelError, TemplateError, first_line
+from posttrain.errors import ModelError, TemplateError, UserError, first_line, unknown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as ChatTokenizer
@@ -21,10 +27,8 @@ def load_tokenizer(
 ) -> ChatTokenizer:
     """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.
 
-    Args:
-        name: of the folder, or the hub id.
-        chat_template: a Jinja file whose template takes the place of the tokenizer's own, also where it is saved.
-        template_args: arguments of the template, such as `enable_thinking=false`, saved with it (`template_args.py`).
+    That of the Jinja file `chat_template` takes the place of its own, with `template_args` such as
+    `enable_thinking=false`, also where the tokenizer is saved.
 
     Raises:
         ModelError: the folder has no tokenizer, there is no such folder or hub id, the hub cannot be reached, or a
@@ -53,8 +57,7 @@ def load_tokenizer(
         raise ModelError(f"the tokenizer of '{name}' has no fast version (tokenizer.json), which posttrain needs")
     _refuse_beyond_embedding(tokenizer, str(name))
     if chat_template:
-        tokenizer.chat_template = _read_template(chat_template)
-        _try(cast(ChatTokenizer, tokenizer), chat_template)
+        _set_template(tokenizer, chat_template)
     if (args := parse_template_args(template_args)) and tokenizer.chat_template:
         tokenizer.chat_template = with_defaults(tokenizer.chat_template, args, tokenizer.special_tokens_map)
     return cast(ChatTokenizer, tokenizer)
@@ -79,8 +82,7 @@ def _refuse_beyond_embedding(tokenizer: Any, name: str) -> None:
         )
 
 
-def _read_template(file: str) -> str:
-    """The template in a file."""
+def _set_template(tokenizer: Any, file: str) -> None:
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -88,12 +90,8 @@ def _read_template(file: str) -> str:
         raise TemplateError(f"cannot read `chat_template` '{file}': {reason}; give a Jinja file") from error
     if not text.strip():
         raise TemplateError(f"`chat_template` '{file}' is empty; give a Jinja file that renders 'messages'")
-    return text
-
-
-def _try(tokenizer: ChatTokenizer, file: str) -> None:
-    """Render one message: an error that names the file is better than one of the first row."""
-    try:
+    tokenizer.chat_template = text
+    try:  # an error that names the file is better than one of the first row
         tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
     except Exception as error:  # a template raises whatever its author wanted
         number = getattr(error, "lineno", None)
@@ -143,3 +141,91 @@ def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int
     )
     tokenizer.save_pretrained(str(folder))
     return padding
+
+
+_RESERVED = frozenset(
+    ("messages", "conversation", "tools", "xml_tools", "documents", "add_generation_prompt", "continue_final_message")
+) | {"raise_exception", "strftime_now"}
+# trim_blocks, with which chat templates are rendered, removes the line break
+_DEFAULT = re.compile(r"\{% set (\w+) = \1 if \1 is defined else .* %\}\n")
+_GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # a tag of transformers, around the assistant's turns
+
+
+def parse_template_args(text: str | Mapping[str, object]) -> dict[str, Any]:
+    """Arguments as they are typed: NAME=VALUE words, whose values are JSON, or else text; or as they are in a table.
+
+    Raises:
+        UserError: not of this form, or a name twice.
+
+    Example:
+        >>> parse_template_args("enable_thinking=false date_string='26 Jul 2024'")
+        {'enable_thinking': False, 'date_string': '26 Jul 2024'}
+    """
+    if isinstance(text, Mapping):
+        return dict(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"cannot read `template_args` {text!r}: {first_line(error)}; {_FORM}") from error
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise UserError(f"cannot read '{word}' of `template_args`; {_FORM}")
+        if name in found:
+            raise UserError(f"`template_args` gives '{name}' twice; keep one")
+        try:
+            found[name] = json.loads(value, parse_constant=str)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+_FORM = "write NAME=VALUE, such as enable_thinking=false"
+
+
+def with_defaults(template: str | Mapping[str, str], args: Mapping[str, Any], special: Iterable[str] = ()) -> Any:
+    """A chat template, or several by name, in which these arguments are defaults; earlier ones of the same names go.
+
+    `special` are the names of the tokenizer's special tokens, such as `bos_token`.
+
+    Raises:
+        UserError: a name that is no variable of the template, or that the conversation or the tokenizer sets.
+        TemplateError: the template is no Jinja.
+    """
+    several = {"": template} if isinstance(template, str) else template
+    reserved = _RESERVED | {*special}
+    names = {name for text in several.values() for name in _variables(text)} - reserved
+    for name in args:
+        if name in reserved:
+            raise UserError(f"'{name}' of `template_args` is set by the conversation or the tokenizer; leave it out")
+        if not names:
+            raise UserError(f"the chat template has no variables, so there is no '{name}'; leave out `template_args`")
+        if name not in names:
+            raise unknown("name of `template_args`", name, names)
+    lines = {name: f"{{% set {name} = {name} if {name} is defined else {value!r} %}}\n" for name, value in args.items()}
+    found: dict[str, str] = {}
+    for key, text in several.items():
+        earlier: dict[str, str] = {}
+        while line := _DEFAULT.match(text):
+            earlier[line[1]], text = line[0], text[line.end() :]
+        found[key] = "".join({**earlier, **lines}.values()) + text
+    return found[""] if isinstance(template, str) else found
+
+
+def _variables(template: str) -> set[str]:
+    """The names that a template reads from outside: it does not set them, or asks whether they are defined."""
+    from jinja2 import Environment, TemplateSyntaxError, meta, nodes  # takes 0.1 s: not every command needs it
+
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        tree = environment.parse(_GENERATION.sub("", template))
+    except TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template cannot be read: line {error.lineno}: {first_line(error)}") from error
+    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    questions = [one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in _ASKS_IF_DEFINED]
+    asked = {one.node.name for one in questions if isinstance(one.node, nodes.Name)}
+    return meta.find_undeclared_variables(tree) - (own - asked)
+
+
+_ASKS_IF_DEFINED = ("defined", "undefined", "default", "d")

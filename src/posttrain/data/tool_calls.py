@@ -38,25 +38,16 @@ _REASONING = r"<(?P<tag>think|thinking|reasoning)>.*?(?:</(?P=tag)>|\Z)|(?P<clos
 
 @dataclass(frozen=True)
 class CallForm:
-    """The text around the parts of a call, as regular expressions with flexible white space.
+    """The text around the parts of a call, as regular expressions with flexible white space."""
 
-    Attributes:
-        lead: before the name.
-        after_name: between the name and the arguments; of pairs, between the name and the first of them.
-        end: behind the arguments.
-        first: before the lead of the first call alone, such as the bracket of a list.
-        last: behind the end of the last call alone.
-        separator: between two calls.
-        pair: of arguments that are no JSON object: before a key, between key and value, behind a value. Of the white
-            space next to the value they take what the template writes there, or none.
-    """
-
-    lead: str
-    after_name: str
-    end: str
-    first: str = ""
-    last: str = ""
-    separator: str = ""
+    lead: str  # before the name
+    after_name: str  # between the name and the arguments; of pairs, between the name and the first of them
+    end: str  # behind the arguments
+    first: str = ""  # before the lead of the first call alone, such as the bracket of a list
+    last: str = ""  # behind the end of the last call alone
+    separator: str = ""  # between two calls
+    # of arguments that are no JSON object: before a key, between key and value, behind a value; of the white space next
+    # to the value they take what the template writes there, or none
     pair: tuple[str, str, str] | None = None
 
     def calls(self, text: str, prefix: str = "call", tools: Sequence[str] = ()) -> tuple[str, tuple[ToolCall, ...]]:
@@ -130,11 +121,10 @@ def _value(key: str, text: str, parameters: dict[str, Any]) -> Any:
 
 
 Written = Callable[[Sequence[Message]], str]
-"""What the assistant writes in the last turn of a conversation, as sampled text shows it."""
 
 
 def learn_form(written: Written) -> CallForm:
-    """How a template writes calls.
+    """How a template writes calls; `written` is what the assistant writes last, as sampled text shows it.
 
     Raises:
         TemplateError: it writes none, or in a form that cannot be read back.
@@ -146,7 +136,10 @@ def learn_form(written: Written) -> CallForm:
     if (closed := list(re.finditer(_REASONING, lead, re.DOTALL))) and closed[-1]["closed"]:
         lead = lead[closed[-1].end() :]  # of a block that the prompt opened, which is the reasoning's
     tail = rest[rest.rfind(_VALUES[1]) + len(_VALUES[1]) :]
-    between = _between(_render(written, 2) or "") or (tail + lead)
+    two = _render(written, 2) or ""
+    second = two.find(_NAMES[1])  # between the first call's arguments and the second call's name
+    between = two[two.rfind(_VALUES[1], 0, second) + len(_VALUES[1]) : second] if second > 0 else ""
+    between = between or (tail + lead)
     own = _common_end(lead, between)  # the text before every call, not only the first
     ends = _common_end(tail[::-1], between[::-1])[::-1]
     separator = _open(between[len(ends) : len(between) - len(own)])
@@ -170,12 +163,6 @@ def _render(written: Written, calls: int) -> str | None:
     except TemplateError:
         return None
     return text if all(name in text for name in _NAMES[:calls]) else None
-
-
-def _between(two: str) -> str:
-    """The text between the first call's arguments and the second call's name."""
-    second = two.find(_NAMES[1])
-    return two[two.rfind(_VALUES[1], 0, second) + len(_VALUES[1]) : second] if second > 0 else ""
 
 
 def _of_object(form: CallForm, rest: str, ends: str) -> CallForm | None:
@@ -217,7 +204,6 @@ def _of_pairs(form: CallForm, rest: str, ends: str) -> CallForm:
 
 
 def _common_end(one: str, other: str) -> str:
-    """The longest text that both end with."""
     alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))
     return one[len(one) - sum(1 for _ in alike) :]
 

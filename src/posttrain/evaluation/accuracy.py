@@ -1,15 +1,24 @@
-"""Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals."""
+"""Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals; paired differences."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError
-from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
-from posttrain.types import Group, StopReason, Task, Trajectory
+from posttrain.statistics import (
+    Interval,
+    mean_interval,
+    normal_interval,
+    paired_difference_interval,
+    pass_at_k,
+    wilson_interval,
+)
+from posttrain.types import Group, StopReason, Task
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,7 @@ def evaluate(
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
     need_group(environment, samples_per_task, "the number of samples" if temperature else "greedy decoding")
-    groups = sample_groups(
-        environment,
-        tasks,
-        players,
-        completions_per_prompt=samples_per_task,
-        seed=seed,
-    )
+    groups = sample_groups(environment, tasks, players, completions_per_prompt=samples_per_task, seed=seed)
     return summarize(groups, environment.outcome_of(groups), greedy=temperature == 0)
 
 
@@ -74,68 +77,187 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     Raises:
         RewardError: that is all of them.
     """
-    if not outcome:
-        return _rewarded(groups, greedy=greedy)
-    every = len(groups)
-    groups = [_one_seat(g) for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
-    if not groups:
-        raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
-    judged = [[row.scores[outcome] for row in group.rows] for group in groups]
-    counts = [(len(scores), sum(score.total >= SOLVED for score in scores)) for scores in judged]
-    rates = [solved / size for size, solved in counts]
-    single = all(size == 1 for size, _ in counts)
-    size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
-    trajectories = [row.trajectory for group in groups for row in group.rows]
+    if outcome:  # one row for each episode: that of its first trained seat
+        answered = [g for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
+        kept = [replace(g, rows=tuple(r for r in g.rows if r.seat == g.rows[0].seat)) for g in answered]
+    else:
+        kept = [group for group in groups if not group.lost]
+    if not kept:
+        which = f"reward '{outcome}' applies to the answers of none" if outcome else ""
+        which = which or "no reward applies to the answers of any"
+        raise RewardError(f"{which} of the {len(groups)} tasks; name another one")
+    rows = [row for group in kept for row in group.rows]
+    size = min(len(group.rows) for group in kept)  # where episodes failed, fewer than were asked for
+    if outcome:
+        counts = [(len(g.rows), sum(row.scores[outcome].total >= SOLVED for row in g.rows)) for g in kept]
+        rates = [solved / n for n, solved in counts]
+        single = all(n == 1 for n, _ in counts)
+        ci95 = wilson_interval(int(sum(rates)), len(kept)) if single else mean_interval(rates)
+        powers = [2**i for i in range(size.bit_length())]
+        pass_at = {k: fmean(pass_at_k(*count, k) for count in counts) for k in powers}
+        unparsed = [row.scores[outcome].unparsed for row in rows]
+    else:
+        rates = [fmean(group.rewards) for group in kept]
+        ci95, pass_at = normal_interval(rates), dict[int, float]()
+        unparsed = [any(score.unparsed for score in row.scores.values()) for row in rows]
     return Accuracy(
         accuracy=fmean(rates),
-        ci95=wilson_interval(int(sum(rates)), len(groups)) if single else mean_interval(rates),
-        n=len(groups),
+        ci95=ci95,
+        n=len(kept),
         samples_per_task=size,
         greedy=greedy,
-        pass_at={k: fmean(pass_at_k(*count, k) for count in counts) for k in _powers_of_two(size)},
-        unparsed=fmean(score.unparsed for scores in judged for score in scores),
-        truncated=fmean(_cut_off(t) for t in trajectories),
-        mean_tokens=fmean(map(_tokens, trajectories)),
+        pass_at=pass_at,
+        unparsed=fmean(unparsed),
+        truncated=fmean(row.trajectory.stop_reason is not StopReason.STOP for row in rows),
+        mean_tokens=fmean(len(row.trajectory.logprobs) for row in rows),
         rates=tuple(rates),
-        groups=tuple(groups),
-    )
-
-
-def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
-    """The mean over tasks of their mean reward, excluding tasks with an answer to which no reward applies."""
-    kept = [group for group in groups if not group.lost]
-    if not kept:
-        raise RewardError(f"no reward applies to the answers of any of the {len(groups)} tasks; name another one")
-    rewards = [fmean(group.rewards) for group in kept]
-    rows = [row for group in kept for row in group.rows]
-    return Accuracy(
-        accuracy=fmean(rewards),
-        ci95=normal_interval(rewards),
-        n=len(kept),
-        samples_per_task=min(len(group.rows) for group in kept),
-        greedy=greedy,
-        pass_at={},
-        unparsed=fmean(any(score.unparsed for score in row.scores.values()) for row in rows),
-        truncated=fmean(_cut_off(row.trajectory) for row in rows),
-        mean_tokens=fmean(_tokens(row.trajectory) for row in rows),
-        rates=tuple(rewards),
         groups=tuple(kept),
-        measure="reward",
+        measure="accuracy" if outcome else "reward",
     )
 
 
-def _one_seat(group: Group) -> Group:
-    """A group with one row for each episode: that of its first trained seat."""
-    return replace(group, rows=tuple(row for row in group.rows if row.seat == group.rows[0].seat))
+class Difference(NamedTuple):
+    """pass@k of one policy minus that of another on the same tasks, with its 95% interval."""
+
+    value: float
+    ci95: Interval
+    n: int  # tasks compared
 
 
-def _cut_off(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason is not StopReason.STOP
+def pass_at_interval(found: Accuracy, k: int) -> Interval:
+    """The 95% interval of `found.pass_at[k]`, over tasks; of pass@1 it is `found.ci95`."""
+    return found.ci95 if k == 1 else mean_interval(_pass_at_rates(found, k))
 
 
-def _tokens(trajectory: Trajectory) -> int:
-    return len(trajectory.logprobs)
+def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
+    """pass@k of `after` minus pass@k of `before`, paired by task, or the difference of rewards.
+
+    k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
+    apply to an answer of the other.
+
+    Raises:
+        ValueError: they have no task in common, the measure differs, or the answers of one are greedy and those of the
+            other sampled.
+    """
+    was, now = _by_task(before, k), _by_task(after, k)
+    rates = [(rate, now[task]) for task, rate in was.items() if task in now]
+    if not rates or (before.greedy, before.measure) != (after.greedy, after.measure):
+        raise ValueError("a paired difference needs the same tasks, answered in the same way")
+    rates_before, rates_after = zip(*rates, strict=True)
+    if after.measure == "reward":
+        gains = [b - a for a, b in rates]
+        return Difference(fmean(gains), normal_interval(gains), len(rates))
+    interval = paired_difference_interval(rates_before, rates_after)
+    return Difference(fmean(rates_after) - fmean(rates_before), interval, len(rates))
 
 
-def _powers_of_two(most: int) -> list[int]:
-    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+def _by_task(found: Accuracy, k: int) -> dict[tuple[str, int], float]:
+    """pass@k of each task, or its reward, by its id and how many tasks before it have the same."""
+    rates = found.rates if found.measure == "reward" else _pass_at_rates(found, k)
+    seen: Counter[str] = Counter()
+    by_task: dict[tuple[str, int], float] = {}
+    for group, rate in zip(found.groups, rates, strict=True):
+        by_task[group.task.id, seen[group.task.id]] = rate
+        seen[group.task.id] += 1
+    return by_task
+
+
+def _pass_at_rates(found: Accuracy, k: int) -> list[float]:
+    size = found.samples_per_task
+    return [rate if k == 1 else pass_at_k(size, round(rate * size), k) for rate in found.rates]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Results of one model: sampled, greedy, or both. The headline is the sampled accuracy, if there is one."""
+
+    model: str
+    sampled: Accuracy | None = None
+    greedy: Accuracy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.answers:
+            raise ValueError("an examination needs sampled answers, greedy ones, or both; got neither")
+
+    @property
+    def answers(self) -> dict[str, Accuracy]:
+        """The available results, by `sampled` and `greedy`, the headline first."""
+        found = {"sampled": self.sampled, "greedy": self.greedy}
+        return {decoding: accuracy for decoding, accuracy in found.items() if accuracy is not None}
+
+    @property
+    def headline(self) -> Accuracy:
+        """The headline accuracy."""
+        return next(iter(self.answers.values()))
+
+    def judged_by(self, outcome: str) -> "Examination":
+        """The same answers, scored by another outcome, or by their rewards if there is none."""
+        return Examination(
+            self.model, **{name: summarize(a.groups, outcome, greedy=a.greedy) for name, a in self.answers.items()}
+        )
+
+    def over(self, before: "Examination") -> dict[str, Difference]:
+        """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`.
+
+        Raises:
+            ValueError: `before` had other tasks, or was not asked in the same ways.
+        """
+        return {decoding: difference(before.answers[decoding], found) for decoding, found in self.answers.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """Results as JSON values, by `sampled` and `greedy`."""
+        return {"model": self.model} | {decoding: numbers(found) for decoding, found in self.answers.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """Results by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
+        metrics: dict[str, float] = {}
+        for decoding, found in self.answers.items():
+            passes = {f"pass_at_{k}": share for k, share in found.pass_at.items()}
+            shares = {"unparsed": found.unparsed, "truncated": found.truncated, "tokens": found.mean_tokens}
+            named = {found.measure: found.accuracy, **passes, **shares}
+            metrics |= {f"{decoding}/{name}": value for name, value in named.items()}
+        return metrics
+
+    def lines(self) -> list[str]:
+        """Results as text, one line each for sampled and greedy."""
+        return [f"  {decoding:<8} {_sentence(found)}" for decoding, found in self.answers.items()]
+
+
+def numbers(found: Accuracy) -> dict[str, Any]:
+    """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
+    ks = sorted(found.pass_at)
+    return {
+        found.measure: found.accuracy,
+        "ci95": list(found.ci95),
+        "n": found.n,
+        "samples_per_task": found.samples_per_task,
+        "pass_at": {str(k): found.pass_at[k] for k in ks},
+        "pass_at_ci95": {str(k): list(pass_at_interval(found, k)) for k in ks},
+        "unparsed": found.unparsed,
+        "truncated": found.truncated,
+        "mean_tokens": found.mean_tokens,
+    }
+
+
+def _sentence(found: Accuracy) -> str:
+    size, most = found.samples_per_task, max(found.pass_at, default=1)
+    passes = [f"pass@1 {percent(found.accuracy, found.ci95)}"]
+    if found.measure == "reward":
+        passes = [f"mean reward {found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"]
+    if most > 1:
+        passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
+    return (
+        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; unparsed "
+        f"{percent(found.unparsed)}, truncated {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
+    )
+
+
+def percent(share: float, interval: tuple[float, float] | None = None) -> str:
+    """A fraction in per cent, with its interval.
+
+    Example:
+        >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
+        ('47.6% (43.0 to 50.0)', '1.2%')
+    """
+    shown = f"{100 * share:.1f}%"
+    return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

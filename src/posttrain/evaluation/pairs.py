@@ -1,4 +1,4 @@
-"""Reward-model metrics on held-out pairs: accuracy, calibration, biases, ensemble uncertainty.
+"""Reward-model metrics on held-out pairs and ratings: accuracy, calibration, biases, ensemble uncertainty.
 
 A pair is right if the chosen response has the higher score; a tie counts half. The score of an ensemble is the mean of
 its members'.
@@ -6,9 +6,9 @@ its members'.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 from typing import NamedTuple
 
 from posttrain.data.packing import Ranked
@@ -105,7 +105,8 @@ def by_category(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
 
 def log_loss(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
     """The mean of -log sigmoid(margin / T), in nats: 0.693 for margins of 0."""
-    return fmean(_softplus(-pair.margin / temperature) for pair in pairs)
+    scaled = (-pair.margin / temperature for pair in pairs)
+    return fmean(max(x, 0.0) + math.log1p(math.exp(-abs(x))) for x in scaled)
 
 
 def calibration(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> list[Bin]:
@@ -224,5 +225,22 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x >= 0 else 1 - 1 / (1 + math.exp(x))
 
 
-def _softplus(x: float) -> float:
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+def correlations(
+    names: Sequence[str], foretold: Sequence[Sequence[float]], rated: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Pearson's correlation of predictions and ratings, for each attribute where both vary.
+
+    `foretold` has for each response a number for each attribute, in any unit, `rated` its ratings; some may be missing.
+
+    Example:
+        >>> correlations(["clear", "kind"], [[1, 0], [2, 0], [9, 0]], [{"clear": 4}, {"clear": 5}, {"kind": 1}])
+        {'clear': 1.0}
+    """
+    found: dict[str, float] = {}
+    for place, name in enumerate(names):
+        pairs = [
+            (numbers[place], ratings[name]) for numbers, ratings in zip(foretold, rated, strict=True) if name in ratings
+        ]
+        if len({a for a, _ in pairs}) > 1 and len({b for _, b in pairs}) > 1:
+            found[name] = correlation(*zip(*pairs, strict=True))
+    return found

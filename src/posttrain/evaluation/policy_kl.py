@@ -18,12 +18,6 @@ from posttrain.types import Task
 def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_new_tokens: int) -> None:
     """Check by tokenizers and configurations, before any weights are read, that `kl_from` can compare two models.
 
-    Args:
-        earlier: a folder, hub id, or packaged model.
-        policy: the same, of the sampling policy.
-        tasks: the prompts.
-        max_new_tokens: of a response.
-
     Raises:
         ModelError: their vocabularies differ.
         UserError: a response could end where the earlier model's context does not reach.
@@ -49,13 +43,13 @@ def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_ne
 
 @torch.no_grad()
 def kl_from(
-    earlier: LanguageModel,
-    policy: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    said: Sequence[Sequence[int]],
+    earlier: LanguageModel,  # pi_0
+    policy: LanguageModel,  # pi
+    prompts: Sequence[Sequence[int]],  # the tokens of x, one prompt for each response
+    said: Sequence[Sequence[int]],  # the tokens of y, at least one
     *,
-    microbatch_tokens: int = 4096,
-    on_tokens: Callable[[int], None] | None = None,
+    microbatch_tokens: int = 4096,  # of a forward pass, at most; a longer sequence has its own
+    on_tokens: Callable[[int], None] | None = None,  # called with the number of newly computed tokens
 ) -> list[float]:
     """The sequential KL of the policy to the earlier one along each response, in nats.
 
@@ -65,14 +59,6 @@ def kl_from(
     Over responses that are drawn from pi(. | x) at temperature 1 its mean is KL(pi(. | x) || pi_0(. | x)). It is never
     below 0, and varies less than log pi(y | x) / pi_0(y | x), whose mean is the same: Amini et al. 2025
     (https://arxiv.org/abs/2504.10637).
-
-    Args:
-        earlier: pi_0.
-        policy: pi.
-        prompts: the tokens of x, one prompt for each response.
-        said: the tokens of y, at least one.
-        microbatch_tokens: maximum tokens per forward pass; a longer sequence has its own.
-        on_tokens: called with the number of newly computed tokens.
     """
     examples = [Example(tuple(x), tuple(y), (True,) * len(y)) for x, y in zip(prompts, said, strict=True)]
     longest = max(map(size_of, examples), default=0)

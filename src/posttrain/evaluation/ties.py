@@ -68,8 +68,10 @@ def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
             never.setdefault(tie.prompt, []).append(float(tie.margin == 0))
     rates = [fmean(one) for one in right.values()]
     without = fmean(fmean(one) for one in never.values())
-    best = best_epsilon(pairs, ties)
-    return Ties(_told(pairs, ties), fmean(rates), mean_interval(rates), without, best, len(pairs), len(ties))
+    sizes = sorted(abs(pair.margin) for pair in pairs)
+    wins = sum(2 * len(sizes) - bisect_left(sizes, m) - bisect_right(sizes, m) for m in (abs(t.margin) for t in ties))
+    told, best = wins / (2 * len(sizes) * len(ties)), best_epsilon(pairs, ties)
+    return Ties(told, fmean(rates), mean_interval(rates), without, best, len(pairs), len(ties))
 
 
 def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
@@ -85,9 +87,3 @@ def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> flo
 
     candidates = sorted({0.0, *(size for size, _ in sizes)})  # between two of them nothing is gained
     return max(candidates, key=right)
-
-
-def _told(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
-    sizes = sorted(abs(pair.margin) for pair in pairs)
-    wins = sum(2 * len(sizes) - bisect_left(sizes, m) - bisect_right(sizes, m) for m in (abs(t.margin) for t in ties))
-    return wins / (2 * len(sizes) * len(ties))

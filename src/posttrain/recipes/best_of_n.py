@@ -43,8 +43,8 @@ from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.runs import jsonl
+from posttrain.runs.jsonl import Chunks
 from posttrain.runs.progress import Progress
-from posttrain.runs.resumable_output import Chunks
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason, Task

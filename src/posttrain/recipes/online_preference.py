@@ -29,12 +29,11 @@ from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
 from posttrain.planning.online import plan_online_preference as dry_run  # noqa: F401
-from posttrain.runs.early_stopping import patience
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
-from posttrain.runs.training import Evaluations, RunOptions, Training
+from posttrain.runs.training import Evaluations, RunOptions, Training, patience
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import pairs_of

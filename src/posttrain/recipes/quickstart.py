@@ -38,9 +38,7 @@ from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError
-from posttrain.evaluation.accuracy import Accuracy, evaluate
-from posttrain.evaluation.examination import numbers
-from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
+from posttrain.evaluation.accuracy import Accuracy, Difference, difference, evaluate, numbers, pass_at_interval
 from posttrain.models.precision import compute_of
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import as_written
@@ -52,7 +50,7 @@ from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.memory import peak_gb
 from posttrain.runs.progress import Progress, announce
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

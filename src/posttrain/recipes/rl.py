@@ -54,7 +54,7 @@ from posttrain.options.option import as_written
 from posttrain.planning.online import plan_rl as dry_run  # noqa: F401
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.critic import CriticLoss, critic_for

@@ -70,11 +70,8 @@ def call(callbacks: Sequence[object], event: str, *arguments: Any) -> None:
         CallbackError: one raised something that is no error of posttrain's own.
     """
     for callback in callbacks:
-        method = getattr(callback, event, None)
-        if method is None:
-            continue
         try:
-            method(*arguments)
+            getattr(callback, event, lambda *_: None)(*arguments)
         except PosttrainError:
             raise
         except (Exception, SystemExit) as error:

@@ -148,10 +148,8 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
+        case bool() | int():
+            return str(value).lower()
         case float():
             return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
         case str():
@@ -191,11 +189,8 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
     if key not in old or key not in new:
         return False
     # As text, so that nan equals nan and 1 is not true.
-    return _value(old[key]) == _value(new[key]) or (_number(old[key]) and _number(new[key]) and old[key] == new[key])
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    numbers = all(isinstance(one[key], int | float) and not isinstance(one[key], bool) for one in (old, new))
+    return _value(old[key]) == _value(new[key]) or (numbers and old[key] == new[key])
 
 
 def _said(config: Mapping[str, Any], key: str) -> str:

@@ -1,5 +1,6 @@
 """The environment of a run: versions, hardware, commit."""
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -28,6 +29,7 @@ PACKAGES = (
 """Packages whose version can change a result."""
 
 _GIB = 2**30
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 def describe_environment(config: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
@@ -36,47 +38,42 @@ def describe_environment(config: Mapping[str, Any], folder: Path | None = None) 
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command_line": sys.argv,
         "seeds": {key: value for key, value in config.items() if key == "seed" or key.endswith(("_seed", "seeds"))},
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": _versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": next(iter(_about_cpu(_CPUINFO, "model name")), platform.processor() or platform.machine()),
         "cpu_features": list(cpu_features()),
-        "cores": _cores(),
+        # those that this process may use, which can be fewer than exist
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": _memory_gb(),
         "git": _git(folder or Path.cwd()),
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
-def _cpu() -> str:
+def _about_cpu(file: Path, *fields: str) -> list[str]:
+    """The values of these fields; none where the system does not tell."""
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
-        pass
-    return platform.processor() or platform.machine()
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(fields)]
 
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "bf16", "sve")
 """Of the instruction sets of x86 and ARM, as Linux names them, those that decide how fast matrix products are."""
 
 
-def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+def cpu_features(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
     """Which of `FEATURES` the processor has; none where the system does not tell."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        return ()
-    flags = {
-        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
-    }
+    flags = {flag for line in _about_cpu(cpuinfo, "flags", "Features") for flag in line.split()}
     return tuple(name for name in FEATURES if name in flags)
 
 
@@ -99,12 +96,6 @@ def machine_line(environment: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [*parts, f"{precision} ({reason})" if reason else precision]))
 
 
-def _cores() -> int | None:
-    """Number of cores that this process may use, which can be fewer than exist."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
 def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB, 1)
@@ -114,17 +105,16 @@ def _memory_gb() -> float | None:
 
 def _git(folder: Path) -> dict[str, Any] | None:
     """The commit that `folder` is at and whether files differ from it; None outside a repository or without git."""
-    commit = _ask_git(folder, "rev-parse", "HEAD")
-    if not commit:
-        return None
-    return {"commit": commit, "changed": bool(_ask_git(folder, "status", "--porcelain", "--untracked-files=no"))}
 
+    def ask(*arguments: str) -> str:
+        # --no-optional-locks: asking must not disturb a git command of the user's that runs at the same time.
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return answer.stdout.strip() if answer.returncode == 0 else ""
 
-def _ask_git(folder: Path, *arguments: str) -> str | None:
-    # --no-optional-locks: asking must not disturb a git command of the user's that runs at the same time.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    if not (commit := ask("rev-parse", "HEAD")):
         return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    return {"commit": commit, "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}

@@ -45,10 +45,7 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
     """The options that name files, with each path replaced by the digest of what is there.
 
     Two equal results mean that a run reads the same, wherever the files are. An option that names no file is left out.
-
-    Args:
-        options: by name, as typed.
-        models: the folders of models, by option, for those whose option names a run or a packaged model.
+    `models` are the folders of models, by option, for those whose option names a run or a packaged model.
     """
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -143,9 +140,10 @@ def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> d
     if text not in judges:  # NAME=MODEL of each
         named["teacher"] = [word[_lead("teacher", word) :] for word in _words(text)]
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
-    for option in ("reward", "gold"):
-        named_in = partial(_is_classifier_of, _text(options.get(option)))
-        if folders := [folder for name, folder in judges.items() if named_in(name)]:
+    for option in ("reward", "gold"):  # as typed, or their table, with a classifier of this model
+        typed = _text(options.get(option))
+        classifier = r'classifier\b.*?\bmodel("\s*:\s*"|=)%s(?=["&=\s]|$)'
+        if folders := [folder for name, folder in judges.items() if re.search(classifier % re.escape(name), typed)]:
             found[option] = folders
     for option in CHAT_MODELS:
         if words := _words(_text(options.get(option))):
@@ -153,39 +151,32 @@ def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> d
     return found
 
 
-def _is_classifier_of(text: str, name: str) -> bool:
-    """Whether rewards as typed, or their table, have a classifier with this model."""
-    return re.search(rf'classifier\b.*?\bmodel("\s*:\s*"|=){re.escape(name)}(?=["&=\s]|$)', text) is not None
-
-
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
     """Copy the files of code and prompts that the options name into the run, with the neighbours that they import."""
+
+    def keep(name: str, path: Path) -> str:
+        if name in CHAT_MODELS and path.suffix != ".py":  # a model
+            return str(path)
+        into = run / FOLDER / name / _digest(path)[:_SHORT]
+        for file in (path, *imported(path)):
+            target = into / file.relative_to(path.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                new = target.with_name(f".{target.name}.new")  # half a file of a full disk is none
+                shutil.copyfile(file, new)
+                new.replace(target)
+        return str(path)
+
     for name in (*CODE, *CHAT_MODELS):
-        text = _text(options.get(name))
-        for path in _paths(name, text) if text else ():
-            if name in CHAT_MODELS and path.suffix != ".py":  # a model
-                continue
-            into = run / FOLDER / name / _digest(path)[:_SHORT]
-            into.mkdir(parents=True, exist_ok=True)
-            for file in (path, *imported(path)):
-                target = into / file.relative_to(path.parent)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if not target.exists():
-                    new = target.with_name(f".{target.name}.new")  # half a file of a full disk is none
-                    shutil.copyfile(file, new)
-                    new.replace(target)
+        if text := _text(options.get(name)):
+            _replaced(name, text, partial(keep, name))
 
 
 def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The options of a run, with each path that is not there from here replaced by where it is.
 
-    Looked for in the folders in which the run began and went on and, code and prompts, among the copies in the run.
-    Paths that are not found are kept: their reader reports them.
-
-    Args:
-        options: by name, as they were typed.
-        run: the run's directory.
-        starts: what environment.json says of each start of the run, in order.
+    Looked for in the folders in which the run began and went on (`starts`, what environment.json says of each) and,
+    code and prompts, among the copies in the run. Paths that are not found are kept: their reader reports them.
     """
     folders = list(dict.fromkeys(str(start["folder"]) for start in starts if start.get("folder")))
     digests: Mapping[str, str] = starts[-1].get("inputs", {}) if starts else {}
@@ -223,14 +214,17 @@ def beside(options: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 def _missing(name: str, text: str) -> str:
     """The first relative path in an option's text that is not there; a word that may be a name is none."""
-    if _there(name, text):
-        return ""
-    for word in _words(text):
+
+    def is_meant(path: str) -> bool:  # code and data have a suffix
+        named = name in CODE or (name not in MODELS and bool(_DATA.search(path)))
+        return named and _may_be_path(name, path) and not os.path.isabs(os.path.expanduser(path))
+
+    for word in [] if _there(name, text) else _words(text):
         rest = word[_lead(name, word) :]
         paths = [rest[:end] for end in _ends(rest)]
         if any(_there(name, path) for path in paths) or "://" in rest or rest.startswith("gym:"):
             continue
-        if missing := next((path for path in paths if _must_be_path(name, path)), ""):
+        if missing := next(filter(is_meant, paths), ""):
             return missing
     return ""
 
@@ -272,21 +266,17 @@ def _place(name: str, path: str, folders: Sequence[str], waiting: list[Path]) ->
 
 
 def _below(name: str, path: str, folders: Sequence[str]) -> str:
-    """A path within the first of these folders that has it; "" where none does."""
     return next((there for folder in folders if _there(name, there := str(Path(folder, path)))), "")
 
 
 def imported(path: Path) -> list[Path]:
     """The files next to a Python file, or in folders there, that it imports, and that those import; of others none."""
-    found: list[Path] = []
-    waiting = [path]
-    while waiting:
-        for candidate in _imports(waiting.pop(), path.parent):
-            inside = candidate.is_relative_to(path.parent) and candidate.is_file()
-            if inside and candidate != path and candidate not in found:
-                found.append(candidate)
-                waiting.append(candidate)
-    return sorted(found)
+    found = [path]
+    for file in found:  # which grows
+        for one in _imports(file, path.parent):
+            if one.is_relative_to(path.parent) and one.is_file() and one not in found:
+                found.append(one)
+    return sorted(found[1:])
 
 
 def _imports(path: Path, root: Path) -> Iterator[Path]:
@@ -299,44 +289,25 @@ def _imports(path: Path, root: Path) -> Iterator[Path]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _files(root, alias.name.split("."))
+            folder, package = root, list[str]()
         elif isinstance(node, ast.ImportFrom) and node.level <= len(path.parents):
             folder = path.parents[node.level - 1] if node.level else root
             package = node.module.split(".") if node.module else []
-            for alias in node.names:
-                yield from _files(folder, [*package, *alias.name.split(".")])
-
-
-def _files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
-    """What `import a.b` reads: a/__init__.py, and a/b.py or a/b/__init__.py; `b` may be a name in `a`, too."""
-    for end in range(1, len(names) + 1):
-        package = folder.joinpath(*names[:end], "__init__.py")
-        yield package if package.is_file() else package.parent.with_suffix(".py")
-
-
-def _paths(name: str, text: str) -> list[Path]:
-    found: list[Path] = []
-
-    def note(path: Path) -> str:
-        found.append(path)
-        return ""
-
-    _replaced(name, text, note)
-    return found
+        else:
+            continue
+        # `import a.b` reads a/__init__.py, and a/b.py or a/b/__init__.py; `b` may be a name in `a`, too
+        for names in ([*package, *alias.name.split(".")] for alias in node.names):
+            for end in range(1, len(names) + 1):
+                file = folder.joinpath(*names[:end], "__init__.py")
+                yield file if file.is_file() else file.parent.with_suffix(".py")
 
 
 def _replaced(name: str, text: str, by: Callable[[Path], str]) -> str:
-    """The text of an option with each path that is there replaced."""
-    if _there(name, text):
-        return by(Path(text).expanduser())
-    words = _words(text)
-    for place, word in enumerate(words):
-        lead, rest = word[: _lead(name, word)], word[_lead(name, word) :]
-        end = next((end for end in _ends(rest) if _there(name, rest[:end])), 0)
-        if end:
-            words[place] = lead + by(Path(rest[:end]).expanduser()) + rest[end:]
-    return " ".join(words)
+
+    def place(path: str) -> str:
+        return by(Path(path).expanduser()) if _there(name, path) else ""
+
+    return place(text) or " ".join(_with_path(name, word, place) for word in _words(text))
 
 
 def _words(text: str) -> list[str]:
@@ -358,18 +329,10 @@ def _ends(word: str) -> list[int]:
 
 
 def _there(name: str, text: str) -> bool:
-    """Whether this part of an option's text is a path that is there."""
     path = os.path.expanduser(text)
     return _may_be_path(name, text) and (
         os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
     )
-
-
-def _must_be_path(name: str, text: str) -> bool:
-    """Whether a relative path is meant, and no name: code and data have a suffix."""
-    if not _may_be_path(name, text) or os.path.isabs(os.path.expanduser(text)):
-        return False
-    return name in CODE or (name not in MODELS and bool(_DATA.search(text)))
 
 
 def _may_be_path(name: str, text: str) -> bool:

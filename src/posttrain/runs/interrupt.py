@@ -19,15 +19,10 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class StopRequest:
-    """Whether the loop was asked to stop.
+    """Whether the loop was asked to stop."""
 
-    Attributes:
-        requested: ask it between steps; save and leave where it is true.
-        cause: "SIGINT" or "SIGTERM" once requested, for the line that the user is shown.
-    """
-
-    requested: bool = False
-    cause: str = ""
+    requested: bool = False  # ask it between steps; save and leave where it is true
+    cause: str = ""  # "SIGINT" or "SIGTERM" once requested, for the line that the user is shown
     _cancellable: bool = False
 
     @contextlib.contextmanager
@@ -87,9 +82,9 @@ def stop_requests() -> Iterator[StopRequest]:
         if not stop.requested:
             stop.request(signal.Signals(number).name)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = ((number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM))
     # a job started in the background or with nohup ignores some signals, and still does
-    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    before = {number: handler for number, handler in handlers if handler not in (signal.SIG_IGN, None)}
     try:
         for number in before:
             signal.signal(number, ask)

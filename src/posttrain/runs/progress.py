@@ -62,26 +62,16 @@ class Progress:
 
     def __init__(
         self,
-        title: str,
-        total: int,
+        title: str,  # of the work, such as `rl`
+        total: int,  # steps, those done before included
         *,
-        start: int = 0,
-        quiet: bool = False,
-        every_seconds: float = 15.0,
-        file: IO[str] | None = None,
+        start: int = 0,  # steps done before, in a run that was resumed
+        quiet: bool = False,  # print only messages of `say`
+        every_seconds: float = 15.0,  # between two lines, where there is no terminal
+        file: IO[str] | None = None,  # where to print, instead of standard error
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Describe the work.
-
-        Args:
-            title: name of the work, such as `rl`.
-            total: how many steps there are, those done before included.
-            start: how many were done before, in a run that was resumed.
-            quiet: print only messages of `say`.
-            every_seconds: where there is no terminal, how long to wait between lines.
-            file: where to print, instead of standard error.
-            clock: seconds, ever growing.
-        """
+        """Describe the work."""
         self._title, self._total, self._done = title, total, start
         self._quiet, self._every, self._clock = quiet, every_seconds, clock
         self._console = _console(file or sys.stderr)
@@ -100,7 +90,7 @@ class Progress:
             self._bar = RichProgress(
                 TextColumn("[bold]{task.description}", markup=True),
                 BarColumn(bar_width=24),
-                _Status(self._tick),
+                _Status(self),
                 console=self._console,
                 transient=True,
                 refresh_per_second=4,
@@ -113,7 +103,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-            self._console.print(Text(self.status()))
+            self._console.print(Text(f"{self._title} {self._status()}"))
 
     def step(self, n: int, **numbers: float | str) -> None:
         """Say that step `n` is done, with the numbers to show until the next."""
@@ -146,54 +136,39 @@ class Progress:
         console = self._bar.console if self._bar is not None else self._console
         console.print(_shown(message))
 
-    def status(self) -> str:
-        """One line: progress, elapsed and remaining time, and the newest metrics."""
-        return f"{self._title} {self._position()}"
-
-    def _position(self) -> str:
+    def _status(self) -> str:
+        """Progress, elapsed time and that left by the pace of the recent steps, and the newest metrics."""
         parts = [f"{self._done}/{self._total}", f"elapsed {_minutes(self._now - self._began)}"]
-        left = self.seconds_left()
-        if left is not None and self._done < self._total:
+        (first, began), (last, ended) = self._recent[0], self._recent[-1]
+        if first < last and self._done < self._total:
+            pace = (ended - began) / (last - first)
+            left = max(0.0, pace * (self._total - self._done) - (self._now - ended))
             parts.append(f"left {_minutes(left)}")
         if self._phase.name:
-            parts.append(self._phase.name + self._rate())
+            tokens, seconds = self._phase.tokens, self._now - self._phase.began
+            rate = f" {tokens:,} tokens, {tokens / seconds:,.0f}/s" if tokens and seconds > 0 else ""
+            parts.append(self._phase.name + rate)
         parts += [f"{name} {_short(value)}" for name, value in self._numbers.items()]
         return "  ".join(parts)
-
-    def seconds_left(self) -> float | None:
-        """From the pace of the recent steps; None before the first is done."""
-        (first, began), (last, ended) = self._recent[0], self._recent[-1]
-        if last <= first:
-            return None
-        pace = (ended - began) / (last - first)
-        return max(0.0, pace * (self._total - self._done) - (self._now - ended))
-
-    def _rate(self) -> str:
-        tokens, seconds = self._phase.tokens, self._now - self._phase.began
-        if not tokens or seconds <= 0:
-            return ""
-        return f" {tokens:,} tokens, {tokens / seconds:,.0f}/s"
 
     def _line(self, last: bool = False) -> None:
         if not self._quiet and (last or self._now - self._printed >= self._every):
             self._printed = self._now
-            self._console.print(Text(self.status()))
+            self._console.print(Text(f"{self._title} {self._status()}"))
 
-    def _tick(self) -> str:
-        """The same for a bar that is drawn again between two steps."""
+    def tick(self) -> Text:
+        """What stands next to the bar, which is drawn again between two steps."""
         self._now = self._clock()
-        return self._position()
+        return Text(self._status())
 
 
 class _Status(ProgressColumn):
-    """The text next to the bar."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
+    def __init__(self, progress: Progress) -> None:
         super().__init__()
-        self._text = text
+        self._progress = progress
 
     def render(self, task: Task) -> Text:
-        return Text(self._text())
+        return self._progress.tick()
 
 
 def _minutes(seconds: float) -> str:

@@ -24,16 +24,9 @@ def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
     Raises:
         ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
     """
-    before = _QUIET.set(where.get("quiet", False))
-    try:
-        return _restarted(run, where)
-    finally:
-        _QUIET.reset(before)
-
-
-def _restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
-    step, losses = 0, 0
+    step, losses, quiet = 0, 0, where.get("quiet", False)
     while True:
+        before = _QUIET.set(quiet)
         try:
             return run(where)
         except ProcessLost as lost:
@@ -47,4 +40,6 @@ def _restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
                 lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run is not restarted again")
                 raise
             where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
-            announce(f"{lost}; resuming from the last checkpoint with new processes", quiet=where.get("quiet", False))
+            announce(f"{lost}; resuming from the last checkpoint with new processes", quiet=quiet)
+        finally:
+            _QUIET.reset(before)

@@ -1,11 +1,13 @@
-"""Results of runs that train: what a run directory holds, as objects."""
+"""Results of runs that train: what a run directory holds, as objects, and how a notebook shows it."""
 
 import base64
 import html
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +16,16 @@ from posttrain.report import Finding, verdict
 from posttrain.report.chart import picture
 from posttrain.report.panels import charts
 from posttrain.runs import read_run
+from posttrain.runs.callback import Callback
 from posttrain.runs.run import REPORT
+
+if TYPE_CHECKING:
+    from posttrain.runs.session import Session
 
 SHOWN = 3
 """Charts that a notebook shows of a run."""
+EVERY_S = 2.0
+"""Seconds between two pictures in a notebook."""
 
 
 class Metrics(Mapping[str, NDArray[np.float64]]):
@@ -101,11 +109,10 @@ class RunResult:
 def page_of(title: str, about: str, rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding] = ()) -> str:
     """A run as a notebook shows it: progress, the first curves, and the verdict. All text is escaped."""
     drawn = [chart for _, section in charts(rows) for chart in section if any(s.points for s in chart.series)]
-    images = "".join(
-        f'<img width="320" alt="{html.escape(chart.title)}" '
-        f'src="data:image/svg+xml;base64,{base64.b64encode(picture(chart).encode()).decode()}">'
-        for chart in drawn[:SHOWN]
-    )
+    images = ""
+    for chart in drawn[:SHOWN]:
+        encoded = base64.b64encode(picture(chart).encode()).decode()
+        images += f'<img width="320" alt="{html.escape(chart.title)}" src="data:image/svg+xml;base64,{encoded}">'
     return f"<div><b>{html.escape(title)}</b> {html.escape(about)}</div><div>{images}</div>{listed(findings)}"
 
 
@@ -133,3 +140,47 @@ def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | No
     ]
     before = found[0] if rows and rows[0].get("step") == 0 else None
     return before or None, next(filter(None, reversed(found)), None)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; some, as Colab's, have a shell derived from Jupyter's."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
+
+
+class LiveView(Callback):
+    """Shows a run in the notebook while it trains."""
+
+    def __init__(self) -> None:
+        """Nothing is shown before the run starts."""
+        self._began = self._shown = 0.0
+        self._first = 0
+        self._display: Any = None
+
+    def on_run_start(self, session: "Session") -> None:
+        """Show that it starts."""
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+
+        self._began, self._first = time.monotonic(), session.step
+        self._html = HTML
+        self._display = display(HTML(page_of(session.directory.path.name, "starts", [])), display_id=True)
+
+    def on_step(self, session: "Session", step: int, metrics: Mapping[str, float]) -> None:
+        """Show the curves so far."""
+        if time.monotonic() - self._shown >= EVERY_S:
+            self._show(session)
+
+    def on_run_end(self, session: "Session") -> None:
+        """Show them all."""
+        self._show(session)
+
+    def _show(self, session: "Session") -> None:
+        elapsed = time.monotonic() - self._began
+        done = session.step - self._first
+        left = elapsed / done * (session.total - session.step) if done else 0.0
+        about = f"step {session.step} of {session.total}, {elapsed:.0f} s"
+        rows, ended = session.rows, session.step == session.total or bool(session.stopped)
+        about += "" if ended or not done else f", about {left:.0f} s left"
+        page = page_of(session.directory.path.name, about, rows, verdict(rows) if ended else ())
+        self._display.update(self._html(page))
+        self._shown = time.monotonic()

@@ -1,14 +1,19 @@
-"""How a run is resumed: its directory and its last checkpoint."""
+"""How a run is resumed: its directory and its last checkpoint; what a failed update or disk leaves to resume from."""
 
+import contextlib
+import errno
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import UserError
+from posttrain.data.packing import Example
+from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError, UserError, described
 from posttrain.runs import RunDirectory, config_file, read_run
 from posttrain.runs.inputs import InputsChanged, options_named, refuse_changes
+from posttrain.runs.run import CHECKPOINTS
 from posttrain.runs.training import Training
 from posttrain.training import checkpoint
 
@@ -34,9 +39,8 @@ def resumed(
         InputsChanged: as in `open_session`.
     """
     found = read_run(run)
-    done = found.metrics[-1]["step"] if found.metrics else 0
+    done, asked = found.metrics[-1]["step"] if found.metrics else 0, f"`{training.counted}`"
     if training.steps < done:
-        asked = f"`{training.counted}`"
         raise UserError(f"{run} has {done} steps, more than {asked} {training.steps}; pass {asked} {done} or more")
     starts = found.environment
     last: Mapping[str, Any] = [starts, *starts.get("resumed", [])][-1]
@@ -47,24 +51,15 @@ def resumed(
     by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
     may_differ = (*training.may_differ, *MOVED, *by_digest)
     alike = not config_file.differences(found.config, settings, ignore=may_differ)  # else that is the reason
-    if before and alike and not accepts and _read_otherwise(last, environment):
+    # of a run that kept no digest of what its rows mean: whether some may mean something else
+    otherwise = last["rows"] != environment.get("rows") if "rows" in last else bool(environment.get("given"))
+    if before and alike and not accepts and otherwise:
         raise InputsChanged(
             ["dataset"],
             "the rows of `dataset` are read differently since the run started: their tokens or their loss mask changed",
         )
-    accepted = {"accepted": changed} if changed else {}
-    return RunDirectory.resume(
-        run,
-        settings,
-        command=command,
-        may_differ=may_differ,
-        environment={**environment, **accepted},
-    )
-
-
-def _read_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether rows mean something else now; of a run that kept no digest of them, whether some may."""
-    return before["rows"] != now.get("rows") if "rows" in before else bool(now.get("given"))
+    about = {**environment, **({"accepted": changed} if changed else {})}
+    return RunDirectory.resume(run, settings, command=command, may_differ=may_differ, environment=about)
 
 
 def gone_back(
@@ -72,8 +67,15 @@ def gone_back(
 ) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
     """A resumed run, as it was at its last whole checkpoint, and the messages to the user."""
     found = checkpoint.latest(directory.checkpoints)
-    if found is None:
-        _refuse_lost_checkpoints(directory, training)
+    if found is None:  # its rows are not to be lost where it had one
+        rows = directory.read().metrics
+        step = rows[-1]["step"] if rows else 0
+        ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
+        if ended or step > min(training.save_every, training.evaluations.every or math.inf):
+            raise UserError(
+                f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a "
+                "new run"
+            )
         directory.rewind(-1)
         return None, ("the run has no checkpoint yet, and starts from its first step",)
     training.trained.restore(found.path)
@@ -87,12 +89,59 @@ def gone_back(
     return found, tuple(notes)
 
 
-def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
-    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
-    rows = directory.read().metrics
-    step = rows[-1]["step"] if rows else 0
-    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
-    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
-        raise UserError(
-            f"{directory.checkpoints} has no checkpoint, although the run had saved one; restore it, or start a new run"
-        )
+@contextlib.contextmanager
+def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path) -> Iterator[None]:
+    """Keep the batch of a step whose update fails, as `failed-step-000012.json` in the run.
+
+    What fails otherwise, such as out of memory, is passed on with a note that names the file.
+
+    Raises:
+        TrainingError: the one from inside, with the step, that file, and the last checkpoint that is whole.
+    """
+    try:
+        yield
+    except ProcessLost:  # it says nothing of the batch
+        raise
+    except TrainingError as error:
+        where = _kept(step, str(error), batch, run)
+        raise TrainingError(f"step {step}: {error}; {where}; {_last(checkpoints)}") from error
+    except PosttrainError:
+        raise
+    except Exception as error:
+        error.add_note(f"in the update of step {step}; {_kept(step, described(error), batch, run)}")
+        raise
+
+
+@contextlib.contextmanager
+def going_on(run: Path) -> Iterator[None]:
+    """Open a resumed run. An error of the disk gets a note of the last checkpoint.
+
+    Raises:
+        UserError: the run's folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.add_note(last := _last(run / CHECKPOINTS))
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        hint = "make it writable, or copy it to another disk and `resume` the copy"
+        raise UserError(f"{run} cannot be written: {error.strerror}; {hint}; {last}") from error
+
+
+def _kept(step: int, why: str, batch: Sequence[Example], run: Path) -> str:
+    file = run / f"failed-step-{step:06d}.json"
+    tokens = [[*example.prefix, *example.continuation] for example in batch]
+    try:
+        file.write_text(json.dumps({"step": step, "error": why, "token_ids": tokens}), encoding="utf-8")
+    except OSError as error:  # such as a full disk
+        return f"the batch cannot be written ({error.strerror})"
+    return f"the batch is in {file}"
+
+
+def _last(checkpoints: Path) -> str:
+    try:
+        found = checkpoint.latest(checkpoints)
+    except (CheckpointError, OSError) as error:
+        return str(error)
+    return f"the last checkpoint is {found.path}" if found else "there is no checkpoint yet"

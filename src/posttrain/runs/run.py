@@ -1,15 +1,17 @@
-"""Reading run directories."""
+"""Reading run directories, and the samples in them."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from posttrain.errors import DataError, UserError
 from posttrain.runs import config_file, jsonl
 from posttrain.runs.timeline import Span
 from posttrain.runs.timeline import read as read_timeline
+from posttrain.types import Group
 
 CONFIG, METRICS, SAMPLES, HELDOUT = "config.toml", "metrics.jsonl", "samples.jsonl", "heldout.jsonl"
 ENVIRONMENT, REPORT, CHECKPOINTS = "environment.json", "report.html", "checkpoints"
@@ -17,48 +19,54 @@ ENVIRONMENT, REPORT, CHECKPOINTS = "environment.json", "report.html", "checkpoin
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion that a run shows. Its text is the model's own and is not to be trusted.
+    """One completion that a run shows. Its text is the model's own and is not to be trusted."""
 
-    Attributes:
-        prompt: what was asked, in words.
-        completion: what the model said.
-        rewards: by name; `reward` is their total.
-        reward: what the completion earned in all.
-        answer: what would have been right, where that is known.
-        stop_reason: why the completion ended.
-        model: who said it, in runs that ask several.
-        seat: whose words they are, where several seats are trained.
-    """
-
-    prompt: str
+    prompt: str  # what was asked, in words
     completion: str
-    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # by name; `reward` is their total
     reward: float | None = None
-    answer: str = ""
+    answer: str = ""  # what would have been right, where that is known
     stop_reason: str = ""
-    model: str = ""
-    seat: str = ""
+    model: str = ""  # who said it, in runs that ask several
+    seat: str = ""  # whose words they are, where several seats are trained
+
+
+def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: str = "") -> Iterator[Sample]:
+    """One sample per row: of each group all, or those of its first `per_group` episodes.
+
+    The completion of several turns is all text after the prompt.
+    """
+    for group in groups:
+        prompt = "\n".join(f"{m.role}: {m.text}" for m in group.task.prompt)
+        shown = list(dict.fromkeys(row.episode for row in group.rows))[:per_group]
+        several = len(group.by_seat) > 1
+        for row in (row for row in group.rows if row.episode in shown):
+            said = row.conversation[len(group.task.prompt) :]
+            turns = "\n".join(f"{message.role}: {message.text}" for message in said)
+            yield Sample(
+                prompt=prompt,
+                completion=turns if len(said) > 1 else row.trajectory.text,
+                rewards={name: score.total for name, score in row.scores.items() if score.applicable},
+                reward=None if math.isnan(row.reward) else row.reward,
+                answer="" if group.task.answer is None else str(group.task.answer),
+                stop_reason=str(row.trajectory.stop_reason),
+                model=model,
+                seat=row.seat if several else "",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The contents of a run directory.
-
-    Attributes:
-        metrics: one row a step, in order, each with its `step`.
-        samples: rows with `step` and the fields of `Sample`.
-        heldout: the same of held-out prompts, where there were evaluations.
-        timeline: who did what when, in a run of several processes.
-    """
+    """The contents of a run directory."""
 
     path: Path
     command: str
     config: dict[str, Any]
     environment: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
-    heldout: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    timeline: list[Span] = field(default_factory=list[Span])
+    metrics: list[dict[str, Any]]  # one row a step, in order, each with its `step`
+    samples: list[dict[str, Any]]  # with `step` and the fields of `Sample`
+    heldout: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # the same of held-out prompts
+    timeline: list[Span] = field(default_factory=list[Span])  # who did what when, in a run of several processes
 
     @property
     def name(self) -> str:
@@ -75,10 +83,17 @@ def read_run(path: Path) -> Run:
     """
     if not (path / CONFIG).is_file():
         raise UserError(f"no run at {path}; expected a run directory with a {CONFIG}, such as runs/rl-2026-01-31-1")
-    environment = read_environment(path)
+    try:
+        environment = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        environment = {}
+    except ValueError as error:
+        raise DataError(f"{path / ENVIRONMENT} is not JSON: {error}") from error
+    if not isinstance(environment, dict):
+        raise DataError(f"{path / ENVIRONMENT}: expected one JSON object; got {type(environment).__name__}")
     return Run(
         path=path,
-        command=str(environment.get("command", "")),
+        command=str(cast(dict[str, Any], environment).get("command", "")),
         config=config_file.renamed(config_file.read(path / CONFIG)),
         environment=environment,
         metrics=jsonl.read(path / METRICS),
@@ -86,16 +101,3 @@ def read_run(path: Path) -> Run:
         heldout=jsonl.read(path / HELDOUT),
         timeline=read_timeline(path),
     )
-
-
-def read_environment(path: Path) -> dict[str, Any]:
-    """The run's environment; empty if its file is missing."""
-    try:
-        environment = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DataError(f"{path / ENVIRONMENT} is not JSON: {error}") from error
-    if not isinstance(environment, dict):
-        raise DataError(f"{path / ENVIRONMENT}: expected one JSON object; got {type(environment).__name__}")
-    return environment

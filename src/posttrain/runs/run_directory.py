@@ -19,17 +19,19 @@ so that its files equal those of a run that was never interrupted.
 import contextlib
 import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from posttrain.errors import UserError, as_typed
 from posttrain.runs import config_file, jsonl
 from posttrain.runs.environment import describe_environment
-from posttrain.runs.events import EventFile
 from posttrain.runs.inputs import OBJECT
 from posttrain.runs.run import (
     CHECKPOINTS,
@@ -47,6 +49,51 @@ from posttrain.runs.run import (
 _LOCK = ".lock"
 
 
+_number = count()
+
+
+class EventFile:
+    """One process's event file of a run. TensorBoard joins those of one folder.
+
+    Written by the caller's thread: TensorBoard's writer has one of its own, whose errors the terminal shows in full.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # the name by which TensorBoard finds it, sorted by time
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        # here, not above: they take 0.3 s, for which no --help waits
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # messages that protobuf makes when it is imported, where no type checker sees them
+        self._events: Any = event_pb2
+        self._summaries: Any = summary_pb2
+        self._file = (folder / name).open("wb")
+        self._records = RecordWriter(self._file)
+        self._add(self._events.Event(file_version="brain.Event:2"))
+
+    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One point on the curve of each metric."""
+        summary = self._summaries.Summary
+        values = [summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._add(self._events.Event(step=step, summary=summary(value=values)))
+
+    def restart(self, step: int) -> None:
+        """Make TensorBoard forget the points from `step` on: they belong to work that was lost and is done again."""
+        log = self._events.SessionLog
+        self._add(self._events.Event(step=step, session_log=log(status=log.START)))
+
+    def close(self) -> None:
+        """Close the file; all of it is written."""
+        self._file.close()
+
+    def _add(self, event: Any) -> None:
+        event.wall_time = time.time()
+        with jsonl.naming(self._file.name):
+            self._records.write(event.SerializeToString())
+            self._file.flush()
+
+
 class RunDirectory:
     """A run directory that is being written, by one process at a time; also a context manager that closes it."""
 
@@ -56,6 +103,7 @@ class RunDirectory:
         `environment` is what was written of this start in environment.json, `before` what was of the last one.
         """
         self.path = path
+        self.checkpoints, self.report = path / CHECKPOINTS, path / REPORT  # which need not exist yet
         self.environment, self.before = environment, before or {}
         self.changes: list[str] = []  # options of a resumed run that are others than before
         self._lock = _lock(path)
@@ -65,19 +113,13 @@ class RunDirectory:
     @classmethod
     def create(
         cls,
-        path: Path | None,
+        path: Path | None,  # None: `runs/COMMAND-DATE-N`, N the first that is free
         command: str,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any],  # all of its options, resolved
         *,
-        environment: Mapping[str, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,  # what only the caller knows of the machine
     ) -> Self:
         """Start a run.
-
-        Args:
-            path: where; None for `runs/COMMAND-DATE-N`, N the first that is free. It may exist if it is empty.
-            command: which one runs, such as `rl`.
-            config: all of its options, resolved.
-            environment: what only the caller knows of the machine, such as the device and number format in use.
 
         Raises:
             UserError: the directory exists and is not empty, or cannot be made.
@@ -99,20 +141,13 @@ class RunDirectory:
     def resume(
         cls,
         path: Path,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any],  # all of the command's options, resolved, as they are now
         *,
-        command: str = "",
-        may_differ: Collection[str] = (),
-        environment: Mapping[str, Any] | None = None,
+        command: str = "",  # that continues it, where it may have another name now than when the run began
+        may_differ: Collection[str] = (),  # options that change nothing of the steps already done
+        environment: Mapping[str, Any] | None = None,  # as in `create`
     ) -> Self:
         """Continue a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
-
-        Args:
-            path: the run's directory.
-            config: all of the command's options, resolved, as they are now.
-            command: the one that continues it, where it may have another name now than when the run began.
-            may_differ: options that change nothing of the steps already done, such as how many there shall be.
-            environment: as in `create`.
 
         Raises:
             UserError: there is no run there, another process writes it, or its configuration was another one.
@@ -141,16 +176,6 @@ class RunDirectory:
             _replace(path / CONFIG, _toml(command, config))
         _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints, which need not exist yet."""
-        return self.path / CHECKPOINTS
-
-    @property
-    def report(self) -> Path:
-        """Path of the report."""
-        return self.path / REPORT
 
     def rewind(self, step: int) -> None:
         """Drop what was logged after `step`, the step of the checkpoint that training resumes from.
@@ -196,13 +221,9 @@ class RunDirectory:
                     file.close()
 
     def _open(self, step: int) -> None:
-        """Open both files after their rows of `step`."""
-        last = jsonl.truncate(self.path / METRICS, step)
-        jsonl.truncate(self.path / SAMPLES, step)
-        jsonl.truncate(self.path / HELDOUT, step)
+        last, *_ = (jsonl.truncate(self.path / name, step) for name in (METRICS, SAMPLES, HELDOUT))
         self._last = -1 if last is None else last
-        self._metrics = (self.path / METRICS).open("ab")
-        self._samples = (self.path / SAMPLES).open("ab")
+        self._metrics, self._samples = ((self.path / name).open("ab") for name in (METRICS, SAMPLES))
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +306,6 @@ def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file atomically."""
     new = path.with_name(f".{path.name}.new")
     with jsonl.naming(path):
         new.write_text(text, encoding="utf-8")

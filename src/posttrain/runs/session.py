@@ -31,18 +31,16 @@ from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, Train
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.callback import call
-from posttrain.runs.cost import overlapped_cost, rollout_cost, step_cost
-from posttrain.runs.failure import going_on, kept_batch
 from posttrain.runs.inputs import digests_in, judges_by_option, keep_code
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.runs.jsonl import naming
+from posttrain.runs.memory import step_cost
 from posttrain.runs.progress import TYPED, Phase, Progress, announce
-from posttrain.runs.resuming import OWED, gone_back, resumed
-from posttrain.runs.samples import samples_of
+from posttrain.runs.resuming import OWED, going_on, gone_back, kept_batch, resumed
+from posttrain.runs.run import samples_of
 from posttrain.runs.timeline import Span
 from posttrain.runs.timeline import append as append_spans
-from posttrain.runs.trackers import Tracking, open_trackers
-from posttrain.runs.trackers.tracker import Sender
+from posttrain.runs.trackers import Sender, Tracking, open_trackers
 from posttrain.runs.training import Training
 from posttrain.training import checkpoint
 from posttrain.types import Group
@@ -76,11 +74,8 @@ class Session:
         self.stopped = ""  # why it ends before its last step, if it does
         self.trackers: Sequence[Sender] = ()
         self._callbacks = callbacks
-        self._stop, self._trained, self._rate = stop, training.trained, training.rate
-        self._evaluations, self._headline = training.evaluations, training.headline
-        self._overlapped, self._others = training.overlapped, training.spans
-        self._save_every, self._keep_last = training.save_every, training.keep_last
-        self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
+        self._stop, self._training = stop, training
+        self.saved, self._tried, self._written, self.updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
         owed = self.state.pop(OWED, None)
@@ -90,12 +85,7 @@ class Session:
     @property
     def lr(self) -> float:
         """The learning rate of the current step."""
-        return self._rate(self.step)
-
-    @property
-    def updating(self) -> bool:
-        """Whether an update has begun, and its step is not finished."""
-        return self._updating
+        return self._training.rate(self.step)
 
     @property
     def interrupted(self) -> str:
@@ -123,7 +113,7 @@ class Session:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
         if self.step:
-            self.stopped = self.stopped or self._evaluations.finished(self.rows)
+            self.stopped = self.stopped or self._training.evaluations.finished(self.rows)
         while self.step < self.total and not self._stop.requested and not self.stopped:
             self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
             yield self.step
@@ -140,7 +130,7 @@ class Session:
     @contextlib.contextmanager
     def update(self, examples: Sequence[Example]) -> Iterator[None]:
         """The updates of a step, on these examples, which are kept in the run if one fails."""
-        self._tokens, self._updating = sum(len(example.continuation) for example in examples), True
+        self._tokens, self.updating = sum(len(example.continuation) for example in examples), True
         with (
             self.progress.phase("update"),
             self._spent("training"),
@@ -155,30 +145,21 @@ class Session:
 
     def finish_step(
         self,
-        metrics: Mapping[str, float],
-        samples: Iterable[Sample] = (),
+        metrics: Mapping[str, float],  # of the step; its learning rate, time and memory are added
+        samples: Iterable[Sample] = (),  # completions to show
         *,
-        state: Mapping[str, Any] | None = None,
-        tokens: float | None = None,
+        state: Mapping[str, Any] | None = None,  # what the recipe needs to go on from here, as JSON
+        tokens: float | None = None,  # trained on, for tokens per second; unless given, those of `update`
     ) -> None:
-        """Take note of a step: its row, its samples, progress, and a checkpoint when one is due.
-
-        Args:
-            metrics: of the step; its learning rate, time and memory are added.
-            samples: completions to show.
-            state: what the recipe needs to go on from here, as JSON.
-            tokens: that were trained on, for tokens per second; unless given, those of `update`.
-        """
-        if self._overlapped:
-            cost = overlapped_cost(self._began, self._sampled, metrics["tokens"])
-        elif self._sampled:
-            cost = rollout_cost(self._began, self._sampled, self._phase.tokens)
-        else:
-            cost = step_cost(self._began, self._tokens if tokens is None else tokens)
-        self.state, self._updating = dict(state or {}), False
+        """Take note of a step: its row, its samples, progress, and a checkpoint when one is due."""
+        if self._sampled:
+            tokens = metrics["tokens"] if self._training.overlapped else self._phase.tokens
+        tokens = self._tokens if tokens is None else tokens
+        cost = step_cost(self._began, tokens, self._sampled, overlapped=self._training.overlapped)
+        self.state, self.updating = dict(state or {}), False
         self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
         self.step += 1
-        when, last = self._evaluations, self.step == self.total
+        when, last = self._training.evaluations, self.step == self.total
         self._due = bool(when.every and self.step % when.every == 0) or (when.last and last)
         if not self._due:
             self._write({})
@@ -196,21 +177,22 @@ class Session:
             return
         self._write(found)
         call(self._callbacks, "on_evaluation", self, self.step, found)
-        self.stopped = self.stopped or self._evaluations.finished(self.rows)
+        self.stopped = self.stopped or self._training.evaluations.finished(self.rows)
 
     def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
-        """Write the row of the last step, and a checkpoint if one is due."""
         assert self._waiting is not None
         step, done, self._waiting = self.step, self._waiting, None
         metrics = {**done.metrics, **evaluation}
         self._log(step, metrics)
         self.directory.log_samples(step, done.samples)
-        score = self._evaluations.score(metrics) if evaluation else None
+        score = self._training.evaluations.score(metrics) if evaluation else None
         self._written, self._score = step, score if score is not None and math.isfinite(score) else None
-        self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
+        self.progress.step(
+            step, **{name: metrics[key] for name, key in self._training.headline.items() if key in metrics}
+        )
         if owed:
             self._save({OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
-        elif step % self._save_every == 0 or evaluation:
+        elif step % self._training.save_every == 0 or evaluation:
             self._save()
         call(self._callbacks, "on_step", self, step, metrics)
 
@@ -221,8 +203,8 @@ class Session:
         try:
             yield
         finally:
-            if self._others is not None:
-                spans = [*self._others(), Span("trainers", work, began, time.time())]
+            if self._training.spans is not None:
+                spans = [*self._training.spans(), Span("trainers", work, began, time.time())]
                 with contextlib.suppress(OSError):  # such as a full disk: the work says so itself
                     append_spans(self.directory.path, spans)
 
@@ -237,9 +219,9 @@ class Session:
             folder = checkpoint.save(
                 self.directory.checkpoints,
                 self.step,
-                self._trained.save,
+                self._training.trained.save,
                 {**self.state, **(more or {})},
-                keep_last=self._keep_last,
+                keep_last=self._training.keep_last,
                 score=self._score,
             )
         self.saved = self.step
@@ -247,7 +229,7 @@ class Session:
 
     def keep(self) -> None:
         """Save the state after the last finished step, unless that was tried, or an update has begun since."""
-        if self._updating:
+        if self.updating:
             return
         if self._waiting is not None:
             self._write({}, owed=True)
@@ -261,7 +243,7 @@ _announce_once = cache(announce)  # several runs from Python have the same machi
 @contextlib.contextmanager
 def open_session(
     command: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any],  # all of the command's options
     training: Training,
     *,
     output: Path | None = None,
@@ -273,28 +255,18 @@ def open_session(
     given: Mapping[str, str] = MappingProxyType({}),
     learner: object = None,
 ) -> Iterator[Session]:
-    """Open a run's directory, new or resumed, and close it with its report.
-
-    Args:
-        command: which one runs, such as `sft`.
-        settings: all of its options.
-        training: what the run does.
-        output: where a new run goes.
-        resume: the run to continue, if it is none.
-        quiet: whether to show no progress.
-        accept_changes: options whose files, data or models may be others than those that the run began with.
-        tracking: trackers besides TensorBoard; None for those that a resumed run had.
-        callbacks: called at the events of the run, see `runs/callback.py`.
-        given: what is kept of options that Python gave an object.
-        learner: what was handed in to train, if it was: the recipe uses it.
+    """Open a run's directory, new or resumed, and close it with its report. Keywords are those of `RunOptions`.
 
     Raises:
         UserError: the directory cannot be used, or its checkpoints are gone.
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
-    settings = {**settings, **given}
-    environment = _with_inputs(settings, training.environment)
+    settings, environment = {**settings, **given}, {**training.environment}
+    began = str(environment.get("model", ""))
+    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
+    environment |= {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
+    environment |= {"folder": os.getcwd(), "inputs": digests_in(settings, models)}
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
@@ -321,17 +293,8 @@ def open_session(
         write_report(directory.read())
 
 
-def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Record of a run's inputs: digests, the working directory of relative paths, and models by full path."""
-    began = str(environment.get("model", ""))
-    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
-    where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
-    return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
-
-
 @contextlib.contextmanager
 def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
-    """Send the session's rows to trackers, and tell them how it ended."""
     session.trackers = trackers
     status = "failed"
     try:
@@ -344,7 +307,6 @@ def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saved_on_failure(session: Session) -> Iterator[None]:
-    """Leave the last finished step as a checkpoint when the run fails."""
     try:
         yield
     except (Exception, SystemExit) as error:

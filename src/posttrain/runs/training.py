@@ -54,70 +54,55 @@ class Together:
             part.restore(folder)
 
 
-def _no_score(row: MetricsRow) -> float | None:
-    return None
+Score = Callable[[MetricsRow], float | None]
+Finished = Callable[[Sequence[MetricsRow]], str]
 
 
-def _not_finished(rows: Sequence[MetricsRow]) -> str:
-    return ""
+def patience(evaluations: int, score: Score) -> Finished:
+    """Ends a run once that many evaluations in a row were no better than the best before them; 0: never.
+
+    Example:
+        >>> rows = [{"accuracy": value} for value in (0.1, 0.4, 0.4, 0.3)]
+        >>> [patience(evaluations, lambda row: row["accuracy"])(rows) for evaluations in (0, 2, 3)]
+        ['', 'no improvement for 2 evaluations', '']
+    """
+
+    def finished(rows: Sequence[MetricsRow]) -> str:
+        found = [value for row in rows if (value := score(row)) is not None]
+        past = 0 < evaluations < len(found) and max(found[-evaluations:]) <= max(found[:-evaluations])
+        return f"no improvement for {evaluations} evaluations" if past else ""
+
+    return finished
 
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Evaluation schedule, checkpoint selection and early stopping.
+    """Evaluation schedule, checkpoint selection and early stopping."""
 
-    Attributes:
-        every: steps between evaluations; 0: none between the first and the last.
-        first: whether before the first step.
-        last: whether after the last step.
-        score: of a row of metrics, the higher the better, for the best checkpoint; None where it has none.
-        finished: from all rows so far, why the run is to end early; "" where it is not.
-    """
-
-    every: int = 0
-    first: bool = False
-    last: bool = False
-    score: Callable[[MetricsRow], float | None] = _no_score
-    finished: Callable[[Sequence[MetricsRow]], str] = _not_finished
-
-
-def _nothing() -> None:
-    return None
+    every: int = 0  # steps between evaluations; 0: none between the first and the last
+    first: bool = False  # whether before the first step
+    last: bool = False  # whether after the last step
+    score: Score = lambda row: None  # the higher the better, for the best checkpoint; None where a row has none
+    finished: Finished = lambda rows: ""  # from all rows so far, why the run is to end early; "" where it is not
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training run, apart from its loop.
+    """A training run, apart from its loop."""
 
-    Attributes:
-        steps: that the run shall have in all.
-        trained: what checkpoints keep.
-        rate: the learning rate of each step.
-        evaluations: when there are some, and what they decide.
-        environment: what only the caller knows of machine and data.
-        save_every: steps between checkpoints, besides those after an evaluation and the last step.
-        keep_last: checkpoints to keep, besides the best.
-        headline: metrics to show with the progress: the name there, and in a row.
-        may_differ: options that may have changed since the run began.
-        counted: the option that says how many steps there shall be.
-        notes: what to tell the user first.
-        overlapped: whether what a step trains on is sampled while earlier steps are trained.
-        spans: of a run of several processes, what the others have done since the last call.
-        prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
-            before training, such as the reference's logprobs.
-    """
-
-    steps: int
-    trained: Trained
-    rate: LearningRate
+    steps: int  # that the run shall have in all
+    trained: Trained  # what checkpoints keep
+    rate: LearningRate  # of each step
     evaluations: Evaluations
-    environment: Mapping[str, Any]
-    save_every: int
-    keep_last: int
-    headline: Mapping[str, str]
-    may_differ: Sequence[str] = ("steps",)
-    counted: str = "steps"
-    notes: Sequence[str] = ()
-    prepare: Callable[[], None] = _nothing
-    overlapped: bool = False
-    spans: Callable[[], Sequence[Span]] | None = None
+    environment: Mapping[str, Any]  # what only the caller knows of machine and data
+    save_every: int  # steps between checkpoints, besides those after an evaluation and the last step
+    keep_last: int  # checkpoints to keep, besides the best
+    headline: Mapping[str, str]  # metrics to show with the progress: the name there, and in a row
+    may_differ: Sequence[str] = ("steps",)  # options that may have changed since the run began
+    counted: str = "steps"  # the option that says how many steps there shall be
+    notes: Sequence[str] = ()  # what to tell the user first
+    # called when the directory is open and no checkpoint has been restored yet: long work on the weights before
+    # training, such as the reference's logprobs
+    prepare: Callable[[], None] = lambda: None
+    overlapped: bool = False  # whether what a step trains on is sampled while earlier steps are trained
+    spans: Callable[[], Sequence[Span]] | None = None  # what other processes have done since the last call

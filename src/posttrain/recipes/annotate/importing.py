@@ -30,7 +30,7 @@ from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
-from posttrain.data.records import map_columns
+from posttrain.data.sources import map_columns
 from posttrain.engine.policy import load_policy
 from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import UserError

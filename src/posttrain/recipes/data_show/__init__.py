@@ -25,7 +25,7 @@ from posttrain.data import (
 from posttrain.data.given import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.mixtures import parts_of
-from posttrain.data.records import UnknownColumn
+from posttrain.data.sources import UnknownColumn
 from posttrain.errors import TemplateError, UserError, as_typed, unknown
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of

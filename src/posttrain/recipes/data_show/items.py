@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from posttrain.bindings.feedback import PAIRS, Feedback
 from posttrain.data import ChatFormat, Record
-from posttrain.data.layouts import layout_of
+from posttrain.data.layouts import own_rows
 from posttrain.data.packing import Example, size_of
-from posttrain.data.public_layouts import own_rows
+from posttrain.data.preferences import is_preference
 from posttrain.recipes.data_show.result import TokenSequence
 from posttrain.types import Message, Task
 
@@ -25,7 +25,7 @@ def columns_say(row: Record) -> str:
     """The layout that a row has by its columns: sft, preference, judgements, rl, or "" where they say nothing."""
     helpsteer = {"prompt", "response", "helpfulness"} <= row.fields.keys()
     (row,) = own_rows(row)[:1] or [row]
-    if "chosen" in row or "rejected" in row or layout_of(row) is not None or helpsteer:
+    if is_preference(row) or helpsteer:
         return "preference"
     if "completion" in row and "label" in row:
         return "judgements"

@@ -29,8 +29,7 @@ from posttrain.episodes.episodes import Players, none_left, opened, sample_group
 from posttrain.episodes.metrics import lost_metrics
 from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import DataError, EpisodeError, UserError
-from posttrain.evaluation.accuracy import Accuracy, summarize
-from posttrain.evaluation.examination import Examination
+from posttrain.evaluation.accuracy import Accuracy, Examination, summarize
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import SAMPLES, Evaluate
 from posttrain.options.option import as_written

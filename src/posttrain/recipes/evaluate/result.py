@@ -8,13 +8,12 @@ from typing import Any
 
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import as_typed
-from posttrain.evaluation.examination import Examination, numbers, percent
-from posttrain.evaluation.intervals import Difference, pass_at_interval
+from posttrain.evaluation.accuracy import Difference, Examination, numbers, pass_at_interval, percent
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.runs import Sample, read_run
 from posttrain.runs.result import listed
-from posttrain.runs.samples import samples_of
+from posttrain.runs.run import samples_of
 from posttrain.types import Group
 
 SHOWN = 4  # completions in the report

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from posttrain.evaluation.examination import percent
+from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.pairs import PairAccuracy, accuracy, by_category, by_length, calibration
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
 from posttrain.report import Estimate, Finding, Severity, Table, write_report

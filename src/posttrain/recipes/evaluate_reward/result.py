@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.errors import as_typed
-from posttrain.evaluation.examination import percent
+from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.pairs import (
     PairAccuracy,
     ScoredPair,

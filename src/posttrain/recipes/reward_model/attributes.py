@@ -20,8 +20,7 @@ from posttrain.data import ChatFormat, Graded, question_of
 from posttrain.data.packing import Example, Ranked
 from posttrain.data.ratings import Rated
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.pairs import ScoredPair, accuracy, fit_temperature, measures, scored_pairs
-from posttrain.evaluation.ratings import correlations
+from posttrain.evaluation.pairs import ScoredPair, accuracy, correlations, fit_temperature, measures, scored_pairs
 from posttrain.models.attributes import AttributeModel, RatingScale, Reading, load_attributes
 from posttrain.models.heads import Calibration
 from posttrain.objectives.attributes import shares

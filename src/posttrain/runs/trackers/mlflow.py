@@ -11,7 +11,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
 from posttrain.runs.config_file import flatten, plain
-from posttrain.runs.trackers.tracker import TrackedRun
+from posttrain.runs.trackers import TrackedRun
 
 _AT_ONCE = 100  # what its API takes in one call
 _LONGEST = 6000  # characters of a parameter

@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 import trackio
 
 from posttrain.runs.config_file import flatten, plain
-from posttrain.runs.trackers.tracker import TrackedRun
+from posttrain.runs.trackers import TrackedRun
 
 
 class Trackio:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import wandb
 
-from posttrain.runs.trackers.tracker import TrackedRun
+from posttrain.runs.trackers import TrackedRun
 
 
 class Wandb:
