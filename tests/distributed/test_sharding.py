@@ -17,7 +17,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.errors import CheckpointError, TrainingError, UserError
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from posttrain.training import sharded_files
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch

@@ -12,7 +12,7 @@ from posttrain.models.blockwise import dequantize
 from posttrain.models.footprint import moment_bytes
 from posttrain.models.language_model import wrap
 from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.options.training import PairOptions
 from posttrain.training import blockwise_adam
 from posttrain.training.optimizer import MasterAdamW, optimizer_for

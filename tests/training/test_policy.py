@@ -19,7 +19,7 @@ from posttrain.errors import TrainingError
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.float64_reference import Float64
 from posttrain.models.lora import add_adapter, add_lora
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.inputs import example_of
 from posttrain.training.optimizer import MasterAdamW

@@ -1,7 +1,7 @@
 """The adapter that a recipe's options ask for."""
 
 from posttrain.models.lora import need_peft
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.options.groups import Adapter
 
 

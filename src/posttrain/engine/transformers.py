@@ -24,7 +24,7 @@ from posttrain.engine.sampling import draw, uniforms
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.models.packed_weights import packed_weights
+from posttrain.models.fused import packed_weights
 from posttrain.types import Completion, Request, StopReason
 
 PACK_FROM = 8  # new tokens from which packed weights pay

@@ -22,10 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.errors import ModelError
-from posttrain.models.lora_config import is_linear
 from posttrain.models.rounding import wide_dtype
 
 A, B = ".lora_A.default.weight", ".lora_B.default.weight"  # after the path of a layer, in peft's names
+
+
+def is_linear(module: object) -> bool:
+    """Whether a low-rank adapter can be put on it: a linear layer, or GPT-2's, whose weight is transposed."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 @dataclass(frozen=True, eq=False)

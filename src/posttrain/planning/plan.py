@@ -17,10 +17,10 @@ import torch
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
-from posttrain.models.adapter_footprint import AdapterSize, adapter_size
+from posttrain.models.footprint import AdapterSize, adapter_size, empty_network
 from posttrain.models.load import locate
 from posttrain.models.lora import is_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.groups import TrainingOptions
 from posttrain.planning import costs
@@ -111,7 +111,7 @@ def _adapter(model: str, lora: Lora | None) -> AdapterSize | None:
     where = locate(model)
     if lora and is_adapter(where):
         raise UserError(f"'{model}' is an adapter already; leave out `lora_rank` to train that one further")
-    return adapter_size(model, lora) if lora else None
+    return adapter_size(empty_network(model), lora, model) if lora else None
 
 
 def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:
