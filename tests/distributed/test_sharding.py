@@ -26,7 +26,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.ranks import ALONE
 from posttrain.training.reward import reward_gradient
-from posttrain.training.shards import REPLICATED
+from posttrain.training.ranks import REPLICATED
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
 from tests.training.test_learner import made

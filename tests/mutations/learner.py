@@ -103,7 +103,7 @@ _FAULTS = {
         ('column(name.removesuffix("_N"))', 'column("values")'),
         ("= (POLICY, CRITIC)", "= (POLICY,)"),
     ],
-    ("training/critic.py", CRITIC): [
+    ("training/policy.py", CRITIC): [
         ('("values", "returns"))', '("returns", "values"))'),
         ("parts.critic.values_alone(row)", "parts.critic.values(row)"),
     ],
@@ -115,7 +115,7 @@ _FAULTS = {
             "loss_N = logprobs_N",
         ),
     ],
-    ("training/pairwise.py", "training/test_pairwise.py"): [
+    ("training/preference.py", "training/test_pairwise.py"): [
         ("anchor_N = logprobs(given.states, given.head)", "anchor_N = logprobs(states.detach(), given.head)"),
         ("batch.counts.sequences // TOGETHER", "len(row.examples) // TOGETHER"),
         ('batch.column("reference_logprobs", row, logprobs_N)', "logprobs_N.detach()"),
@@ -129,7 +129,7 @@ _FAULTS = {
         ('sides = {"good": good_E, "bad": ~good_E}', 'sides = {"good": good_E, "bad": good_E}'),
         ("for of in (sum, len)", "for of in (sum, sum)"),
     ],
-    ("training/cached_reference.py", "training/test_cached_reference.py"): [
+    ("training/preference.py", "training/test_cached_reference.py"): [
         ("if any(_key(example) not in kept for example in examples):", "if True:"),
         ('kept.setdefault(_key(example), array("d", found))', 'kept[_key(example)] = array("d", found)'),
         ("sum(example.learned)", "0"),
@@ -165,10 +165,10 @@ _FAULTS = {
         ("self.group * self.completion_tokens)", "self.completion_tokens)"),
         ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),
     ],
-    ("training/pretraining.py", "recipes/test_rl.py::test_text_is_learned_beside"): [
+    ("training/supervised.py", "recipes/test_rl.py::test_text_is_learned_beside"): [
         ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)"),
     ],
-    ("training/pretraining.py", "recipes/test_rl.py::test_text_that_cannot_be_learned_is_refused"): [
+    ("training/supervised.py", "recipes/test_rl.py::test_text_that_cannot_be_learned_is_refused"): [
         (" if len(text.split()) > 1]", "]"),
     ],
     ("training/optimizer.py", "training/test_optimizer.py"): [

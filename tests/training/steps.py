@@ -8,7 +8,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm,
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
 from posttrain.models.critic import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
-from posttrain.training.critic import CriticLoss
+from posttrain.training.policy import CriticLoss
 from posttrain.training.inputs import Context
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner

@@ -16,7 +16,7 @@ from posttrain.data.packing import pack
 from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
-from posttrain.training.critic import CriticLoss
+from posttrain.training.policy import CriticLoss
 from posttrain.training.inputs import Context, columns_of, example_of, examples_in
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner

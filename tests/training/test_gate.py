@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.attributes import Gate, Mixture, Reading
-from posttrain.training.gate import Choices, _of_states_as_they_are, choices_of, fit_gate
+from posttrain.training.attributes import Choices, _of_states_as_they_are, choices_of, fit_gate
 
 D, K = 6, 3
 

@@ -43,7 +43,7 @@ from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.optimizer import WIDE
 from posttrain.training.ranks import Ranks
 from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
-from posttrain.training.shards import Named, Shards
+from posttrain.training.ranks import Named, Shards
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class ShardedRanks(Ranks):
 
 
 class FSDPShards(Shards):
-    """Weights that are sharded by rows. Conforms to `training.shards.Shards`.
+    """Weights that are sharded by rows. Conforms to `training.ranks.Shards`.
 
     Args:
         ranks: they construct it together.

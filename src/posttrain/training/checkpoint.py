@@ -7,7 +7,7 @@
         state.json          step, score, and the caller's state
         ...                 what the caller wrote: safetensors, tokenizer files
 
-Nothing here knows an algorithm, and nothing is ever pickled. `training/optimizer_state.py` turns an optimiser into
+Nothing here knows an algorithm, and nothing is ever pickled. `training/adam.py` turns an optimiser into
 tensors and JSON.
 """
 

@@ -20,13 +20,11 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
 from posttrain.training.checkpoint import Json
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
-from posttrain.training.metric_means import Means
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
-from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
-from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
-from posttrain.training.shards import Shards
+from posttrain.training.adam import optimizer_state, restore_optimizer
+from posttrain.training.ranks import ALONE, Ranks, Shards, over, together
 
 M = TypeVar("M")
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
@@ -113,8 +111,8 @@ class LocalLearner(Generic[M]):
         known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
 
-        def share_of(each: RowPass[PackedRow]) -> tuple[float, Mapping[str, Tensor]]:
-            share = loss.of_row(each.row, batch, parts)
+        def share_of(row: PackedRow, weight: float) -> tuple[float, Mapping[str, Tensor]]:
+            share = loss.of_row(row, batch, parts)
             return share.loss.item(), share.metrics
 
         rows = pack(batch.examples, self._microbatch_tokens, together=batch.together)
@@ -128,15 +126,12 @@ class LocalLearner(Generic[M]):
         self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
     ) -> list[tuple[float, ...]]:
         """As in `Learner`."""
-        if model == POLICY:
+        reference = None if model == POLICY else self._references[model]
 
-            def of_row(row: PackedRow) -> Tensor:
+        def of_row(row: PackedRow) -> Tensor:
+            if reference is None:
                 return self.body.logprobs(row, temperature).logprobs
-        else:
-            reference = self._references[model]
-
-            def of_row(row: PackedRow) -> Tensor:
-                return reference.logprobs(row, temperature)
+            return reference.logprobs(row, temperature)
 
         return self._by_example(examples, of_row, together)
 
@@ -145,20 +140,11 @@ class LocalLearner(Generic[M]):
         assert self._critic is not None, "this learner has no critic"
         return self._by_example(examples, self._critic.values)
 
-    @torch.no_grad()
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
         """As in `Learner`."""
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
-
-        def of_examples(each: RowPass[PackedRow]) -> dict[int, tuple[float, ...]]:
-            of_row = scores(each.row).tolist()
-            return {example: tuple(of_E) for example, of_E in zip(each.row.examples, of_row, strict=True)}
-
-        with self.body.dropping(seed):
-            rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks, self._shards)
-        found = {number: values for row in rows.values() for number, values in row.items()}
-        return [found[number] for number in range(len(examples))]
+        return self._by_example(examples, scores, seed=seed)
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
@@ -259,9 +245,13 @@ class LocalLearner(Generic[M]):
             optimizer.discard()
 
     def _by_example(
-        self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
+        self,
+        examples: Sequence[Example],
+        of_row: Callable[[PackedRow], Tensor],
+        together: int = 1,
+        seed: int | None = None,
     ) -> list[tuple[float, ...]]:
-        with self.body.dropping(None):
+        with self.body.dropping(seed):
             return by_example(
                 examples,
                 of_row,

@@ -6,7 +6,7 @@ Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,11 @@ from posttrain.models.heads import RewardModel, StepModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
 from posttrain.objectives.steps import step_correctness
-from posttrain.training.learner import POLICY, Batch, Learner, Models, Share
-from posttrain.training.metric_means import Means
+from posttrain.training.learner import Batch, Learner, Loss, Means, Models, Share
 
 
 @dataclass(frozen=True)
-class RewardLoss:
+class RewardLoss(Loss[RewardModel]):
     """The loss of a reward model. Every prompt has equal weight, independent of its number of pairs.
 
         L = 1/P sum_p 1/|pairs of p| sum_b 1/H sum_h v_ph ( BT(r_h(chosen_b), r_h(rejected_b); m s_b) + c C_b )
@@ -42,9 +41,6 @@ class RewardLoss:
     center_rewards: float = 0.0  # c
     length: float = 0.0
 
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
-
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`, without the term of length, which is of the whole batch (`reward_gradient`)."""
         scores_EH, units = parts.model.scores(row), batch.units["ranked"]
@@ -62,7 +58,7 @@ class _Pairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScoreGradient:
+class ScoreGradient(Loss[RewardModel]):
     """A loss that is linear in the scores, to backpropagate precomputed gradients of the scores into the weights.
 
         L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
@@ -72,9 +68,6 @@ class ScoreGradient:
     """
 
     overlap_weight: float
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`; the overlap belongs to the row of the first example."""
@@ -89,11 +82,8 @@ class ScoreGradient:
 
 
 @dataclass(frozen=True)
-class StepLoss:
+class StepLoss(Loss[StepModel]):
     """The mean of `step_correctness` over the labelled steps of a batch, each of which has equal weight."""
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[StepModel]) -> Share:
         """As in `Loss`."""
