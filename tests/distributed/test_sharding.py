@@ -24,9 +24,8 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
-from posttrain.training.ranks import ALONE
+from posttrain.training.ranks import ALONE, REPLICATED
 from posttrain.training.reward import reward_gradient
-from posttrain.training.ranks import REPLICATED
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
 from tests.training.test_learner import made

@@ -6,11 +6,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
-from posttrain.models.footprint import adapter_bytes, dora_bytes, adapter_size
-from posttrain.models.footprint import saved_bytes, shape_of
+from posttrain.models.footprint import adapter_bytes, adapter_size, dora_bytes, saved_bytes, shape_of
 from posttrain.models.language_model import wrap
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, add_adapter
 
 pytest.importorskip("peft")
 

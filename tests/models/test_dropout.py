@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from posttrain.data.packing import Example, pack
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.dropout import Dropout
-from posttrain.models.lora import add_adapter, load_adapter
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, add_adapter, load_adapter
 from posttrain.models.reference import reference_for
 from posttrain.types import Request, Sampling
 from tests.models.test_adapters import EXAMPLES, ROW, moved

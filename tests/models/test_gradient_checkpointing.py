@@ -12,8 +12,7 @@ from posttrain.errors import UserError
 from posttrain.models import gradient_checkpointing
 from posttrain.models.critic import Critic
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import add_adapter, add_lora
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, add_adapter, add_lora
 from tests.tiny import tiny_llama
 
 LEARNED = (True, True, True, False)

@@ -2,8 +2,6 @@
 
 from tests.mutations import Mutation
 
-COMMANDS = "recipes/test_memory_options.py"
-
 MUTATIONS = [
     *(
         Mutation("training/adam.py", old, new, "training/test_blockwise_adam.py")
@@ -39,5 +37,4 @@ MUTATIONS = [
             ("if key.removesuffix(SCALES) in MOMENTS and quantized", "if False and quantized"),
         ]
     ),
-    Mutation("training/policy.py", "embedding=made.body.embedding, small=True", "embedding=made.body.embedding", COMMANDS),
 ]

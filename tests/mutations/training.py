@@ -138,8 +138,13 @@ MUTATIONS = [
         Mutation("training/supervised.py", old, new, "training/test_supervised.py")
         for old, new in [
             ("weight * reduce.token_mean", "reduce.token_mean"),
-            ("sum(sum(example.learned) for", "sum(len(example.learned) for"),
         ]
+    ),
+    Mutation(
+        "training/learner.py",
+        "sum(sum(example.learned) for",
+        "sum(len(example.learned) for",
+        "training/test_supervised.py",
     ),
     *(
         Mutation("training/microbatch.py", old, new, tests)
@@ -179,7 +184,7 @@ MUTATIONS = [
     *(
         Mutation("training/preference.py", old, new, "training/test_pairwise.py")
         for old, new in [
-            ("token_divergence(states, model.head, *given,", "token_divergence(states, given.head, *given,"),
+            ("token_divergence(states, model.head, given, head,", "token_divergence(states, head, given, head,"),
             ("_both(responses_of(anchor_N, row))", "_both(responses_of(policy_N, row))"),
             ("_both(responses_of(policy_N, row, divergence_N))", "_both(responses_of(policy_N, row, -divergence_N))"),
         ]
@@ -222,8 +227,8 @@ MUTATIONS = [
         for old, new in [
             ('"logprob_gap": gap_N.abs()', '"logprob_gap": gap_N'),
             (
-                "algorithm.reduce(loss_N, length_N, batch.counts)",
-                "algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
+                "Share(algorithm.reduce(loss_N, length_N, batch.counts)",
+                "Share(algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
             ),
             ('"product" if algorithm.sequence_ratio else "token"', '"token"'),
         ]

@@ -8,12 +8,11 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm,
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
 from posttrain.models.critic import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
-from posttrain.training.policy import CriticLoss
 from posttrain.training.inputs import Context
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy import CriticLoss, PolicyLoss
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch

@@ -11,12 +11,11 @@ from posttrain.errors import CheckpointError, UserError
 from posttrain.models.blockwise import dequantize
 from posttrain.models.footprint import moment_bytes
 from posttrain.models.language_model import wrap
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.options.training import PairOptions
 from posttrain.training import adam
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.adam import optimizer_state, restore_optimizer
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from tests.references import blockwise as reference
 
 KNOBS = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1, "max_grad_norm": math.inf}

@@ -16,12 +16,11 @@ from posttrain.data.packing import pack
 from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
-from posttrain.training.policy import CriticLoss
 from posttrain.training.inputs import Context, columns_of, example_of, examples_in
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy import CriticLoss, PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.types import Group, Score, StateValues, StopReason, Task, Trajectory, Turn
 from tests.groups import group_of, with_rows

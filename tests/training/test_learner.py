@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from posttrain.models.critic import Critic
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.models.reference import FrozenAdapter, FrozenCopy, Reference
 from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
 from posttrain.training.learner import REFERENCE, TEACHER, Batch

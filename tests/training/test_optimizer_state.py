@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from posttrain.errors import CheckpointError
-from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.adam import optimizer_state, restore_optimizer
+from posttrain.training.checkpoint import load_tensors, save_tensors
 
 
 def network(seed: int = 0, width: int = 3) -> nn.Module:

@@ -1,7 +1,6 @@
 """The adapter that a recipe's options ask for."""
 
-from posttrain.models.lora import need_peft
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, need_peft
 from posttrain.options.groups import Adapter
 
 

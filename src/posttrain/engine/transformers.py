@@ -21,10 +21,10 @@ from posttrain.engine.engine import Decode, DecodingEngine, completes, refuse_un
 from posttrain.engine.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token, rounded
 from posttrain.engine.prefix_cache import PrefixCache
 from posttrain.engine.sampling import draw, uniforms
+from posttrain.models.fused import packed_weights
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.models.fused import packed_weights
 from posttrain.types import Completion, Request, StopReason
 
 PACK_FROM = 8  # new tokens from which packed weights pay

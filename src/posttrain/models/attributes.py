@@ -106,6 +106,7 @@ class AttributeModel:
     units: RatingScale
     mixture: Mixture
     members: ClassVar[int] = 1  # scores
+
     @property
     def comparable(self) -> bool:
         """True if scores are centred: 0 is the mean response's score."""
@@ -186,6 +187,7 @@ def load_attributes(
     body = load_classifier(name, label, nn.init.zeros_, **how)
     units = RatingScale(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=how.get("seed", 0)))
+
 
 Scores = RewardModel | AttributeModel
 """A trained reward model: `scores` are [E, H] of a packed row, H `members`."""

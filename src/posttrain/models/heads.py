@@ -50,7 +50,7 @@ class Calibration(NamedTuple):
 
 
 class How(TypedDict, total=False):
-    """How a model with heads is loaded: `seed` is of what is fresh, and an `adapter` is trained instead of all weights."""
+    """How a model with heads is loaded: `seed` is of what is fresh, `adapter` is trained instead of all weights."""
 
     dtype: Required[torch.dtype]
     device: str
@@ -154,16 +154,10 @@ def complete(folder: Path, *, padding: int, calibration: Calibration | None = No
 
 
 def members_of(name: str) -> int:
-    """The number of scores of the model in a folder; one of a language model, whose head would be fresh.
-
-    Raises:
-        ModelError: there is no such model.
-    """
+    """The number of scores of the model in a folder; one of a language model, whose head would be fresh."""
     where = locate(name)
-    if lora.is_adapter(where):
-        return 1
-    config = read_config(name, where)
-    return config.num_labels if is_classifier(config) else 1
+    config = None if lora.is_adapter(where) else read_config(name, where)
+    return config.num_labels if config is not None and is_classifier(config) else 1
 
 
 def wide_product(states: Tensor, rows: Tensor) -> Tensor:

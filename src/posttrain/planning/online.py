@@ -13,9 +13,9 @@ from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
 from posttrain.planning.unloaded import Unloaded, reward_model_parameters, unloaded
 from posttrain.planning.work import Load, Work, sampled_work, text_load, with_algorithm, with_pairs
-from posttrain.training.supervised import longest_text, pretraining_texts
 from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import unreached
+from posttrain.training.supervised import longest_text, pretraining_texts
 from posttrain.training.teacher import NO_TEACHERS, Teachers, find_teachers
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures

@@ -19,8 +19,7 @@ from posttrain.bindings.lora_options import lora_of
 from posttrain.errors import UserError
 from posttrain.models.footprint import AdapterSize, adapter_size, empty_network
 from posttrain.models.load import locate
-from posttrain.models.lora import is_adapter
-from posttrain.models.lora import Lora
+from posttrain.models.lora import Lora, is_adapter
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.groups import TrainingOptions
 from posttrain.planning import costs

@@ -38,11 +38,16 @@ from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import RunOptions
-from posttrain.training.preference import ReferenceOf, remember
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for
-from posttrain.training.preference import needs_column
-from posttrain.training.preference import Objective, may_be_remembered, objective_for
+from posttrain.training.preference import (
+    Objective,
+    ReferenceOf,
+    may_be_remembered,
+    needs_column,
+    objective_for,
+    remember,
+)
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 

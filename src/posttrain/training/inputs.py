@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -72,15 +71,10 @@ class Context:
 
 
 class Provider(NamedTuple):
-    """The provider of one input.
-
-    Attributes:
-        columns: from what is declared, groups and a context to columns.
-        sampled: the completions that it samples besides a batch of that load; None where it samples none.
-    """
+    """The provider of one input, given what is declared."""
 
     columns: Callable[[Any, Sequence[Group], Context], Columns]
-    sampled: Callable[[Any, Load], tuple[Load, ...]] | None = None
+    sampled: Callable[[Any, Load], tuple[Load, ...]] | None = None  # the completions that it samples besides a load
 
 
 def columns_of(inputs: Sequence[Input], groups: Sequence[Group], context: Context, *, samples: bool) -> Columns:
@@ -134,11 +128,6 @@ def _greedy_reward(need: GreedyReward, groups: Sequence[Group], context: Context
     earned = _given(context.greedy_rewards, "greedy completions")(groups)
     rows = [by_seat[row.seat] for group, by_seat in zip(groups, earned, strict=True) for row in group.rows]
     return {"greedy_R": torch.tensor(rows, dtype=torch.float64)}
-
-
-def _one_more(need: GreedyReward, load: Load) -> tuple[Load, ...]:
-    """One more completion of each prompt."""
-    return (replace(load, group=1),)
 
 
 def _state_values(need: StateValues, groups: Sequence[Group], context: Context) -> Columns:
@@ -240,17 +229,14 @@ def _seat_baselines(need: SeatBaselines, groups: Sequence[Group], context: Conte
     return {"baselines_R": found_R}
 
 
-PROVIDERS: Mapping[type[Any], Provider] = MappingProxyType(
-    {
-        GreedyReward: Provider(_greedy_reward, _one_more),
-        StateValues: Provider(_state_values, _continuations),
-        PromptKinds: Provider(_prompt_kinds),
-        CriticValues: Provider(_critic_values),
-        ReferenceLogprobs: Provider(_reference_logprobs),
-        StepRewards: Provider(_step_rewards),
-        NamedScores: Provider(_named_scores),
-        TeacherLogprobs: Provider(_teacher_logprobs),
-        SeatBaselines: Provider(_seat_baselines),
-    }
-)
-"""By what is declared."""
+PROVIDERS: Mapping[type[Any], Provider] = {
+    GreedyReward: Provider(_greedy_reward, lambda need, load: (replace(load, group=1),)),
+    StateValues: Provider(_state_values, _continuations),
+    PromptKinds: Provider(_prompt_kinds),
+    CriticValues: Provider(_critic_values),
+    ReferenceLogprobs: Provider(_reference_logprobs),
+    StepRewards: Provider(_step_rewards),
+    NamedScores: Provider(_named_scores),
+    TeacherLogprobs: Provider(_teacher_logprobs),
+    SeatBaselines: Provider(_seat_baselines),
+}

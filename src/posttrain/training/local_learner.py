@@ -6,6 +6,7 @@ Shape letters: N learned tokens of a packed row, E its sequences.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,11 +20,10 @@ from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
-from posttrain.training.checkpoint import Json
+from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
-from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.ranks import ALONE, Ranks, Shards, over, together
 
 M = TypeVar("M")
@@ -102,6 +102,7 @@ class LocalLearner(Generic[M]):
         read = [*([self._critic] if self._critic else []), *self._references.values()]
         self._renewed = reference if renewed else None
         self._shards: Shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
+        self._read = partial(by_example, microbatch_tokens=microbatch_tokens, ranks=ranks, shards=self._shards)
         for each in self._optimizers.values():
             each.allocate()
 
@@ -230,7 +231,7 @@ class LocalLearner(Generic[M]):
     def _restore(self, folder: Path) -> None:
         for part, optimizer in self._optimizers.items():
             masters = optimizer.named_masters()
-            about: dict[str, Json] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
+            about: dict[str, Any] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
             tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)  # first: it may not be there
             optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
             restore_optimizer(optimizer.adam, masters, tensors, about, self._shards)
@@ -240,7 +241,7 @@ class LocalLearner(Generic[M]):
             self._renewed.renew({name: self._shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _discard(self) -> None:
-        """Discard all gradients, of all calls and parts, so that no step uses a partial gradient."""
+        """Discard the gradients of all calls and parts, so that no step uses a partial one."""
         for optimizer in self._optimizers.values():
             optimizer.discard()
 
@@ -252,14 +253,7 @@ class LocalLearner(Generic[M]):
         seed: int | None = None,
     ) -> list[tuple[float, ...]]:
         with self.body.dropping(seed):
-            return by_example(
-                examples,
-                of_row,
-                microbatch_tokens=self._microbatch_tokens,
-                together=together,
-                ranks=self._ranks,
-                shards=self._shards,
-            )
+            return self._read(examples, of_row, together=together)
 
 
 def learner_for(

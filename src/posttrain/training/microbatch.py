@@ -16,14 +16,11 @@ from posttrain.training.learner import Share
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.ranks import ALONE, REPLICATED, Ranks, Shards, over
 
-ShareOf = Callable[[PackedRow], Share]
-"""From a packed row to its share of the batch's loss; runs the model's forward pass."""
-
 
 def accumulate_gradients(
     optimizer: MasterAdamW,
     examples: Sequence[Example],
-    share_of: ShareOf,
+    share_of: Callable[[PackedRow], Share],
     *,
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
@@ -37,10 +34,10 @@ def accumulate_gradients(
     Args:
         optimizer: of the trained model.
         examples: the batch.
-        share_of: a packed row's share of its loss.
+        share_of: a packed row's share of its loss; runs the model's forward pass.
         microbatch_tokens: of one row, at most.
-        together: number of consecutive examples that must be in one row, or that of each unit (`pack`).
-        owners: of each example, whose sequences share no prefix with those of others (`pack`).
+        together: as in `pack`.
+        owners: as in `pack`.
         beside: optimisers of other parameters that receive a gradient.
         ranks: those of the learner; each computes its own rows, and all learn together whether a loss is finite.
         shards: what this rank holds of the weights.
@@ -125,7 +122,7 @@ def by_example(
     ranks: Ranks = ALONE,
     shards: Shards = REPLICATED,
 ) -> list[tuple[float, ...]]:
-    """Numbers of each example, where `of_row` gives those of a packed row: one for each learned token, [N], or [E, H]."""
+    """Numbers of each example, where `of_row` gives those of a packed row: of tokens, [N], or of heads, [E, H]."""
 
     def of_examples(row: PackedRow, weight: float) -> dict[int, tuple[float, ...]]:
         numbers = of_row(row)

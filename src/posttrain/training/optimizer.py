@@ -22,8 +22,7 @@ from posttrain.models.rounding import add_, narrow_
 from posttrain.options.groups import Optimisation
 from posttrain.training.adam import BlockwiseAdamW
 from posttrain.training.host_sums import HostSums
-from posttrain.training.ranks import Ranks
-from posttrain.training.ranks import REPLICATED, Shards
+from posttrain.training.ranks import REPLICATED, Ranks, Shards
 
 WIDE = (torch.float32, torch.float64)
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})

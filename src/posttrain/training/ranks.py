@@ -1,4 +1,4 @@
-"""What the ranks of one learner tell each other, and what each holds of its weights. A learner in one process is `ALONE`.
+"""What the ranks of one learner tell each other, and hold of its weights. A learner in one process is `ALONE`.
 
 The ranks see the same batches. Each computes every `size`-th packed row; results are merged by the number of the row,
 in one order, so that sums and means are those of one process, and gradients are added up before they are measured. Each
@@ -161,7 +161,7 @@ ALONE = Ranks()
 def over(
     rows: Sequence[R], compute: Callable[[R, float], T], ranks: Ranks, shards: Shards = REPLICATED
 ) -> dict[int, T]:
-    """What `compute` finds of each packed row, on whichever rank, by number; it is handed the weight of its gradient, too.
+    """What `compute` finds of each packed row and the weight of its gradient, on whichever rank, by number.
 
     Raises:
         TrainingError: another rank has failed. What fails here is raised as it is.

@@ -109,13 +109,14 @@ def reward_gradient(
     first scores all rows and computes the gradient of the loss by each score, the second backpropagates it into the
     weights. So the result is independent of the micro-batch split. Both passes use the same dropout masks.
     """
-    batch = ranked_batch(units, seed=seed)
+    examples = sequences_of(units)
+    batch = Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
     if not loss.length:
         return learner.forward_backward(batch, loss)
     scores_EH = torch.tensor(learner.scores(batch.examples, seed=seed), dtype=torch.float64, requires_grad=True)
     quality_E, length_E = scores_EH[:, 0], scores_EH[:, 1]
-    tokens_E = torch.tensor([len(e.continuation) for e in batch.examples], dtype=scores_EH.dtype)
-    pairs = _pairs(units, range(len(batch.examples)), quality_E[:, None])
+    tokens_E = torch.tensor([len(e.continuation) for e in examples], dtype=scores_EH.dtype)
+    pairs = _pairs(units, range(len(examples)), quality_E[:, None])
     ranked = _compared((quality_E + length_E)[:, None], pairs, loss).sum() / len(units)
     apart = length_apart(quality_E, length_E, tokens_E)
     (grad_EH,) = torch.autograd.grad(ranked + loss.length * apart, scores_EH)
@@ -125,12 +126,6 @@ def reward_gradient(
     seen.add(_measures(quality_E[:, None].detach(), pairs))
     total = ranked.item() + loss.length * (apart.item() + angle)
     return {"loss": total, **seen.summary(), "length/apart": apart.item(), "length/overlap": angle}
-
-
-def ranked_batch(units: Sequence[Ranked], *, seed: int | None = None) -> Batch:
-    """The responses of all rankings, those of one together."""
-    examples = sequences_of(units)
-    return Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
 
 
 def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:
