@@ -19,19 +19,18 @@ class Input(Protocol):
     title: ClassVar[str]
     """Its name in the table of algorithms."""
 
-    passes: ClassVar[int]
+    passes: ClassVar[int] = 0
     """Forward passes over the batch that it requires in each step."""
 
-    columns: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[str, ...]] = ()
     """The fields of `rollout.Rollout` that it fills."""
 
 
 @dataclass(frozen=True)
-class GreedyReward:
+class GreedyReward(Input):
     """The reward of each row's seat in the greedy episode of its task: `greedy_R`."""
 
     title: ClassVar[str] = "greedy completions"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("greedy_R",)
 
 
@@ -45,25 +44,23 @@ class StateValues(States):
 
 
 @dataclass(frozen=True)
-class PromptKinds:
+class PromptKinds(Input):
     """The kind of each row's prompt, from the data's column `kind`: `kinds_R`."""
 
     title: ClassVar[str] = "kinds of prompts"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("kinds_R",)
 
 
 @dataclass(frozen=True)
-class NamedScores:
+class NamedScores(Input):
     """The score of each reward and its weight: `scores_RK`, NaN where a reward does not apply, and `weights_K`."""
 
     title: ClassVar[str] = "scores by name"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("scores_RK", "weights_K")
 
 
 @dataclass(frozen=True)
-class CriticValues:
+class CriticValues(Input):
     """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it.
 
     Attributes:
@@ -78,7 +75,7 @@ class CriticValues:
 
 
 @dataclass(frozen=True)
-class ReferenceLogprobs:
+class ReferenceLogprobs(Input):
     """The reference policy's logprobs of the same tokens: `reference_N`, or a pair's `Responses` of the reference."""
 
     title: ClassVar[str] = "reference"
@@ -87,36 +84,31 @@ class ReferenceLogprobs:
 
 
 @dataclass(frozen=True)
-class ReferenceDivergence:
+class ReferenceDivergence(Input):
     """The token-wise KL(reference || policy) of each response over the whole vocabulary: `Responses.divergence_B`."""
 
     title: ClassVar[str] = "whole distributions"
-    passes: ClassVar[int] = 0
-    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
-class StepRewards:
+class StepRewards(Input):
     """Process rewards, from the spans of scores: `step_rewards_N`, and the ends of steps, `step_end_N`."""
 
     title: ClassVar[str] = "process rewards"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("step_rewards_N", "step_end_N")
 
 
 @dataclass(frozen=True)
-class PretrainingNLL:
+class PretrainingNLL(Input):
     """An auxiliary loss: `weight` times the mean negative log-likelihood of a separate batch of pretraining text."""
 
     weight: float
 
     title: ClassVar[str] = "pretraining text"
-    passes: ClassVar[int] = 0
-    columns: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
-class TeacherLogprobs:
+class TeacherLogprobs(Input):
     """A teacher's logprobs of the sampled tokens, at the sampling temperature: `teacher_N`.
 
     Rows may have teachers by name, and these another prompt (`training/teacher.py`).
@@ -128,7 +120,7 @@ class TeacherLogprobs:
 
 
 @dataclass(frozen=True)
-class SeatBaselines:
+class SeatBaselines(Input):
     """An exponential moving average of the return of each seat: `baselines_R`. It is saved with checkpoints.
 
     Attributes:
@@ -138,7 +130,6 @@ class SeatBaselines:
     decay: float
 
     title: ClassVar[str] = "moving baselines"
-    passes: ClassVar[int] = 0
     columns: ClassVar[tuple[str, ...]] = ("baselines_R",)
 
 

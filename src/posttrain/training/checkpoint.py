@@ -219,9 +219,7 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+    return int(path.stem.removeprefix("step-"))
 
 
 def _score(path: Path) -> float | None:
