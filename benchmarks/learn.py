@@ -57,9 +57,9 @@ from posttrain.models.load import locate
 from posttrain.recipes import generate, preference, rl, sft
 from posttrain.runs import read_run
 from posttrain.statistics import wilson_interval
-from posttrain.training.pairwise import examples_of
+from posttrain.training.preference import examples_of
 from posttrain.training.resolve_model import saved_model
-from posttrain.training.sequence_logprobs import responses_of
+from posttrain.training.unpaired import responses_of
 from posttrain.types import Message, Preference, Request, Sampling, StopReason
 
 HERE = Path(__file__).parent

@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from posttrain.models.language_model import LanguageModel
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.language_model import LanguageModel, with_shared_weights
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.models.mixed_adapters import LowRank, MixedAdapters
-from posttrain.models.shared_weights import with_shared_weights
 
 # Adapters that differ in rank, in scale and in the layers that they are on.
 KINDS = (

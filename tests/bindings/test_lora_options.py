@@ -5,7 +5,7 @@ import pytest
 from posttrain.bindings.backend import lora_of
 from posttrain.errors import UserError
 from posttrain.models import lora
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.options.groups import Adapter
 
 

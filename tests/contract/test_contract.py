@@ -235,7 +235,7 @@ def lost_small_updates(monkeypatch):
 
 def adapter_that_stays_on(monkeypatch):
     monkeypatch.setattr(
-        reference.AdapterOff, "logprobs", lambda self, row, temperature: self._model.logprobs(row, temperature).logprobs
+        reference.AdapterOff, "logprobs", lambda self, row, temperature: self.body.logprobs(row, temperature).logprobs
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from posttrain.distributed.cluster import connect, disconnect
 from posttrain.distributed.trainers import LearnerGroup, RankActors
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from tests.distributed.test_learner_group import built, distance, of_one_process, trained
 
 SHARDS = {1: (1,), 2: (1, 2), 3: (1, 3), 4: (2,)}

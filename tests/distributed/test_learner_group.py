@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.errors import ProcessLost, TrainingError, UserError
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, Interrupted, check_learner, policy_columns
 from posttrain.training.learner import CRITIC, POLICY, Batch
 from posttrain.training.policy import PolicyLoss

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.testing.learners import EXAMPLES, check_learner
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.ranks import ALONE

@@ -17,16 +17,15 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.errors import CheckpointError, TrainingError, UserError
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.testing.learners import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from posttrain.training import sharded_files
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
-from posttrain.training.ranks import ALONE
+from posttrain.training.ranks import ALONE, REPLICATED
 from posttrain.training.reward import reward_gradient
-from posttrain.training.shards import REPLICATED
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
 from tests.training.test_learner import made

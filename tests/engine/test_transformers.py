@@ -13,7 +13,7 @@ from posttrain.engine import transformers as module
 from posttrain.engine.engine import Subject, check_engine, finish_all
 from posttrain.engine.kv_cache import KeyValueCache
 from posttrain.engine.transformers import TransformersEngine
-from posttrain.models.packed_weights import packing_supported
+from posttrain.models.fused import packing_supported
 from posttrain.types import Request, Sampling, StopReason
 from tests.tiny import CONTEXT, STOP, plain_logits, tiny_llama
 

@@ -6,11 +6,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
-from posttrain.models.adapter_footprint import adapter_bytes, dora_bytes, size_of
-from posttrain.models.footprint import saved_bytes, shape_of
+from posttrain.models.footprint import adapter_bytes, adapter_size, dora_bytes, saved_bytes, shape_of
 from posttrain.models.language_model import wrap
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter
 
 pytest.importorskip("peft")
 
@@ -57,7 +55,7 @@ def test_activations_are_those_that_autograd_keeps(dtype, dropout, dora):
     found, ours = [], []
     for layers in (1, 2):
         model = small(layers, dtype)
-        shape, size = shape_of(model.network, "small"), size_of(model.network, lora)
+        shape, size = shape_of(model.network, "small"), adapter_size(model.network, lora)
         found.append(kept_by_autograd(add_adapter(model, lora)))
         copies = 4 * size.products if dora and dropout and dtype == torch.bfloat16 else 0
         beside = adapter_bytes(size, shape, dtype.itemsize, tokens=N) - copies
@@ -79,7 +77,7 @@ def test_activations_are_those_that_autograd_keeps(dtype, dropout, dora):
 )
 def test_parameters_are_those_that_are_trained(lora, low_rank, whole, ends):
     model = small()
-    size = size_of(model.network, lora)
+    size = adapter_size(model.network, lora)
     assert (size.low_rank, size.whole, size.ends) == (low_rank, whole, ends)
     trained = add_adapter(model, lora).trainable()
     assert sum(p.numel() for _, p in trained) == low_rank + whole
@@ -88,4 +86,4 @@ def test_parameters_are_those_that_are_trained(lora, low_rank, whole, ends):
 
 def test_a_name_that_means_nothing_is_refused_as_in_a_run():
     with pytest.raises(UserError, match="did you mean 'q_proj'"):
-        size_of(small().network, Lora(4, targets=("q_porj",)), "small")
+        adapter_size(small().network, Lora(4, targets=("q_porj",)), "small")

@@ -10,8 +10,7 @@ from posttrain import fast_paths
 from posttrain.data.packing import Example, pack
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.errors import ModelError, UserError
-from posttrain.models.lora import add_adapter, load_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter, load_adapter
 from posttrain.models.reference import AdapterOff, reference_for
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Request, Sampling

@@ -10,7 +10,7 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
 from posttrain.models.attributes import AttributeModel, Gate, Mixture, RatingScale, even, load_attributes, load_scores
 from posttrain.models.heads import complete, load_reward_model
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.recipes.folders import model_folder
 

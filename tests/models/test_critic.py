@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from posttrain.data.packing import Example, pack
-from posttrain.models.critic import CRITICS, OwnCritic, TrunkCritic
+from posttrain.models.critic import Critic
 from posttrain.models.lora import add_lora
 from tests.tiny import tiny_llama
 
@@ -21,15 +21,15 @@ def opinionated(critic):
     return critic
 
 
-@pytest.mark.parametrize("kind", CRITICS)
-def test_it_expects_nothing_at_first(kind):
-    assert CRITICS[kind](tiny_llama()).values(ROW).tolist() == [0.0] * 4
+@pytest.mark.parametrize("own", [False, True])
+def test_it_expects_nothing_at_first(own):
+    assert Critic(tiny_llama(), own=own).values(ROW).tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("kind", CRITICS)
-def test_a_value_is_of_what_came_before_its_token(kind):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_value_is_of_what_came_before_its_token(own):
     model = tiny_llama(dtype=torch.float64)
-    found = opinionated(CRITICS[kind](model)).values(ROW)
+    found = opinionated(Critic(model, own=own)).values(ROW)
     w, b = torch.linspace(-1, 1, 32, dtype=torch.float64), -1.0  # a bias of one number is the first of linspace
     expected = []
     for shown in ((5, 9), (5, 9, 4, 8), (5, 9), (5, 9, 7)):
@@ -39,18 +39,14 @@ def test_a_value_is_of_what_came_before_its_token(kind):
     assert found[0] == found[2]
 
 
-def test_each_has_its_name():
-    assert {"trunk": TrunkCritic, "own": OwnCritic} == CRITICS
-
-
 def test_one_on_the_trunk_has_a_head_of_its_own_and_no_more():
-    critic = TrunkCritic(tiny_llama())
+    critic = Critic(tiny_llama())
     assert [(name, list(p.shape)) for name, p in critic.parameters()] == [("head.weight", [1, 32]), ("head.bias", [1])]
 
 
 def test_the_loss_of_one_on_the_trunk_reaches_the_trunk_unless_it_is_given_states_without_a_gradient():
     model = tiny_llama()
-    critic = opinionated(TrunkCritic(model))
+    critic = opinionated(Critic(model))
     states = model.learned_states(ROW)
     assert torch.equal(critic.values(ROW, states), critic.values(ROW))
     assert not torch.equal(critic.values(ROW, 2 * states), critic.values(ROW))  # those that it is given
@@ -68,9 +64,9 @@ def test_one_of_its_own_begins_as_the_policy_and_goes_its_own_way(rank):
     if rank:
         pytest.importorskip("peft")
     model = add_lora(tiny_llama(), rank) if rank else tiny_llama()
-    critic = opinionated(OwnCritic(model))
+    critic = opinionated(Critic(model, own=True))
     before = critic.values(ROW).detach()
-    torch.testing.assert_close(before, opinionated(TrunkCritic(model)).values(ROW).detach())
+    torch.testing.assert_close(before, opinionated(Critic(model)).values(ROW).detach())
     own = dict(critic.parameters())
     assert {name for name in own if not name.startswith("head.")} == {f"network.{n}" for n, _ in model.trainable()}
     assert not {id(p) for p in own.values()} & {id(p) for _, p in model.trainable()}
@@ -85,10 +81,10 @@ def test_one_of_its_own_begins_as_the_policy_and_goes_its_own_way(rank):
 def test_an_output_embedding_that_no_value_needs_is_not_trained():
     model = tiny_llama()
     model.network.lm_head.weight = torch.nn.Parameter(model.head.detach().clone())
-    names = {name for name, _ in OwnCritic(model).parameters()}
+    names = {name for name, _ in Critic(model, own=True).parameters()}
     assert "network.lm_head.weight" not in names and "network.model.embed_tokens.weight" in names
 
 
 def test_a_head_is_wide_beside_a_narrow_model():
-    critic = TrunkCritic(tiny_llama(dtype=torch.bfloat16))
+    critic = Critic(tiny_llama(dtype=torch.bfloat16))
     assert critic.values(ROW).dtype == torch.float32 and critic.parameters()[0][1].dtype == torch.float32

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from posttrain.data.packing import Example, pack
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.dropout import Dropout
-from posttrain.models.lora import add_adapter, load_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter, load_adapter
 from posttrain.models.reference import reference_for
 from posttrain.types import Request, Sampling
 from tests.models.test_adapters import EXAMPLES, ROW, moved
@@ -138,10 +137,10 @@ def test_sampling_and_references_do_not_drop(tmp_path):
         torch.testing.assert_close(model.logprobs(row).logprobs, torch.tensor(found.logprobs), rtol=0, atol=1e-5)
     for policy in (model, load_adapter(tiny_llama(), tmp_path)):  # whose references are the base, and the adapter
         reference = reference_for(policy)
-        still, predicted = reference.logprobs(ROW, 1.0), reference.predictions(ROW).states
+        still, predicted = reference.logprobs(ROW, 1.0), reference.predictions(ROW)[0]
         with policy.dropping(1):
             assert torch.equal(reference.logprobs(ROW, 1.0), still)
-            assert torch.equal(reference.predictions(ROW).states, predicted)
+            assert torch.equal(reference.predictions(ROW)[0], predicted)
             assert policy.drops  # on again for the backward pass
 
 

@@ -55,7 +55,7 @@ def test_widths_of_smollm2_by_hand():
     assert shape.context == 8192
     # q and o: 1152 each; k and v: 768 each; gate, up and down: 2112 each
     assert shape.linear_widths == 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
-    assert shape.adapter_parameters(16) == 16 * 305_280
+    assert shape.linear_widths == 305_280
 
 
 def test_which_moments_of_smollm2_8_bits_hold():
@@ -64,7 +64,7 @@ def test_which_moments_of_smollm2_8_bits_hold():
     # an adapter of rank 4: A of down has 4 x 1536 numbers, so has B of gate and of up; all others 2,304 or fewer
     assert shape.quantized(4) == 30 * 3 * 4 * 1536
     # of rank 16 all but B of k and v, which have 16 x 192
-    assert shape.quantized(16) == shape.adapter_parameters(16) - 30 * 2 * 16 * 192
+    assert shape.quantized(16) == 16 * 305_280 - 30 * 2 * 16 * 192
     assert shape.quantized(2) == 0
     untied = copy.deepcopy(SMOLLM2)
     untied.tie_word_embeddings = False

@@ -21,8 +21,7 @@ from posttrain.models.heads import (
 )
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.models.load import load_model
-from posttrain.models.lora import add_lora
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_lora
 from posttrain.training.optimizer import MasterAdamW
 from tests.recipes.folders import model_folder
 from tests.tiny import CONTEXT, VOCABULARY

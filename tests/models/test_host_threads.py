@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from posttrain.models.host_threads import in_temporary_thread
+from posttrain.models.host_memory import in_temporary_thread
 
 
 def test_work_is_done_in_a_thread_that_has_ended():

@@ -3,10 +3,10 @@ import torch
 
 from posttrain.data.packing import PackedRow
 from posttrain.errors import ModelError
+from posttrain.models.fused import packed_weights, packing_supported
 from posttrain.models.language_model import wrap
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.models.packed_weights import packed_weights, packing_supported
 from tests.clients import KINDS, clients, mixed, own_network
 from tests.models.test_families import FAMILIES, random_network
 from tests.tiny import tiny_llama

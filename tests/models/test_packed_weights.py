@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from posttrain.models import packed_weights as module
-from posttrain.models.packed_weights import packed_weights, packing_supported
+from posttrain.models import fused as module
+from posttrain.models.fused import packed_weights, packing_supported
 
 needs_packing = pytest.mark.skipif(not packing_supported(), reason="oneDNN has no bfloat16 products on this processor")
 

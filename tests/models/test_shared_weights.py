@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from posttrain.data.packing import Example, pack
+from posttrain.models.language_model import with_shared_weights
 from posttrain.models.lora import add_lora
-from posttrain.models.shared_weights import with_shared_weights
 from tests.tiny import tiny_llama
 
 ROW = pack([Example.whole((3, 4, 5, 6), (False, True, True, True))], 16)[0]

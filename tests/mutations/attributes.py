@@ -28,7 +28,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/gate.py", old, new, "training/test_gate.py")
+        Mutation("training/attributes.py", old, new, "training/test_gate.py")
         for old, new in [
             ("(start + a, start + b, number)", "(a, b, number)"),
             ("unit.examples[0].prefix, len(numbers)", "start, len(numbers)"),

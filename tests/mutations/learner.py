@@ -30,7 +30,6 @@ _FAULTS = {
         ("reference if renewed else None\n", "None\n"),
         ("({CRITIC: critic[1]} if critic else {})", "{}"),
         ("self.body.logprobs(row, temperature)", "self.body.logprobs(row)"),
-        ("with self.body.dropping(None):", "if True:"),
     ],
     ("training/local_learner.py", "training/test_pairwise.py"): [
         ("                together=batch.together,\n", ""),
@@ -39,12 +38,14 @@ _FAULTS = {
     ],
     ("training/local_learner.py", "training/test_reward.py"): [
         ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
-        ("[found[number] for number in range(len(examples))]", "list(found.values())"),
         ("with self.body.dropping(seed):", "if True:"),
     ],
     ("training/ranks.py", f"{LEARNER} {POLICY}"): [
         ("        ranks.agree(failure)\n        raise\n", "        ranks.agree(failure)\n"),
         ("for number in range(rows))", "for number in range(rows - 1))"),
+    ],
+    ("training/microbatch.py", "training/test_reward.py"): [
+        ("[found[number] for number in range(len(examples))]", "list(found.values())"),
     ],
     ("training/microbatch.py", POLICY): [
         ("for example, part in zip(row.examples, parts, strict=True)", "for example, part in enumerate(parts)"),
@@ -102,8 +103,6 @@ _FAULTS = {
         ('old_values_N=column("values")', 'old_values_N=column("returns")'),
         ('column(name.removesuffix("_N"))', 'column("values")'),
         ("= (POLICY, CRITIC)", "= (POLICY,)"),
-    ],
-    ("training/critic.py", CRITIC): [
         ('("values", "returns"))', '("returns", "values"))'),
         ("parts.critic.values_alone(row)", "parts.critic.values(row)"),
     ],
@@ -115,8 +114,8 @@ _FAULTS = {
             "loss_N = logprobs_N",
         ),
     ],
-    ("training/pairwise.py", "training/test_pairwise.py"): [
-        ("anchor_N = logprobs(given.states, given.head)", "anchor_N = logprobs(states.detach(), given.head)"),
+    ("training/preference.py", "training/test_pairwise.py"): [
+        ("anchor_N = logprobs(given, head)", "anchor_N = logprobs(states.detach(), head)"),
         ("batch.counts.sequences // TOGETHER", "len(row.examples) // TOGETHER"),
         ('batch.column("reference_logprobs", row, logprobs_N)', "logprobs_N.detach()"),
     ],
@@ -129,7 +128,7 @@ _FAULTS = {
         ('sides = {"good": good_E, "bad": ~good_E}', 'sides = {"good": good_E, "bad": good_E}'),
         ("for of in (sum, len)", "for of in (sum, sum)"),
     ],
-    ("training/cached_reference.py", "training/test_cached_reference.py"): [
+    ("training/preference.py", "training/test_cached_reference.py"): [
         ("if any(_key(example) not in kept for example in examples):", "if True:"),
         ('kept.setdefault(_key(example), array("d", found))', 'kept[_key(example)] = array("d", found)'),
         ("sum(example.learned)", "0"),
@@ -157,7 +156,7 @@ _FAULTS = {
         ),
     ],
     ("training/preference.py", "recipes/test_pairs.py"): [
-        ("if not needs_column(self.algorithm):", "if True:"),
+        ("if needs_column(self.algorithm):", "if False:"),
         ('algorithm.unit == "pair" and (', "("),
     ],
     ("algorithms/load.py", "planning/test_costs.py"): [
@@ -165,10 +164,10 @@ _FAULTS = {
         ("self.group * self.completion_tokens)", "self.completion_tokens)"),
         ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),
     ],
-    ("training/pretraining.py", "recipes/test_rl.py::test_text_is_learned_beside"): [
+    ("training/supervised.py", "recipes/test_rl.py::test_text_is_learned_beside"): [
         ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)"),
     ],
-    ("training/pretraining.py", "recipes/test_rl.py::test_text_that_cannot_be_learned_is_refused"): [
+    ("training/supervised.py", "recipes/test_rl.py::test_text_that_cannot_be_learned_is_refused"): [
         (" if len(text.split()) > 1]", "]"),
     ],
     ("training/optimizer.py", "training/test_optimizer.py"): [

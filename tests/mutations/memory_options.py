@@ -2,11 +2,9 @@
 
 from tests.mutations import Mutation
 
-COMMANDS = "recipes/test_memory_options.py"
-
 MUTATIONS = [
     *(
-        Mutation("training/blockwise_adam.py", old, new, "training/test_blockwise_adam.py")
+        Mutation("training/adam.py", old, new, "training/test_blockwise_adam.py")
         for old, new in [
             ('"exp_avg_sq": False}', '"exp_avg_sq": True}'),
             ("if id(p) not in wide and worth", "if worth"),
@@ -34,11 +32,9 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/optimizer_state.py", old, new, "training/test_blockwise_adam.py")
+        Mutation("training/adam.py", old, new, "training/test_blockwise_adam.py")
         for old, new in [
             ("if key.removesuffix(SCALES) in MOMENTS and quantized", "if False and quantized"),
-            ("[blocks_of(parameter.numel())] if key", "list(tensor.shape) if key"),
         ]
     ),
-    Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
 ]

@@ -6,7 +6,7 @@ MUTATIONS = [
     *(
         Mutation("training/resolve_model.py", old, new, "training/test_resolve_model.py")
         for old, new in [
-            ("!= began != now.where and not _is_the_same(now.where, run):", "!= began and False:"),
+            ("!= began != now.where and not same(now.where):", "!= began and False:"),
             ("if began and Path(began).is_dir():", "if False:"),
             ("    if began and os.path.abspath(now.where)", "    if False and os.path.abspath(now.where)"),
             ("and not path.exists() and (", "and ("),
@@ -19,7 +19,7 @@ MUTATIONS = [
             (" and not any((path / file).exists() for file in _MODEL_FILES)", ""),
             ("path, found.skipped)", "path)"),
             (".expanduser()", ""),
-            ("run.rglob(file)", "run.glob(file)"),
+            ("path.rglob(kind)", "path.glob(kind)"),
             ('if "prompt_template" not in trained:', "if False:"),
             ("if trained.get(key) != value", "if trained.get(key) == value"),
             ("contextlib.suppress(OSError, ValueError)", "contextlib.suppress(OSError)"),

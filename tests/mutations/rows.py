@@ -50,7 +50,10 @@ _FAULTS = {
         ("gone / sum(len(group.rows) for group in groups)", "gone / len(branches_in(groups))"),
     ],
     ("training/policy.py", BRANCHES): [
-        ('batch.column("length", row, like=branch_N)', "branch_N.bincount()[branch_N]"),
+        (
+            'batch.present("length", row, branch_N)\n        return Share(algorithm',
+            "branch_N.bincount()[branch_N]\n        return Share(algorithm",
+        ),
         ("                branch_N,\n                level=", "                0 * branch_N,\n                level="),
     ],
     ("objectives/values.py", BRANCHES): [

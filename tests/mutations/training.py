@@ -119,18 +119,18 @@ MUTATIONS = [
         Mutation("training/schedule.py", old, new, "training/test_schedule.py")
         for old, new in [
             ("if warmup < steps or", "if warmup <= steps or"),
-            ("in (None, steps) or not 0 < done < steps", "in (None, steps)"),
-            ("before in (None, steps) or", "before is None or"),
-            ("learning_rate(done - 1, steps=before", "learning_rate(done, steps=before"),
-            ("learning_rate(done, steps=steps", "learning_rate(done, steps=before"),
-            ('    if decay == "constant":\n', "    if False:\n"),
+            ("in (None, self.steps) or not self.delay < done < self.steps", "in (None, self.steps)"),
+            ("before in (None, self.steps) or", "before is None or"),
+            ("self._of(before)(done - 1)", "self._of(before)(done)"),
+            ("self._of(steps)(done)", "self._of(before)(done)"),
+            ('        if self.decay == "constant":\n', "        if False:\n"),
             ("peak * (step + 1) / warmup", "peak * step / warmup"),
             ("if step < warmup:", "if step <= warmup:"),
             ("(step - warmup) / max(1, steps - warmup)", "step / max(1, steps)"),
             ("(step - warmup) / max(1, steps - warmup)", "(step - warmup + 1) / max(1, steps - warmup)"),
-            ("return 1.0 - progress", "return 1.0"),
+            ("progress: 1.0 - progress", "progress: 1.0"),
             ("0.5 * (1.0 + math.cos(math.pi * progress))", "math.cos(0.5 * math.pi * progress)"),
-            ("return 1.0\n", "return 0.5\n"),
+            ("progress: 1.0,", "progress: 0.5,"),
             ("if decay not in SCHEDULES:", "if False:"),
         ]
     ),
@@ -138,8 +138,13 @@ MUTATIONS = [
         Mutation("training/supervised.py", old, new, "training/test_supervised.py")
         for old, new in [
             ("weight * reduce.token_mean", "reduce.token_mean"),
-            ("sum(sum(example.learned) for", "sum(len(example.learned) for"),
         ]
+    ),
+    Mutation(
+        "training/learner.py",
+        "sum(sum(example.learned) for",
+        "sum(len(example.learned) for",
+        "training/test_supervised.py",
     ),
     *(
         Mutation("training/microbatch.py", old, new, tests)
@@ -167,7 +172,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/sequence_logprobs.py", old, new, "training/test_pairwise.py training/test_unpaired.py")
+        Mutation("training/unpaired.py", old, new, "training/test_pairwise.py training/test_unpaired.py")
         for old, new in [
             ("torch.ones_like(logprobs_N)", "logprobs_N"),
             ("sequence_sum(divergence_N, row_N, len(place))", "sequence_sum(logprobs_N, row_N, len(place))"),
@@ -177,15 +182,15 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/pairwise.py", old, new, "training/test_pairwise.py")
+        Mutation("training/preference.py", old, new, "training/test_pairwise.py")
         for old, new in [
-            ("token_divergence(states, model.head, *given,", "token_divergence(states, given.head, *given,"),
+            ("token_divergence(states, model.head, given, head,", "token_divergence(states, head, given, head,"),
             ("_both(responses_of(anchor_N, row))", "_both(responses_of(policy_N, row))"),
             ("_both(responses_of(policy_N, row, divergence_N))", "_both(responses_of(policy_N, row, -divergence_N))"),
         ]
     ),
     Mutation(
-        "training/metric_means.py",
+        "training/learner.py",
         "            if numbers.numel():\n",
         "            if True:\n",
         "training/test_unpaired.py",
@@ -222,8 +227,8 @@ MUTATIONS = [
         for old, new in [
             ('"logprob_gap": gap_N.abs()', '"logprob_gap": gap_N'),
             (
-                "algorithm.reduce(loss_N, length_N, batch.counts)",
-                "algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
+                "Share(algorithm.reduce(loss_N, length_N, batch.counts)",
+                "Share(algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
             ),
             ('"product" if algorithm.sequence_ratio else "token"', '"token"'),
         ]
@@ -235,7 +240,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/critic.py", old, new, "training/test_actor_critic.py")
+        Mutation("training/policy.py", old, new, "training/test_actor_critic.py")
         for old, new in [
             ("algorithm.critic_loss(values_N, old_N, returns_N)", "algorithm.critic_loss(-values_N, old_N, returns_N)"),
         ]
@@ -256,7 +261,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/metric_means.py", old, new, "training/test_policy.py training/test_pairwise.py")
+        Mutation("training/learner.py", old, new, "training/test_policy.py training/test_pairwise.py")
         for old, new in [
             ('f"{name}/max": values.max().item()', 'f"{name}/max": values.min().item()'),
             ('f"{name}/mean": values.mean().item()', 'f"{name}/mean": values.median().item()'),
@@ -264,7 +269,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/pairwise.py", old, new, "training/test_pairwise.py")
+        Mutation("training/preference.py", old, new, "training/test_pairwise.py")
         for old, new in [
             ("algorithm.loss(*policy, reference=anchor)", "algorithm.loss(*policy[::-1], reference=anchor)"),
             ("algorithm.loss(*policy, reference=anchor)", "algorithm.loss(*policy, reference=anchor[::-1])"),
@@ -273,13 +278,13 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/cached_reference.py", old, new, "training/test_cached_reference.py")
+        Mutation("training/preference.py", old, new, "training/test_cached_reference.py")
         for old, new in [
             ("enumerate(batches, 1)", "enumerate(batches)"),
         ]
     ),
     *(
-        Mutation("training/pairing.py", old, new, "training/test_pairing.py")
+        Mutation("training/preference.py", old, new, "training/test_pairing.py")
         for old, new in [
             ("if apart > 0 and apart >= margin:", "if apart >= margin:"),
             ("apart >= margin:", "apart > margin:"),

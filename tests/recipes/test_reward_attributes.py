@@ -23,8 +23,7 @@ from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, attributes, run
 from posttrain.runs import config_file, read_run
 from posttrain.training import checkpoint
-from posttrain.training.attributes import read_all
-from posttrain.training.gate import choices_of, fit_gate
+from posttrain.training.attributes import choices_of, fit_gate, read_all
 from posttrain.training.reward import sequences_of
 from posttrain.types import Message
 from tests.recipes.folders import holds_a_merged_adapter, model_folder

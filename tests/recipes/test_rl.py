@@ -430,7 +430,7 @@ def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(crit
     parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), ONE_PROCESS, {})
     learner = parts.setup.backend.learner
     reference, of_critic = learner._references["reference"], learner._critic
-    held = (learner.body, reference._model, of_critic.body)
+    held = (learner.body, reference.body, of_critic.body)
     assert len({id(model.network) for model in held}) == networks
     weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}
     one = sum(p.numel() for p in {id(p): p for p in held[0].network.parameters()}.values())

@@ -11,8 +11,8 @@ import tinker
 import torch
 from tinker import types
 
+from posttrain.models.language_model import with_shared_weights
 from posttrain.models.lora import add_lora
-from posttrain.models.shared_weights import with_shared_weights
 from posttrain.serving.limits import Limits
 from tests.serving.serving import KEY, NAME, serving
 

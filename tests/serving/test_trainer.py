@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from posttrain.errors import CheckpointError, TrainingError, UserError
+from posttrain.models.language_model import with_shared_weights
 from posttrain.models.lora import add_lora
-from posttrain.models.shared_weights import with_shared_weights
 from posttrain.serving.datum import Datum, check_data
 from posttrain.serving.losses import loss_of
 from posttrain.serving.trainer import AdamParams, Trainer, sharing_prefixes

@@ -10,7 +10,7 @@ from posttrain.algorithms.ppo_ptx import PPOPtx
 from posttrain.algorithms.vapo import VAPO
 from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
-from posttrain.models.critic import OwnCritic, TrunkCritic
+from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch
@@ -18,7 +18,7 @@ from tests.tiny import tiny_llama
 from tests.training.steps import TrainedCritic, context_of, critic_step, learner_of, policy_step
 from tests.training.test_policy import REWARDS, SPOKEN, alone, difference, distributions, groups
 
-KINDS = pytest.mark.parametrize("kind", [TrunkCritic, OwnCritic])
+KINDS = pytest.mark.parametrize("own", [False, True])
 ALGORITHM = PPO(kl_coefficient=0.0, gae_lambda=0.7, value_coefficient=0.3, entropy_coefficient=0.2)
 
 
@@ -32,9 +32,9 @@ class Kept(MasterAdamW):
         return norm
 
 
-def subject(kind, dtype=torch.float64, optimizer=Kept):
+def subject(own, dtype=torch.float64, optimizer=Kept):
     model = tiny_llama(dtype=dtype)
-    critic = kind(model)
+    critic = Critic(model, own=own)
     with torch.no_grad():
         critic.parameters()[0][1].copy_(0.1 * torch.linspace(-1, 1, 32)[None])
     return model, optimizer(model.trainable()), TrainedCritic(critic, optimizer(critic.parameters()), 0.01)
@@ -45,13 +45,13 @@ def weights(model, trained):
 
 
 @KINDS
-def test_an_update_is_that_of_the_equation_sequence_by_sequence(kind):
-    (model, optimizer, trained), (plain, _, other) = subject(kind), subject(kind)
+def test_an_update_is_that_of_the_equation_sequence_by_sequence(own):
+    (model, optimizer, trained), (plain, _, other) = subject(own), subject(own)
     with Float64():
         batch, told = policy_batch(groups(), ALGORITHM, context=context_of(model, critic=trained, microbatch_tokens=9))
         found = policy_step(model, optimizer, ALGORITHM, batch, lr=0.0, microbatch_tokens=9, critic=trained)
         # by hand: the state before each token, its value, GAE, one scale for the batch
-        judge = plain if kind is TrunkCritic else other.critic.body
+        judge = plain if not own else other.critic.body
         weight, bias = (p for name, p in other.critic.parameters() if name.startswith("head."))
         parts, advantages, rewarded = [], [], [r for rewards in REWARDS for r in rewards]
         spoken = [words for members in SPOKEN for words in members]
@@ -92,8 +92,8 @@ def _rows(shown, said):
 
 
 @KINDS
-def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
-    model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
+def test_later_updates_are_clipped_around_what_was_expected_at_first(own):
+    model, optimizer, trained = subject(own, torch.float32, MasterAdamW)
     tight = PPO(kl_coefficient=0.0, value_clip=1e-6)  # more than sums in another order differ by
     batch, _ = policy_batch(groups(), tight, context=context_of(model, critic=trained))
     options = {"lr": 1e-3, "microbatch_tokens": 9, "critic": trained}
@@ -103,8 +103,8 @@ def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
 
 
 @KINDS
-def test_the_critic_alone_learns_and_the_policy_stays(kind):
-    model, _, trained = subject(kind, torch.float32, MasterAdamW)
+def test_the_critic_alone_learns_and_the_policy_stays(own):
+    model, _, trained = subject(own, torch.float32, MasterAdamW)
     algorithm = VAPO(length_alpha=1.0)
     batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))
     before = [p.detach().clone() for _, p in model.trainable()]
@@ -125,7 +125,7 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
 
 
 def test_a_step_whose_groups_were_all_lost_moves_no_critic():
-    model, _, trained = subject(OwnCritic, torch.float32, MasterAdamW)
+    model, _, trained = subject(True, torch.float32, MasterAdamW)
     algorithm, before = VAPO(length_alpha=1.0), weights(model, trained)
     batch, _ = policy_batch([], algorithm, context=context_of(model, critic=trained))
     assert critic_step(model, trained, algorithm, batch, microbatch_tokens=9) == {"loss": 0.0, "critic_grad_norm": 0.0}
@@ -134,8 +134,8 @@ def test_a_step_whose_groups_were_all_lost_moves_no_critic():
 
 @KINDS
 @pytest.mark.parametrize("side", ["policy", "critic"])
-def test_a_gradient_that_is_not_finite_moves_neither(kind, side):
-    model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
+def test_a_gradient_that_is_not_finite_moves_neither(own, side):
+    model, optimizer, trained = subject(own, torch.float32, MasterAdamW)
     batch, _ = policy_batch(groups(), ALGORITHM, context=context_of(model, critic=trained))
     bad = optimizer if side == "policy" else trained.optimizer
     right, bad.grad_norm = bad.grad_norm, lambda: math.nan
@@ -148,8 +148,8 @@ def test_a_gradient_that_is_not_finite_moves_neither(kind, side):
 
 
 @KINDS
-def test_a_loss_that_is_not_finite_leaves_no_gradient_anywhere(kind):
-    model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
+def test_a_loss_that_is_not_finite_leaves_no_gradient_anywhere(own):
+    model, optimizer, trained = subject(own, torch.float32, MasterAdamW)
 
     class Explodes(PPO):
         def loss(self, tokens):
@@ -169,7 +169,7 @@ def test_pretraining_text_is_weighed_and_added():
     texts = [Example.whole((3, 7, 20, 8), (False, True, True, True)), Example.whole((9, 4), (False, True))]
     grads, metrics = [], []
     for text, weight in ((texts, 0.7), ([], 0.7), (texts, 1.4)):
-        model, optimizer, trained = subject(TrunkCritic)
+        model, optimizer, trained = subject(False)
         algorithm = PPOPtx(kl_coefficient=0.0, pretraining_coefficient=weight)
         with Float64():
             batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))

@@ -14,14 +14,13 @@ from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.inputs import columns_of
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
-from posttrain.models.critic import TrunkCritic
+from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
-from posttrain.training.critic import CriticLoss
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy import CriticLoss, PolicyLoss
 from posttrain.training.policy_batch import (
     context_of,
     distance,
@@ -100,7 +99,7 @@ def states(groups, need):
 def updated(algorithm, groups, *, tokens=1000, updates=2):
     """Loss and gradients of each update, of a policy and its critic in float64; and the batch."""
     model = tiny_llama(dtype=torch.float64)
-    critic = TrunkCritic(model)
+    critic = Critic(model)
     with torch.no_grad():
         critic.parameters()[0][1].copy_(0.1 * torch.linspace(-1, 1, 32)[None])
     optimizer, critics = Kept(model.trainable()), Kept(critic.parameters())
@@ -133,7 +132,7 @@ def test_the_critic_alone_learns_the_same_in_branches():
     found = []
     for groups, tokens in ((ONE, 1000), (CUT, 1000), (CUT, 20)):
         model = tiny_llama(dtype=torch.float64)
-        critic = TrunkCritic(model)
+        critic = Critic(model)
         critics = Kept(critic.parameters())
         learner = LocalLearner(model, Kept(model.trainable()), microbatch_tokens=tokens, critic=(critic, critics))
         algorithm = PPO(kl_coefficient=0.0)

@@ -6,8 +6,7 @@ import torch
 from posttrain.algorithms.dpo import DPO
 from posttrain.data.packing import Example, Pair, pack
 from posttrain.models.reference import FrozenCopy
-from posttrain.training.cached_reference import remember
-from posttrain.training.pairwise import examples_of
+from posttrain.training.preference import examples_of, remember
 from tests.tiny import tiny_llama
 from tests.training.steps import PreferenceSteps, learner_of
 

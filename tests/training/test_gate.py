@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.attributes import Gate, Mixture, Reading
-from posttrain.training.gate import Choices, _of_states_as_they_are, choices_of, fit_gate
+from posttrain.training.attributes import Choices, _of_states_as_they_are, choices_of, fit_gate
 
 D, K = 6, 3
 
@@ -118,16 +118,16 @@ def test_it_depends_on_the_seed_alone_and_leaves_what_it_began_with():
 
 
 def test_a_fifth_of_the_prompts_is_not_learned_from_until_it_is_known_how_long(monkeypatch):
-    from posttrain.training import gate
+    from posttrain.training import attributes
 
     seen: list[int] = []
-    real = gate._Learner.__init__
+    real = attributes._Learner.__init__
 
     def init(self, mixture, choices):
         seen.append(len(choices.weight_B))
         real(self, mixture, choices)
 
-    monkeypatch.setattr(gate._Learner, "__init__", init)
+    monkeypatch.setattr(attributes._Learner, "__init__", init)
     fit_gate(fresh(), planted(20, always), seed=0)
     fit_gate(fresh(), planted(4, always), seed=0)  # too few for that
     assert seen == [16, 20, 4]

@@ -6,10 +6,9 @@ import weakref
 import pytest
 import torch
 
-from posttrain.models.critic import CRITICS
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
-from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.models.critic import Critic
+from posttrain.models.lora import Lora, add_adapter
+from posttrain.models.reference import FrozenAdapter, FrozenCopy, Reference
 from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
 from posttrain.training.learner import REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
@@ -31,6 +30,7 @@ def made(
     model, other, teacher = (tiny_llama(seed=seed, dtype=dtype) for seed in range(3))
     for each in (model, other, teacher):
         each.network.to(device)
+    teacher.network.requires_grad_(False)
     if adapter:
         model = add_adapter(model, adapter)
         with torch.no_grad():
@@ -41,13 +41,13 @@ def made(
             weights.mul_(0.5)
     else:
         reference = FrozenCopy(other)
-    found = CRITICS[critic](model)
+    found = Critic(model, own=critic == "own")
     return kind(
         model,
         MasterAdamW(model.trainable(), max_grad_norm=1e9, offload=offload),
         microbatch_tokens=microbatch_tokens,
         critic=(found, MasterAdamW(found.parameters(), offload=offload)),
-        references={REFERENCE: reference, TEACHER: FrozenModel(teacher)},
+        references={REFERENCE: reference, TEACHER: Reference(teacher)},
         renewed=True,
         **more,
     )

@@ -13,7 +13,7 @@ from posttrain.engine.vllm import weight_versions
 from posttrain.errors import TrainingError
 from posttrain.models.rounding import narrow_
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.shards import REPLICATED
+from posttrain.training.ranks import REPLICATED
 from tests.tiny import tiny_llama
 
 

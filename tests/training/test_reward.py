@@ -8,8 +8,7 @@ import torch
 from posttrain.data.packing import Example, Ranked, Stepwise
 from posttrain.engine.scorer import scores_of
 from posttrain.models.heads import RewardModel, StepModel, with_length_head
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.reward import RewardLoss, StepLoss, reward_gradient, sequences_of, step_batch
 from tests.models.test_heads import plain_scores, tiny_reward_model

@@ -1,7 +1,7 @@
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.training.schedule import LearningRate, learning_rate, rescheduled, unreached
+from posttrain.training.schedule import LearningRate, learning_rate, unreached
 
 
 def rates(steps, warmup, decay):
@@ -41,21 +41,20 @@ def test_an_unknown_decay_is_named_with_the_nearest():
 
 
 def test_a_run_of_another_length_says_what_happens_to_its_learning_rate():
-    knobs = {"peak": 2.0, "warmup": 0}
-    (line,) = rescheduled(4, 8, 4, **knobs, decay="linear")  # (8 - 4) / 8 of 2, where the last of four had 1/4 of it
+    (line,) = LearningRate(2.0, 0, "linear", 8).changed(4, 4)  # (8 - 4) / 8 of 2, where the last of four had 1/4 of it
     assert line == (
         "8 steps now, 4 when it began: the linear decay of the learning rate now ends after step 8, not 4; "
         "it was 0.5 at step 4 and is 1 at step 5"
     )
-    (line,) = rescheduled(8, 4, 2, **knobs, decay="cosine")
+    (line,) = LearningRate(2.0, 0, "cosine", 4).changed(8, 2)
     assert "the cosine decay" in line and line.endswith("it was 1.92 at step 2 and is 1 at step 3")
-    (line,) = rescheduled(4, 8, 4, **knobs, decay="constant")
+    (line,) = LearningRate(2.0, 0, "constant", 8).changed(4, 4)
     assert line.startswith("8 steps now, 4 when it began: the learning rate is constant after its warmup")
 
 
 @pytest.mark.parametrize(("before", "steps", "done"), [(4, 4, 2), (None, 8, 4), (4, 8, 0), (8, 4, 4), (8, 4, 6)])
 def test_there_is_nothing_to_say_of_a_run_of_the_same_length_or_one_that_is_done(before, steps, done):
-    assert rescheduled(before, steps, done, peak=2.0, warmup=0, decay="linear") == []
+    assert LearningRate(2.0, 0, "linear", steps).changed(before, done) == []
 
 
 def test_a_delay_comes_before_the_schedule():

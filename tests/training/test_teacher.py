@@ -41,7 +41,7 @@ def test_a_teacher_computes_as_the_policy_does_and_stays(policy, tmp_path):
     assert found is not None and found.shape.name == found.where == str(tmp_path / "teacher")
     for dtype in (torch.float32, torch.bfloat16):
         held = found.load(tiny_llama(dtype=dtype))
-        assert held._model.dtype == dtype and held._model.trainable() == [] and held.kept() == {}
+        assert held.body.dtype == dtype and held.body.trainable() == [] and held.kept() == {}
 
 
 def test_every_token_must_have_the_same_number():

@@ -31,8 +31,7 @@ from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
-from posttrain.models.lora import need_peft
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, need_peft
 from posttrain.models.precision import compute_of
 from posttrain.options.groups import Adapter, TrainingOptions
 from posttrain.options.online import OnlineOptions

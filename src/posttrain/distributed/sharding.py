@@ -41,9 +41,8 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.rounding import l2_norm
 from posttrain.training.checkpoint import load_tensors, save_tensors
 from posttrain.training.optimizer import WIDE
-from posttrain.training.ranks import Ranks
+from posttrain.training.ranks import Named, Ranks, Shards
 from posttrain.training.sharded_files import APART_BYTES, folder_of, read_shards, room_for_shards, write_shards
-from posttrain.training.shards import Named, Shards
 
 T = TypeVar("T")
 
@@ -122,7 +121,7 @@ class ShardedRanks(Ranks):
 
 
 class FSDPShards(Shards):
-    """Weights that are sharded by rows. Conforms to `training.shards.Shards`.
+    """Weights that are sharded by rows. Conforms to `training.ranks.Shards`.
 
     All ranks construct it together. The networks of `bodies` are sharded in place; two may have one network.
 

@@ -15,8 +15,7 @@ from posttrain.engine.vllm_server import VLLMServer
 from posttrain.errors import UserError, unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.types import Completion, Engine, Request
 

@@ -15,8 +15,8 @@ from posttrain.data.packing import Example, pack, size_of
 from posttrain.data.steps import Reasoning, stepwise_of
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError, TemplateError
-from posttrain.models.attributes import load_scores
-from posttrain.models.heads import Scores, StepModel
+from posttrain.models.attributes import Scores, load_scores
+from posttrain.models.heads import StepModel
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.types import Message, steps_in

@@ -20,10 +20,10 @@ from posttrain.data.packing import Example, pack, size_of
 from posttrain.engine.engine import Decode, DecodingEngine, completes, refuse_unanswerable
 from posttrain.engine.kv_cache import Continued, KeyValueCache, Prefill, PrefixCache, Stored, bytes_per_token, rounded
 from posttrain.engine.sampling import draw, uniforms
+from posttrain.models.fused import packed_weights
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.models.packed_weights import packed_weights
 from posttrain.types import Completion, Request, StopReason
 
 PACK_FROM = 8  # new tokens from which packed weights pay

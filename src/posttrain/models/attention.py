@@ -15,14 +15,19 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError
-from posttrain.models.masked_attention import LONGEST, WholeRow
 from posttrain.models.scoring import Scoring, attention, attention_backward
 
-NAME = "posttrain"
+BY_PLAN = "posttrain"
+LONGEST = 2**13  # tokens of a `WholeRow`: its bias has N^2 numbers, 134 MB in bfloat16; making it takes four times that
+# Flash attention takes no bias, and cuDNN's builds a plan for every row length, 1.5 ms a call; few rows are as long.
+KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+ALIGNED = 8  # a bias whose rows begin elsewhere would be copied by every call
 
 
 class AttentionPlan(Protocol):
@@ -57,17 +62,51 @@ def _attend_by_plan(
     return out.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, _attend_by_plan)
-
-
-def use_plans(model: PreTrainedModel) -> None:
-    """Make every attention layer of `model` ask its plan. Dropout in attention is not applied."""
-    model.set_attn_implementation(NAME)
+AttentionInterface.register(BY_PLAN, _attend_by_plan)
 
 
 def _at_once(device: torch.device) -> bool:
     """Whether a device is faster with a whole row than with its parts."""
     return device.type == "cuda"
+
+
+class WholeRow:
+    """The attention mask of a flat row of families: a token sees those before it in its branch, and in its prefix.
+
+    For GPUs, where small kernels are launch-bound: attention per family is a thousand kernels per pass for a row of
+    eight families. One product over the whole row computes scores that the mask discards, and is still several times as
+    fast. On a CPU attention per family is faster. `families` are those of `FamilyAttention`.
+    """
+
+    def __init__(self, families: Sequence[tuple[int, Sequence[int]]], device: torch.device) -> None:
+        places = [
+            (family, branch, place)
+            for family, (prefix, lengths) in enumerate(families)
+            for branch, (first, length) in enumerate([(0, prefix), *((prefix, length) for length in lengths)])
+            for place in range(first, first + length)
+        ]
+        self._places = torch.tensor(places, dtype=torch.int32, device=device).T
+        self._biases: dict[tuple[int | None, torch.dtype], Tensor] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention of the row: query [1, H, N, E], key and value [1, K, N, E] -> [1, H, N, E]."""
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+        kind = window, query.dtype
+        if kind not in self._biases:
+            self._biases[kind] = self._bias(*kind)
+        with sdpa_kernel(KERNELS):
+            return scaled_dot_product_attention(query, key, value, attn_mask=self._biases[kind], scale=scale)
+
+    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """0 where a token may look and -inf where not, [N, N]."""
+        family, branch, place = self._places
+        distance = place[:, None] - place
+        sees = (family[:, None] == family) & ((branch[:, None] == branch) | (branch == 0)) & (distance >= 0)
+        if window is not None:
+            sees &= distance < window
+        tokens = len(place)
+        bias = torch.zeros(tokens, -(-tokens // ALIGNED) * ALIGNED, dtype=dtype, device=place.device)[:, :tokens]
+        return bias.masked_fill_(~sees, -torch.inf)
 
 
 _Row = Sequence[Sequence[Tensor]]
@@ -211,13 +250,10 @@ class FamilyAttention:
                     if prefix:
                         parts[at] = parts[at] + part[:, :, :prefix].sum(0)
         grad_q, grad_k, grad_v = (torch.cat(parts, dim=1) for parts in found)
-        grad_sinks = None if scoring.sinks is None else _total(of_sinks).to(scoring.sinks.dtype)
+        grad_sinks = None
+        if scoring.sinks is not None:
+            grad_sinks = torch.stack([each for each in of_sinks if each is not None]).sum(0).to(scoring.sinks.dtype)
         return grad_q, grad_k, grad_v, grad_sinks
-
-
-def _total(parts: Sequence[Tensor | None]) -> Tensor:
-    """The sum of those that are there."""
-    return torch.stack([part for part in parts if part is not None]).sum(0)
 
 
 class _Recomputed(torch.autograd.Function):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posttrain.errors import ModelError
 from posttrain.models.heads import (
     ATTRIBUTE,
-    ROWS,
+    How,
     RewardModel,
     load_classifier,
     load_reward_model,
@@ -27,8 +27,7 @@ from posttrain.models.heads import (
 )
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate, read_config
-from posttrain.models.lora import add_adapter, is_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import is_adapter
 from posttrain.models.rounding import wide_dtype
 
 ABOUT = "reward_attributes"  # what its configuration calls all that is said of them
@@ -106,11 +105,7 @@ class AttributeModel:
     body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with K labels
     units: RatingScale
     mixture: Mixture
-
-    @property
-    def members(self) -> int:
-        """The score is one number."""
-        return 1
+    members: ClassVar[int] = 1  # scores
 
     @property
     def comparable(self) -> bool:
@@ -123,15 +118,13 @@ class AttributeModel:
 
     def read(self, row: Packed) -> Reading:
         """Both of every sequence of a packed row, in the order of `row.examples`; each has a prompt."""
-        network: Any = self.body.network
         states = self.body.states(row)
         last, prompts = (states[self.body.ids(places)] for places in (row.ends, prompt_ends(row)))
-        return Reading(prompts, wide_product(last, network.score.weight))
+        return Reading(prompts, wide_product(last, self.body.network.score.weight))
 
     def scores(self, row: Packed) -> Tensor:
         """The score of each sequence, [E, 1]."""
-        found = self.read(row)
-        return self.mixture.scores(*found)[:, None]
+        return self.mixture.scores(*self.read(row))[:, None]
 
     def write(self, folder: Path) -> None:
         """Write a Hugging Face folder that `complete` has to complete: a classifier with K labels, the attributes.
@@ -139,11 +132,10 @@ class AttributeModel:
         They are in units of mean 0 and spread 1; the gate is a file next to it, for posttrain only. An
         adapter is merged into the weights.
         """
-        network: Any = self.body.network
         about = self.mixture._asdict() | self.units._asdict()
         gate: Gate = about.pop("gate")
-        setattr(network.config, ABOUT, about)
-        network.save_pretrained(str(folder), state_dict=self.body.whole())
+        setattr(self.body.network.config, ABOUT, about)
+        self.body.network.save_pretrained(str(folder), state_dict=self.body.whole())
         save_file(gate.state_dict(), folder / GATE)
 
 
@@ -162,8 +154,7 @@ def even(body: LanguageModel, weights: Sequence[float], *, width: int, seed: int
     """The sum of the attributes by their weights, whatever the prompt; those of weight 0 are never let through."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: Any = body.network
-        gate = Gate(network.score.weight.shape[1], len(weights), width)
+        gate = Gate(body.network.score.weight.shape[1], len(weights), width)
     with torch.no_grad():
         gate.outer.bias[torch.tensor(weights) == 0] = -torch.inf
     through = sum(weight != 0 for weight in weights)
@@ -171,25 +162,16 @@ def even(body: LanguageModel, weights: Sequence[float], *, width: int, seed: int
 
 
 def load_attributes(
-    name: str,
-    names: Sequence[str],
-    weights: Sequence[float],
-    *,
-    dtype: torch.dtype,
-    device: str = "cpu",
-    seed: int = 0,
-    width: int = 64,
-    adapter: Lora | None = None,
+    name: str, names: Sequence[str], weights: Sequence[float], *, width: int = 64, **how: Unpack[How]
 ) -> AttributeModel:
     """A model to learn ratings: one with heads for the same attributes, or a language model with heads of zeros.
 
     Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that. How the attributes
-    were rated is not known yet, and stands in `units` as mean 0 and spread 1. With `adapter` a fresh one is
-    trained with the heads instead of the whole model.
+    were rated is not known yet, and stands in `units` as mean 0 and spread 1.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
-        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
+        UserError: as `load_classifier`.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -202,14 +184,16 @@ def load_attributes(
             )
         name_rows(config, [ATTRIBUTE + one for one in names])
 
-    body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
-    if adapter:
-        body = add_adapter(body, adapter, seed=seed, whole=ROWS)
+    body = load_classifier(name, label, nn.init.zeros_, **how)
     units = RatingScale(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
-    return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
+    return AttributeModel(body, units, even(body, weights, width=width, seed=how.get("seed", 0)))
 
 
-def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> RewardModel | AttributeModel:
+Scores = RewardModel | AttributeModel
+"""A trained reward model: `scores` are [E, H] of a packed row, H `members`."""
+
+
+def load_scores(name: str, **how: Unpack[How]) -> Scores:
     """A trained reward model of any kind; attribute heads are read from a folder, where their gate is.
 
     Raises:
@@ -219,8 +203,8 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     if not (where / GATE).is_file():
         config = None if is_adapter(str(where)) else read_config(name, locate(name))
         if config is not None and scores_steps(config):
-            return load_step_model(name, dtype=dtype, device=device)
-        return load_reward_model(name, dtype=dtype, device=device, trained=True)
+            return load_step_model(name, **how)
+        return load_reward_model(name, trained=True, **how)
     about: Any = getattr(read_config(name, str(where)), ABOUT, None)
     if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
         raise ModelError(f"'{name}' has a gate without its configuration; download or save it again")
@@ -231,8 +215,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
         )
     units = RatingScale(*(said.pop(field) for field in RatingScale._fields))
     weights = load_file(where / GATE)
-    width = len(weights["inner.bias"])
-    model = load_attributes(name, units.names, said["weights"], dtype=dtype, device=device, width=width)
+    model = load_attributes(name, units.names, said["weights"], width=len(weights["inner.bias"]), **how)
     model.mixture.gate.load_state_dict(weights)
     model.units, model.mixture = units, Mixture(model.mixture.gate, **said)
     return model

@@ -54,7 +54,8 @@ def quantize(x_N: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
     scales.clamp_min_(torch.finfo(torch.float32).tiny)
     share = (blocks / scales[:, None]).view(-1)[: len(x_N)]
     lower_of_bin, midpoints = _search(signed, x_N.device)
-    lower = lower_of_bin.index_select(0, _bin(share))
+    # which of 2^16 bins a number is in, by its upper half: sign, exponent and 7 bits of the fraction
+    lower = lower_of_bin.index_select(0, (share.view(torch.int32) >> 16).add_(2**15))
     return lower.add_(share > midpoints.index_select(0, lower.int())), scales
 
 
@@ -79,11 +80,6 @@ def levels(signed: bool, device: torch.device) -> Tensor:
         middles = [10.0**-decade * (0.1 + 0.9 * (part + 0.5) / parts) for part in range(parts)]
         found += middles + [-middle for middle in middles if signed]
     return torch.tensor(sorted(found), dtype=torch.float32, device=device)
-
-
-def _bin(share: Tensor) -> Tensor:
-    """Which of 2^16 bins a float32 number is in, by its upper half: sign, exponent and 7 bits of the fraction."""
-    return (share.view(torch.int32) >> 16).add_(2**15)
 
 
 @cache

@@ -10,18 +10,13 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-
-class DropoutRow(Protocol):
-    """The fields of a packed row that dropout needs (data/packing.py makes them)."""
-
-    token_ids: list[int]
-    families: list[tuple[int, list[int]]]
-    examples: list[int]
+if TYPE_CHECKING:
+    from posttrain.models.language_model import Packed
 
 
 @dataclass
@@ -37,11 +32,9 @@ class Dropout:
         """Whether dropout is active."""
         return self._seed is not None
 
-    @contextlib.contextmanager
-    def dropping(self, seed: int | None) -> Iterator[None]:
+    def dropping(self, seed: int | None) -> contextlib.AbstractContextManager[None]:
         """While the block runs, forward passes of packed rows drop by `seed`; None: they drop nothing."""
-        with self._in_state(seed, []):
-            yield
+        return self._in_state(seed, [])
 
     def as_now(self) -> contextlib.AbstractContextManager[None]:
         """A context to enter later, which restores the current dropout seed."""
@@ -50,19 +43,18 @@ class Dropout:
     @contextlib.contextmanager
     def _in_state(self, seed: int | None, segments: list[tuple[int, int]]) -> Iterator[None]:
         before = self._seed, self._segments
-        self._seed, self._segments = seed, segments
-        self._tell(self.on)
+        self._set(seed, segments)
         try:
             yield
         finally:
-            self._seed, self._segments = before
-            self._tell(self.on)
+            self._set(*before)
 
-    def _tell(self, on: bool) -> None:
+    def _set(self, seed: int | None, segments: list[tuple[int, int]]) -> None:
+        self._seed, self._segments = seed, segments
         for layer in self.layers:
-            layer.training = on  # by which DoRA decides whether its inputs were dropped
+            layer.training = self.on  # by which DoRA decides whether its inputs were dropped
 
-    def read(self, row: DropoutRow) -> None:
+    def read(self, row: "Packed") -> None:
         """The next forward pass is of this row. A prefix is known by its tokens, a continuation by its example."""
         self._segments = []
         if not self.on:

@@ -1,4 +1,4 @@
-"""Memory estimate of a model before it is loaded: parameters, training state, KV cache.
+"""Memory estimate of a model and an adapter before they are loaded: parameters, training state, KV cache.
 
 Widths come from the configuration alone, so a plan for a model of 70 billion parameters costs nothing.
 
@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
-from transformers.pytorch_utils import Conv1D
 
-from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import base_of, locate, read_config
 from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.lora import Lora, inside, is_adapter, resolve
+from posttrain.models.mixed_adapters import is_linear
 from posttrain.models.rounding import BLOCK
 from posttrain.models.support import context_of, refuse_no_classifier
 
@@ -59,10 +59,6 @@ class Shape:
             return self.quantizable
         return sum(rank * width * count for width, count in self.sides if rank * width >= LEAST)
 
-    def adapter_parameters(self, rank: int) -> int:
-        """Parameters of a low-rank adapter on every linear layer but the head."""
-        return rank * self.linear_widths
-
 
 def read_shape(name: str, *, scored: bool = False) -> Shape:
     """The shape of a model by name, folder or hub id, from its configuration; of an adapter, that of its base.
@@ -72,7 +68,7 @@ def read_shape(name: str, *, scored: bool = False) -> Shape:
             cannot train its type; with `scored`, it cannot become a reward model.
     """
     where = locate(name)
-    if lora.is_adapter(where):
+    if is_adapter(where):
         return read_shape(base_of(where), scored=scored)
     network = empty_network(name)
     if scored:
@@ -93,13 +89,12 @@ def shape_of(network: Any, name: str) -> Shape:
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     head = network.get_output_embeddings().weight
-    experts, used = _experts(config)
-    ends = {id(head), id(network.get_input_embeddings().weight)}
-    body = [(n, p) for n, p in network.named_parameters() if p.dim() >= 2 and id(p) not in ends]
-    # GPT-2 has linear layers of its own, whose weights are transposed
-    linear = [m for m in network.modules() if isinstance(m, nn.Linear | Conv1D) and m.weight is not head]
-    units = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * config.hidden_size
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
+    used = min(experts, getattr(config, "num_experts_per_tok", None) or 1)
     embedding = network.get_input_embeddings().weight
+    body = [(n, p) for n, p in network.named_parameters() if p.dim() >= 2 and p is not head and p is not embedding]
+    linear = [m for m in network.modules() if is_linear(m) and m.weight is not head]
+    units = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * config.hidden_size
     return Shape(
         name=name,
         context=context_of(config),
@@ -160,7 +155,75 @@ def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
     return chunk + 3 * block + gradient
 
 
-def _experts(config: Any) -> tuple[int, int]:
-    """How many experts a layer has, and how many of them a token uses; 1 and 1 where there are none."""
-    total = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
-    return total, min(total, getattr(config, "num_experts_per_tok", None) or 1)
+@dataclass(frozen=True, slots=True)
+class AdapterSize:
+    """An adapter on a model, in numbers."""
+
+    lora: Lora
+    layers: int  # linear layers that have it: n
+    inputs: int  # the sum of their inputs: I
+    outputs: int  # and of their outputs: O
+    products: int  # numbers in their weights
+    largest: int  # and in the largest of these
+    whole: int  # numbers of modules that are trained whole
+    ends: bool  # whether embedding or head is among those
+
+    @property
+    def low_rank(self) -> int:
+        """Parameters of A and B, and with DoRA of the rows' lengths; float32."""
+        return self.lora.rank * (self.inputs + self.outputs) + (self.outputs if self.lora.dora else 0)
+
+
+def adapter_size(network: Any, lora: Lora, name: str = "") -> AdapterSize:
+    """The adapter's size on a network, on whatever device it is; raises `UserError` if that has no such modules."""
+    targets, trained = resolve(network, lora, name)
+    head, left = network.get_output_embeddings(), set(inside(network, trained))
+    adapted: list[Any] = [
+        module
+        for path, module in network.named_modules()
+        if is_linear(module) and module is not head and path not in left
+        if not targets or any(path == target or path.endswith(f".{target}") for target in targets)
+    ]
+    # outputs and inputs; GPT-2 has linear layers of its own, whose weights are transposed
+    sides = [m.weight.shape if isinstance(m, nn.Linear) else m.weight.shape[::-1] for m in adapted]
+    products = [outputs * inputs for outputs, inputs in sides]
+    ends = [network.get_input_embeddings().weight, *([] if head is None else [head.weight])]
+    kept = {id(p): p for path in trained for p in network.get_submodule(path).parameters()}
+    return AdapterSize(
+        lora,
+        layers=len(sides),
+        inputs=sum(inputs for _, inputs in sides),
+        outputs=sum(outputs for outputs, _ in sides),
+        products=sum(products),
+        largest=max(products, default=0),
+        whole=sum(p.numel() for p in kept.values()),
+        ends=any(id(end) in kept for end in ends),
+    )
+
+
+def adapter_bytes(size: AdapterSize, shape: Shape, itemsize: int, *, tokens: int) -> int:
+    """What autograd keeps of a row with an adapter beyond `saved_bytes`, at least 0.
+
+    Per token, with b bytes per number of the base, and over all layers that have the adapter, of I inputs and O outputs
+    in sum, n of them, rank r:
+
+        inputs of A       4 I      float32 copies of a bfloat16 base's; of a float32 base what layers share, once
+        with dropout      8 I      masks, and what is left
+        inputs of B       4 r n
+        with DoRA         (b + 4) O    what W and B give, float32 both where inputs were dropped
+
+    A frozen base keeps none of the inputs of its own layers, b (2 D + A) in each decoder layer, which are taken off. A
+    test compares the sum with autograd's own, byte for byte, where every linear layer has an adapter.
+    """
+    lora = size.lora
+    shared = shape.layers * (2 * shape.hidden + shape.query_width + shape.intermediate)
+    read = 8 * size.inputs if lora.dropout else 4 * (size.inputs if itemsize < 4 else min(size.inputs, shared))
+    given = (8 if lora.dropout else itemsize + 4) * size.outputs if lora.dora else 0
+    frozen = shape.layers * itemsize * (2 * shape.hidden + shape.query_width)
+    copies = 4 * size.products if lora.dora and lora.dropout and itemsize < 4 else 0
+    return max(0, tokens * (read + 4 * lora.rank * size.layers + given - frozen)) + copies
+
+
+def dora_bytes(size: AdapterSize) -> int:
+    """What DoRA holds at once to compute one layer: W, B A and their sum in float32, and the identity for B A."""
+    return 16 * size.largest if size.lora.dora else 0

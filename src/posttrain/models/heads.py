@@ -11,28 +11,26 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from posttrain import fast_paths
-from posttrain.errors import ModelError, first_line
+from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import (
-    READING,
     is_classifier,
     load_model,
     locate,
     read_config,
+    read_network,
     refuse_missing,
-    refuse_not_finite,
-    without_report,
 )
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora
 from posttrain.models.rounding import wide_dtype
 from posttrain.models.support import context_of, refuse_no_classifier
 
@@ -51,27 +49,13 @@ class Calibration(NamedTuple):
     temperature: float
 
 
-class Scores(Protocol):
-    """A reward model: one score per response, or one per ensemble member."""
+class How(TypedDict, total=False):
+    """How a model with heads is loaded: `seed` is of what is fresh, `adapter` is trained instead of all weights."""
 
-    @property
-    def body(self) -> LanguageModel:
-        """The language model under the heads."""
-        ...
-
-    @property
-    def members(self) -> int:
-        """Number of scores: H."""
-        ...
-
-    @property
-    def comparable(self) -> bool:
-        """Whether a score of 0 is known to be that of a middling response."""
-        ...
-
-    def scores(self, row: Packed) -> Tensor:
-        """H numbers for each sequence of a packed row, [E, H]."""
-        ...
+    dtype: Required[torch.dtype]
+    device: str
+    seed: int
+    adapter: Lora | None
 
 
 @dataclass
@@ -86,8 +70,7 @@ class RewardModel:
     @property
     def head(self) -> nn.Parameter:
         """The rows w, [H, D]."""
-        network: Any = self.body.network
-        return network.score.weight
+        return self.body.network.score.weight
 
     @property
     def members(self) -> int:
@@ -125,10 +108,9 @@ class RewardModel:
 
     def write(self, folder: Path) -> None:
         """Write a Hugging Face folder that `complete` has to complete. An adapter is merged into its weights."""
-        network: Any = self.body.network
         if self.comparable or any(self.zeros):
-            setattr(network.config, ZEROS, list(self.zeros))
-        network.save_pretrained(str(folder), state_dict=self.body.whole())
+            setattr(self.body.network.config, ZEROS, list(self.zeros))
+        self.body.network.save_pretrained(str(folder), state_dict=self.body.whole())
 
 
 class StepModel(RewardModel):
@@ -163,36 +145,19 @@ def complete(folder: Path, *, padding: int, calibration: Calibration | None = No
         old = config.get(ZEROS) or [0.0] * len(calibration.zeros)
         apart = zip(old, calibration.zeros, strict=True)
         config[ZEROS] = [(before + more) / calibration.temperature for before, more in apart]
-        _divide_rows(folder, calibration.temperature)
+        weights, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if index.exists():
+            weights = folder / json.loads(index.read_text(encoding="utf-8"))["weight_map"][WEIGHT]
+        tensors = load(weights.read_bytes())  # not mapped: the file is written anew
+        save_file(tensors | {WEIGHT: tensors[WEIGHT] / calibration.temperature}, weights, {"format": "pt"})
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _divide_rows(folder: Path, temperature: float) -> None:
-    """Divide the rows of the heads, in place: the file may hold all other weights, too."""
-    path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if index.exists():
-        path = folder / json.loads(index.read_text(encoding="utf-8"))["weight_map"][WEIGHT]
-    with safe_open(path, framework="pt") as file:
-        rows = file.get_tensor(WEIGHT)
-    divided = rows / temperature
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        start, _ = json.loads(file.read(size))[WEIGHT]["data_offsets"]
-        file.seek(8 + size + start)
-        file.write(divided.contiguous().view(torch.uint8).numpy().tobytes())
-
-
 def members_of(name: str) -> int:
-    """The number of scores of the model in a folder; one of a language model, whose head would be fresh.
-
-    Raises:
-        ModelError: there is no such model.
-    """
+    """The number of scores of the model in a folder; one of a language model, whose head would be fresh."""
     where = locate(name)
-    if lora.is_adapter(where):
-        return 1
-    config = read_config(name, where)
-    return config.num_labels if is_classifier(config) else 1
+    config = None if lora.is_adapter(where) else read_config(name, where)
+    return config.num_labels if config is not None and is_classifier(config) else 1
 
 
 def wide_product(states: Tensor, rows: Tensor) -> Tensor:
@@ -201,33 +166,21 @@ def wide_product(states: Tensor, rows: Tensor) -> Tensor:
     return states.to(wide) @ rows.to(wide).T
 
 
-def load_reward_model(
-    name: str,
-    *,
-    dtype: torch.dtype,
-    device: str = "cpu",
-    seed: int = 0,
-    members: int = 0,
-    trained: bool = False,
-    adapter: Lora | None = None,
-) -> RewardModel:
+def load_reward_model(name: str, *, members: int = 0, trained: bool = False, **how: Unpack[How]) -> RewardModel:
     """Load a reward model, or put fresh heads on a language model: w_h ~ N(0, 1 / (D + 1)).
 
     The initialisation is that of Stiennon et al. 2020 (https://arxiv.org/abs/2009.01325), appendix B.
 
     Args:
         name: a folder, a hub id or a packaged model.
-        dtype: what to compute in.
-        device: where.
-        seed: decides the fresh heads, and a fresh adapter.
         members: how many; 0 for as many as there are, and one on a language model.
         trained: refuse a language model, whose fresh heads would give scores that mean nothing.
-        adapter: a fresh one, which is trained with the heads instead of the whole model; None for none.
+        how: see `How`.
 
     Raises:
-        ModelError: there is no such model, it lacks weights, it gives several scores and is no ensemble, it has not as
-            many members, or it is none yet.
-        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
+        ModelError: as `load_classifier`, or it gives several scores and is no ensemble, it has not as many members, or
+            it is none yet.
+        UserError: as `load_classifier`.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -240,29 +193,17 @@ def load_reward_model(
         if config.num_labels > 1:
             name_rows(config, [f"{MEMBER}{i}" for i in range(config.num_labels)])
 
-    body = load_classifier(name, label, lambda rows: _draw(rows, seed), dtype=dtype, device=device)
-    config: Any = body.network.config
-    zeros = getattr(config, ZEROS, None)
-    if adapter:
-        body = lora.add_adapter(body, adapter, seed=seed, whole=ROWS)
-    return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
+    body = load_classifier(name, label, lambda rows: _draw(rows, how.get("seed", 0)), **how)
+    zeros = getattr(body.network.config, ZEROS, None)
+    return RewardModel(body, tuple(zeros or (0.0,) * body.network.config.num_labels), comparable=zeros is not None)
 
 
-def load_step_model(
-    name: str,
-    *,
-    dtype: torch.dtype,
-    device: str = "cpu",
-    seed: int = 0,
-    adapter: Lora | None = None,
-) -> StepModel:
+def load_step_model(name: str, **how: Unpack[How]) -> StepModel:
     """Load a process reward model, or put a head of zeros on a language model: each step is right with odds of 1.
-
-    Arguments are those of `load_reward_model`.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
-        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
+        UserError: as `load_classifier`.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -272,10 +213,8 @@ def load_step_model(
             )
         name_rows(config, [STEP])
 
-    body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
+    body = load_classifier(name, label, nn.init.zeros_, **how)
     zeros = getattr(body.network.config, ZEROS, None)
-    if adapter:
-        body = lora.add_adapter(body, adapter, seed=seed, whole=ROWS)
     return StepModel(body, tuple(zeros or (0.0,)), comparable=zeros is not None)
 
 
@@ -291,12 +230,7 @@ def name_rows(config: Any, labels: Sequence[str]) -> None:
 
 
 def load_classifier(
-    name: str,
-    label: Callable[[Any, bool], None],
-    fill: Callable[[Tensor], object],
-    *,
-    dtype: torch.dtype,
-    device: str,
+    name: str, label: Callable[[Any, bool], None], fill: Callable[[Tensor], object], **how: Unpack[How]
 ) -> LanguageModel:
     """A sequence classifier that runs by plan.
 
@@ -307,44 +241,31 @@ def load_classifier(
     Raises:
         ModelError: there is no such model, it lacks weights or has some that are not finite, or posttrain cannot train
             its type.
+        UserError: an adapter is asked for and peft is not installed, or the model has no such modules.
     """
-    where = locate(name)
-    known = False
-    try:
-        if lora.is_adapter(where):
-            refuse_no_classifier(read_config(name, locate(lora.base_of(where))), name)
-            policy = load_model(name, dtype=dtype)
-            config: Any = deepcopy(policy.network.config)
-            label(config, known)
-            (network, missing), others = _merged(policy, config, dtype), ()
-        else:
-            config = read_config(name, where)
-            refuse_no_classifier(config, name)
-            known = is_classifier(config)
-            label(config, known)
-            with without_report():
-                loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                    where, config=config, dtype=dtype, **READING
-                )
-            network, missing, others = loaded[0], loaded[1]["missing_keys"], loaded[1]["mismatched_keys"]
-    except ModelError:  # which is a ValueError, too
-        raise
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(f"cannot load a reward model from '{name}': {first_line(error)}") from error
-    refuse_missing(name, set(missing) - (set() if known else {"score.weight"}), others)
+    where, dtype, known = locate(name), how["dtype"], False
+    if lora.is_adapter(where):
+        refuse_no_classifier(read_config(name, locate(lora.base_of(where))), name)
+        policy = load_model(name, dtype=dtype)
+        config: Any = deepcopy(policy.network.config)
+        label(config, known)
+        network: Any = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+        # it has no place for the output embedding
+        refuse_missing(name, {*network.load_state_dict(policy.whole(), strict=False).missing_keys} - {WEIGHT})
+    else:
+        config = read_config(name, where)
+        refuse_no_classifier(config, name)
+        known = is_classifier(config)
+        label(config, known)
+        kind, fresh = AutoModelForSequenceClassification, () if known else (WEIGHT,)
+        network = read_network(kind, name, where, "a reward model", fresh=fresh, config=config, dtype=dtype)
     if not known:
         fill(network.score.weight)
-    refuse_not_finite(name, network.named_parameters())
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
-    return LanguageModel(ready(network.to(device)), context_of(config.get_text_config()), name)
-
-
-def _merged(policy: LanguageModel, config: Any, dtype: torch.dtype) -> tuple[Any, Sequence[str]]:
-    """A classifier of the weights of a policy under its adapter, and the names of those that it does not have."""
-    network: Any = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
-    found = network.load_state_dict(policy.whole(), strict=False)  # it has no place for the output embedding
-    return network, found.missing_keys
+    found = LanguageModel(ready(network.to(how.get("device", "cpu"))), context_of(config.get_text_config()), name)
+    adapter = how.get("adapter")
+    return lora.add_adapter(found, adapter, seed=how.get("seed", 0), whole=ROWS) if adapter else found
 
 
 def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:

@@ -1,4 +1,4 @@
-"""Host allocator settings: freed memory is reused by the next step.
+"""Host allocator settings: freed memory is reused by the next step; and threads that leave no OpenMP team behind.
 
 glibc returns every large block to the system when it is freed, and the next step faults it in again: a
 million page faults and a fifth of the time of an update. If kept, the blocks are reused; but sizes differ between
@@ -10,21 +10,21 @@ import ctypes
 import resource
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from posttrain import fast_paths
+
+T = TypeVar("T")
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4  # of glibc's malloc.h
 LARGE = 4 * 2**20  # bytes of a block that `return_large_blocks` returns
 NEVER = -1
-GROWN = 1.1
-"""Freed memory is given back when this times what was needed is resident."""
-
-SETTLING = 4
-"""Number of phases that determine the need: two of sampling and two of training."""
+GROWN = 1.1  # freed memory is given back when this times what was needed is resident
+SETTLING = 4  # phases that determine the need: two of sampling and two of training
 
 
 @cache
@@ -93,5 +93,16 @@ class Heap:
             self._phases += 1
 
 
-HEAP = Heap()
-"""A process has one."""
+HEAP = Heap()  # a process has one
+
+
+def in_temporary_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a temporary thread, and return its result or raise its exception.
+
+    For servers, which load a model in one thread and compute in another. A thread that has run an OpenMP parallel
+    region keeps its thread team until it exits. If the teams of a process have more threads than there are processors,
+    libgomp limits spinning to 100 iterations instead of `GOMP_SPINCOUNT`: a decoding step with two threads on two cores
+    took 0.32 s instead of 0.15 (docs/LOG.md).
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()

@@ -4,8 +4,9 @@ Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidd
 """
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,13 +17,12 @@ from transformers import PreTrainedModel
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError, first_line
-from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
+from posttrain.models.attention import BY_PLAN, AttentionPlan, FamilyAttention
 from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import Readout, TokenLogprobs, token_logprobs
-from posttrain.models.merging import merged_weights
 from posttrain.models.mixed_adapters import LowRank, MixedAdapters
-from posttrain.models.rounding import wide_dtype
+from posttrain.models.rounding import narrow_, wide_dtype
 from posttrain.models.support import PAGE, TESTED
 
 
@@ -47,7 +47,7 @@ class LanguageModel:
     Of a network that is sharded among processes, read `head` after the states of a row: `trunk` unshards it.
     """
 
-    network: PreTrainedModel
+    network: Any  # of transformers
     context: int  # the most tokens a sequence may have
     name: str
     adapter: Any = None  # the peft model around `network`, where there is one
@@ -70,14 +70,12 @@ class LanguageModel:
     @property
     def head(self) -> Tensor:
         """The output embedding [V, D]."""
-        head: Any = self.network.get_output_embeddings()
-        return head.weight
+        return self.network.get_output_embeddings().weight
 
     @property
     def embedding(self) -> Tensor:
         """The input embedding [V, D]; in many models it is the head as well."""
-        layer: Any = self.network.get_input_embeddings()
-        return layer.weight
+        return self.network.get_input_embeddings().weight
 
     @property
     def readout(self) -> Readout:
@@ -90,8 +88,7 @@ class LanguageModel:
     @property
     def stop_ids(self) -> frozenset[int]:
         """The tokens that end a turn according to the model's generation config."""
-        settings: Any = getattr(self.network, "generation_config", None)
-        found: Any = getattr(settings, "eos_token_id", None)
+        found: Any = getattr(getattr(self.network, "generation_config", None), "eos_token_id", None)
         return frozenset([found] if isinstance(found, int) else found or ())
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
@@ -99,8 +96,22 @@ class LanguageModel:
         return [(name, p) for name, p in self.network.named_parameters() if p.requires_grad]
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights by their names in a Hugging Face folder of the whole model; an adapter is merged into them."""
-        return merged_weights(self.network)
+        """All weights by their names in a Hugging Face folder of the whole model; an adapter is merged into them.
+
+        A layer under a low-rank adapter has W + s B A, with DoRA (Liu et al. 2024, arXiv 2402.09353, eq. 5) its rows
+        scaled to the lengths that were learned, m (W + s B A) / ||W + s B A||; of a module that was trained whole it is
+        what was trained. The sum is taken in float32 and rounded once, to the format of W.
+        """
+        for name, weight in self.network.named_parameters():
+            if "lora_" in name or ".original_module." in name:
+                continue
+            plain = name.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
+            if name.endswith(".base_layer.weight"):
+                rounded = torch.empty_like(weight)
+                narrow_(rounded, _merged(self.network.get_submodule(name.removesuffix(".base_layer.weight")), weight))
+                yield plain, rounded
+            else:
+                yield plain, weight
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
@@ -108,13 +119,12 @@ class LanguageModel:
 
         An adapter is merged, for which a second set of weights is in the host's memory.
         """
-        network: Any = self.network
         if self.adapter is None:
-            return network.state_dict()
-        parameters = dict(network.named_parameters(remove_duplicate=False))
+            return self.network.state_dict()
+        parameters = dict(self.network.named_parameters(remove_duplicate=False))
         buffers = {
             name: kept
-            for name, kept in network.state_dict().items()
+            for name, kept in self.network.state_dict().items()
             if name not in parameters and ".original_module." not in name and ".modules_to_save." not in name
         }
         return {name: weight.detach().cpu() for name, weight in self.weights()} | buffers
@@ -122,15 +132,11 @@ class LanguageModel:
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states [B, N, D] of `token_ids` [B, N] at `positions` [B, N]."""
         inputs: dict[str, Any] = {"input_ids": token_ids, "position_ids": positions, "plan": plan, "use_cache": False}
-        if self.trunk is not None:
-            return self.trunk(**inputs)
-        body: Any = self.network.base_model
-        return body(**inputs).last_hidden_state
+        return self.network.base_model(**inputs).last_hidden_state if self.trunk is None else self.trunk(**inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [B, V] of last hidden states [B, D]."""
-        head: Any = self.network.get_output_embeddings()
-        return self.readout.logits(head(hidden))
+        return self.readout.logits(self.network.get_output_embeddings()(hidden))
 
     @property
     def drops(self) -> bool:
@@ -184,17 +190,44 @@ class LanguageModel:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
 
-def wrap(network: PreTrainedModel, *, name: str, context: int) -> LanguageModel:
+@torch.no_grad()
+def _merged(layer: Any, weight: Tensor) -> Tensor:
+    """The layer's weight under its one adapter, wide."""
+    (adapter,) = layer.active_adapters
+    found = weight.to(wide_dtype(weight.dtype)) + layer.get_delta_weight(adapter).to(wide_dtype(weight.dtype))
+    if adapter not in layer.lora_magnitude_vector:
+        return found
+    outputs = found.T if layer.fan_in_fan_out else found  # a view with a row per output
+    outputs.mul_((layer.lora_magnitude_vector[adapter].weight / torch.linalg.norm(outputs, dim=1))[:, None])
+    return found
+
+
+def with_shared_weights(model: LanguageModel) -> LanguageModel:
+    """Another network whose weights are the model's own tensors; an adapter on one of the two is not on the other.
+
+    Only the tree of modules is copied. A gradient of one network is none of the other's as long as the shared weights
+    are frozen, which `lora.add_adapter` does.
+
+    Raises:
+        ValueError: the model has an adapter already.
+    """
+    if model.adapter is not None:
+        raise ValueError(f"'{model.name}' has an adapter, which the other network would share")
+    tensors = chain(model.network.parameters(), model.network.buffers())
+    return replace(model, network=copy.deepcopy(model.network, {id(tensor): tensor for tensor in tensors}))
+
+
+def wrap(network: Any, *, name: str, context: int) -> LanguageModel:
     """Make a Hugging Face model run by plan; dropout is off for good, so that training computes what sampling did."""
     model = LanguageModel(ready(network), context, name)
-    embedding: Any = network.get_input_embeddings()
+    embedding = network.get_input_embeddings()
     # Its gradient has a row per token then, not per word of the vocabulary; the head's, to which it is added, has all.
     embedding.sparse = embedding.weight is model.head and fast_paths.on("sparse embedding")
     _refuse_unusual_heads(model)
     return model
 
 
-def ready(network: PreTrainedModel) -> PreTrainedModel:
+def ready(network: Any) -> PreTrainedModel:
     """A network that runs by plan and in lean forms, all of it trainable, dropout off.
 
     Raises:
@@ -202,14 +235,12 @@ def ready(network: PreTrainedModel) -> PreTrainedModel:
     """
     network.eval()
     own = None if network.config.model_type in TESTED else _own_states(network)
-    use_plans(network)
+    network.set_attn_implementation(BY_PLAN)  # no dropout in attention
     if fast_paths.on("lean forms"):
         use_lean_forms(network)
     if own is not None:
         _refuse_other_states(network, own)
-    for parameter in network.parameters():
-        parameter.requires_grad_(True)
-    return network
+    return network.requires_grad_(True)
 
 
 _PREFIX, _BRANCHES = [0, 1, 2, 3, 4], [[5, 6, 7], [8, 9, 10, 11, 12, 13]]
@@ -218,25 +249,24 @@ _FAULTS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 
 
 @torch.no_grad()
-def _own_states(network: PreTrainedModel) -> Tensor:
+def _own_states(network: Any) -> Tensor:
     """Last hidden states of two branches behind a prefix by transformers' own attention, one sequence at a time."""
-    body: Any = network.base_model
     network.set_attn_implementation("eager")
     alone = [torch.tensor([_PREFIX + branch], device=network.device) for branch in _BRANCHES]
-    return torch.cat([body(input_ids=ids, use_cache=False).last_hidden_state[0, len(_PREFIX) :] for ids in alone])
+    found = [network.base_model(input_ids=ids, use_cache=False).last_hidden_state for ids in alone]
+    return torch.cat([states[0, len(_PREFIX) :] for states in found])
 
 
 @torch.no_grad()
-def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
+def _refuse_other_states(network: Any, own: Tensor) -> None:
     """Whether a packed row gives the states `own` of its sequences alone: an untested type may not."""
-    body: Any = network.base_model
     ids = [*_PREFIX, *chain.from_iterable(_BRANCHES)]
     positions = [*range(len(_PREFIX)), *(len(_PREFIX) + i for branch in _BRANCHES for i in range(len(branch)))]
     row, places = (torch.tensor([numbers], device=network.device) for numbers in (ids, positions))
     plan = FamilyAttention([(len(_PREFIX), [len(branch) for branch in _BRANCHES])], network.device)
     kind = network.config.model_type
     try:
-        packed = body(input_ids=row, position_ids=places, plan=plan, use_cache=False).last_hidden_state
+        packed = network.base_model(input_ids=row, position_ids=places, plan=plan, use_cache=False).last_hidden_state
     except _FAULTS as error:
         raise ModelError(f"models of type {kind} do not run on packed rows: {first_line(error)}") from error
     gap = (packed[0, len(_PREFIX) :].float() - own.float()).abs().max()
@@ -250,8 +280,8 @@ def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
 def _refuse_unusual_heads(model: LanguageModel) -> None:
     """A head with a bias or an unknown cap or scale would make every logprob wrong: compare once, on a few tokens."""
     ids = torch.arange(4, device=model.device)[None]
-    plan: Any = {"plan": FamilyAttention([(4, [])], model.device), "use_cache": False}
-    theirs = model.network(input_ids=ids, position_ids=ids, **plan).logits
-    ours = model.readout.logits(model.hidden(ids, ids, plan["plan"]) @ model.head.T)
+    plan = FamilyAttention([(4, [])], model.device)
+    theirs = model.network(input_ids=ids, position_ids=ids, plan=plan, use_cache=False).logits
+    ours = model.readout.logits(model.hidden(ids, ids, plan) @ model.head.T)
     if not torch.allclose(theirs.float(), ours.float(), rtol=2e-2, atol=2e-2 * theirs.abs().max().item()):
         raise ModelError(f"the head of '{model.name}' computes logits in a way that posttrain does not support; {PAGE}")

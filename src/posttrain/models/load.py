@@ -1,6 +1,8 @@
-"""Model loading: hub id, local folder, adapter folder, or packaged model."""
+"""Model loading: hub id, local folder, adapter folder, or packaged model; files are looked at before one is built."""
 
+import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -8,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -16,10 +18,15 @@ from posttrain.errors import ModelError, first_line
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.support import context_of, refuse_unsupported
-from posttrain.models.weight_files import AGAIN, weights_that_fit
 
-READING: Any = {"output_loading_info": True, "ignore_mismatched_sizes": True, "use_safetensors": True}
-"""How weights are read: never from a pickle, and what does not fit is said by `refuse_missing`."""
+MOST_LAYERS = 10_000  # where no weights say how many there are
+_WHOLE, _INDEX, _PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+)
+_LAYER = re.compile(r"\.(\d+)\.")  # the first number in a tensor's name
+AGAIN = "correct it, or fetch the model again"
 
 logging.disable_progress_bar()  # nothing below the recipes writes to the terminal; loading takes a second
 
@@ -86,19 +93,60 @@ def read_config(name: str, where: str) -> Any:
     return config
 
 
+def weights_that_fit(config: Any, folder: Path, name: str) -> int:
+    """How many numbers the weights in a folder are, whose configuration has sizes that can be built; 0 without any.
+
+    Raises:
+        ModelError: a size is too small, there are more layers than in the weights, or the weights are not to be read.
+    """
+    sizes = {size: value for size in _SIZES if isinstance(value := getattr(config, size, None), int)}
+    for size, value in sizes.items():
+        if value < 1:
+            raise ModelError(f"'{name}': {size} is {value} in config.json; expected 1 or more; {AGAIN}")
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    if experts and not 1 <= (used := getattr(config, "num_experts_per_tok", 1)) <= experts:
+        raise ModelError(f"'{name}': num_experts_per_tok is {used} of {experts} experts in config.json; {AGAIN}")
+    tensors: dict[str, int] = {}
+    for file in _files(folder, name):
+        with safe_open(file, framework="pt") as opened:
+            tensors |= {key: math.prod(opened.get_slice(key).get_shape()) for key in opened.keys()}  # noqa: SIM118
+    layers, most = sizes.get("num_hidden_layers", 0), len({found[1] for found in map(_LAYER.search, tensors) if found})
+    if layers > (most or MOST_LAYERS):
+        limit = f"its weights have {most}" if most else f"at most {MOST_LAYERS} are built"
+        raise ModelError(f"'{name}': num_hidden_layers is {layers} in config.json, and {limit}; {AGAIN}")
+    return sum(tensors.values())
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """The files that transformers would read; links in the folder may lead out of it, as in the hub's cache."""
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if not (folder / _INDEX).is_file():
+        if any(folder.glob(f"{_PICKLE}*")):
+            raise ModelError(
+                f"'{name}' has {_PICKLE} and no {_WHOLE}, and a pickle can run code when it is read; if you trust it, "
+                'convert it: python -c "from transformers import AutoModelForCausalLM as M; '
+                f"M.from_pretrained('{name}').save_pretrained('{name}')\""
+            )
+        return []
+    try:
+        places = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        files = [Path(file) for file in sorted(set(places))]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"'{name}': {_INDEX} has no map from weights to files; download it again") from error
+    for file in files:
+        if file.is_absolute() or ".." in file.parts or not (folder / file).is_file():
+            raise ModelError(f"'{name}': {_INDEX} names '{file}', which is no file in the folder; fetch it again")
+    return [folder / file for file in files]
+
+
 def is_classifier(config: Any) -> bool:
     """Whether a model's configuration is that of a sequence classifier, as reward models are."""
     return any("SequenceClassification" in kind for kind in getattr(config, "architectures", None) or ())
 
 
-def refuse_missing(name: str, missing: Iterable[str], others: Iterable[tuple[str, Any, Any]] = ()) -> None:
-    """Weights that a folder lacks would be random numbers; raises `ModelError`, which names some.
-
-    So would `others` be, which have another shape there than the configuration says: by name, with both shapes.
-    """
-    for weight, there, expected in sorted(others):
-        shapes = f"{weight} is {[*there]} and not {[*expected]}"
-        raise ModelError(f"the weights of '{name}' do not fit its config.json: {shapes}; {AGAIN}")
+def refuse_missing(name: str, missing: Iterable[str]) -> None:
+    """Weights that a folder lacks would be random numbers; raises `ModelError`, which names some."""
     lacking = sorted(missing)
     if lacking:
         shown = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
@@ -130,6 +178,28 @@ def without_report() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+def read_network(kind: Any, name: str, where: str, what: str, *, fresh: Iterable[str] = (), **how: Any) -> Any:
+    """A network of one of transformers' classes with the weights of a folder or hub id; never from a pickle.
+
+    `what` names it in errors, weights in `fresh` may be missing, and `how` is passed on.
+
+    Raises:
+        ModelError: it cannot be read, or has weights that are missing, of another shape or not finite.
+    """
+    how |= {"output_loading_info": True, "ignore_mismatched_sizes": True, "use_safetensors": True}
+    try:
+        with without_report():
+            network, found = kind.from_pretrained(where, **how)
+    except Exception as error:  # damaged files raise whatever the code that met them raises
+        raise ModelError(f"cannot load {what} from '{name}': {first_line(error)}") from error
+    for weight, there, expected in sorted(found["mismatched_keys"]):  # would be random numbers, too
+        shapes = f"{weight} is {[*there]} and not {[*expected]}"
+        raise ModelError(f"the weights of '{name}' do not fit its config.json: {shapes}; {AGAIN}")
+    refuse_missing(name, {*found["missing_keys"]} - {*fresh})
+    refuse_not_finite(name, network.named_parameters())
+    return network
+
+
 def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
     """Load a causal language model in `dtype`, ready to run by plan.
 
@@ -141,30 +211,18 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     if Path(where).is_dir():
         where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders
     if lora.is_adapter(where):
-        adapted = lora.load_adapter(_base(where, dtype, device), where)
+        base = base_of(where)
+        if lora.is_adapter(base):
+            raise ModelError(f"the adapter in '{where}' was trained on the adapter '{base}'; merge that one first")
+        try:
+            model = load_model(base, dtype=dtype, device=device)
+        except ModelError as error:
+            raise ModelError(f"the adapter in '{where}' needs its base: {error}") from error
+        adapted = lora.load_adapter(model, where)
         refuse_not_finite(name, adapted.trainable())
         return adapted
-    try:
-        config = read_config(name, where)
-        if is_classifier(config):
-            raise ModelError(f"'{name}' is a sequence classifier and generates no text; pass its original model")
-        with without_report():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **READING)
-    except ModelError:  # which is a ValueError, too
-        raise
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ModelError(f"cannot load a causal language model from '{name}': {first_line(error)}") from error
-    network, found = loaded
-    refuse_missing(name, found["missing_keys"], found["mismatched_keys"])
-    refuse_not_finite(name, network.named_parameters())
+    config = read_config(name, where)
+    if is_classifier(config):
+        raise ModelError(f"'{name}' is a sequence classifier and generates no text; pass its original model")
+    network = read_network(AutoModelForCausalLM, name, where, "a causal language model", dtype=dtype)
     return wrap(network.to(device), name=name, context=context_of(config.get_text_config()))
-
-
-def _base(adapter: str, dtype: torch.dtype, device: str) -> LanguageModel:
-    base = base_of(adapter)
-    if lora.is_adapter(base):
-        raise ModelError(f"the adapter in '{adapter}' was trained on the adapter '{base}'; merge that one first")
-    try:
-        return load_model(base, dtype=dtype, device=device)
-    except ModelError as error:
-        raise ModelError(f"the adapter in '{adapter}' needs its base: {error}") from error

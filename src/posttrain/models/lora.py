@@ -1,9 +1,10 @@
 """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) by peft; the base, adapter off, is the reference policy."""
 
 import json
+import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from posttrain.errors import ModelError, UserError, foreign
+from posttrain.errors import ModelError, UserError, foreign, unknown
 from posttrain.models.dropout import keyed_dropout
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.lora_config import Lora, inside, resolve
+from posttrain.models.mixed_adapters import is_linear
 
 try:
     import peft
@@ -28,11 +29,90 @@ warnings.filterwarnings("ignore", "fan_in_fan_out is set to False but the target
 
 WEIGHTS = "adapter_model.safetensors"  # and never a pickle
 INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
+SCALE = 2.0  # of a fresh adapter's update, unless alpha says otherwise
+MERGE = "merge it into its base with peft first (merge_and_unload)"
 
 
-def need_peft() -> None:
-    """Raise `UserError` if peft is not installed."""
-    _peft()
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A fresh adapter: W x + s B A x, with s = alpha / rank, or alpha / sqrt(rank) where `rslora`.
+
+    Attributes:
+        rank: of A and B.
+        alpha: None for what makes s = 2.
+        dropout: probability with which an input of A is zeroed in an update.
+        targets: names of linear layers, such as q_proj; none for every linear layer but the head.
+        rslora: Kalajdzievski 2023, arXiv 2312.03732.
+        dora: learn the length of each row of W + s B A as well (Liu et al. 2024, arXiv 2402.09353).
+        modules_to_save: names of modules that are trained whole and saved with the adapter.
+    """
+
+    rank: int
+    alpha: float | None = None
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+    rslora: bool = False
+    dora: bool = False
+    modules_to_save: tuple[str, ...] = ()
+
+    @property
+    def scaled(self) -> float:
+        """Alpha, given or not."""
+        root = math.sqrt(self.rank) if self.rslora else self.rank
+        return SCALE * root if self.alpha is None else self.alpha
+
+
+def resolve(network: Any, lora: Lora, name: str) -> tuple[list[str], list[str]]:
+    """The targets as they were typed, and the whole names of the modules that are trained whole.
+
+    Raises:
+        UserError: a name is no linear layer's or no module's, the head is a target, or a module is both.
+    """
+    modules: dict[str, nn.Module] = {path: module for path, module in network.named_modules() if path}
+    head = network.get_output_embeddings()
+    linear = [path for path, module in modules.items() if is_linear(module) and module is not head]
+    weighty = [path for path, module in modules.items() if any(True for _ in module.parameters())]
+    trained: list[str] = []
+    for typed in lora.modules_to_save:
+        found = _named(typed, modules)
+        if not {*found} & {*weighty}:
+            raise unknown(f"module of '{name}' in `lora_modules_to_save`", typed, _names(weighty))
+        trained += [path for path in found if path not in trained]
+    for typed in lora.targets:
+        if head is not None and any(modules[path] is head for path in _named(typed, modules)):
+            raise UserError(
+                f"`lora_targets` cannot be the head '{typed}', whose forward is fused with the loss; train it in full: "
+                f'`lora_modules_to_save="{typed}"`'
+            )
+        found = _named(typed, linear)
+        if not found:
+            raise unknown(f"linear layer of '{name}' in `lora_targets`", typed, _names(linear))
+        if set(found) <= set(inside(network, trained)):
+            raise UserError(f"'{typed}' is trained in full by `lora_modules_to_save`; leave it out of `lora_targets`")
+    return list(lora.targets), trained
+
+
+def inside(network: nn.Module, paths: Iterable[str]) -> list[str]:
+    """The paths of these modules and of all that is in them."""
+    roots = tuple(paths)
+    return [path for path, _ in network.named_modules() if any(f"{path}.".startswith(f"{root}.") for root in roots)]
+
+
+def _named(typed: str, paths: Iterable[str]) -> list[str]:
+    """The paths that a name means: the whole path, or its last parts."""
+    return [path for path in paths if path == typed or path.endswith(f".{typed}")]
+
+
+def _names(paths: Iterable[str]) -> set[str]:
+    """The last parts of paths, without the numbers of layers."""
+    return {last for path in paths if not (last := path.rpartition(".")[2]).isdecimal()}
+
+
+def need_peft() -> Any:
+    """The module peft; raises `UserError` if it is not installed."""
+    if peft is None:
+        raise UserError(INSTALL)
+    return peft
 
 
 def is_adapter(folder: str | Path) -> bool:
@@ -56,12 +136,6 @@ def base_of(folder: str | Path) -> str:
     return base
 
 
-def _peft() -> Any:
-    if peft is None:
-        raise UserError(INSTALL)
-    return peft
-
-
 def add_lora(
     model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0, whole: str = ""
 ) -> LanguageModel:
@@ -81,30 +155,32 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
     """
     if model.adapter is not None:
         raise UserError(f"'{model.name}' is an adapter already; leave out `lora_rank` to train that one further")
-    targets, trained = resolve(model.network, lora, model.name)
-    tied = getattr(model.network.config.get_text_config(), "tie_word_embeddings", False)
-    config = _peft().LoraConfig(
+    network = model.network
+    targets, trained = resolve(network, lora, model.name)
+    tied = getattr(network.config.get_text_config(), "tie_word_embeddings", False)
+    ends = network.get_input_embeddings(), network.get_output_embeddings()
+    config = need_peft().LoraConfig(
         r=lora.rank,
         lora_alpha=lora.scaled,
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        target_modules=targets or _linear_layers(model.network),
+        target_modules=targets or _linear_layers(network),
         modules_to_save=trained or None,
-        exclude_modules=[*inside(model.network, trained), *([whole] if whole else [])] or None,
-        ensure_weight_tying=bool(trained) and tied and _has_ends(model.network, trained),
+        exclude_modules=[*inside(network, trained), *([whole] if whole else [])] or None,
+        ensure_weight_tying=tied and any(network.get_submodule(path) in ends for path in trained),
         task_type=None if whole else "CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapted = _peft().get_peft_model(model.network, config)
+        adapted = need_peft().get_peft_model(network, config)
     if config.target_parameters:
         raise UserError(
             f"peft would put the adapter on the stacked weights of the experts of '{model.name}', which is not "
             'supported; name other layers, such as `lora_targets="q_proj k_proj v_proj o_proj"`'
         )
     if whole:
-        model.network.get_submodule(whole).requires_grad_(True)
+        network.get_submodule(whole).requires_grad_(True)
     return _around(model, adapted, fresh=True)
 
 
@@ -121,11 +197,6 @@ def _linear_layers(network: Any) -> str | list[str]:
     return sorted({name.rpartition(".")[2] for name in found})
 
 
-def _has_ends(network: Any, paths: Sequence[str]) -> bool:
-    ends = (network.get_input_embeddings(), network.get_output_embeddings())
-    return any(network.get_submodule(path) is end for path in paths for end in ends)
-
-
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     """Put a saved adapter on its base, trainable as its configuration says: rank, scale and dropout are the adapter's.
 
@@ -136,14 +207,14 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
         raise ModelError(f"the adapter in '{folder}' has no {WEIGHTS}; copy it there, or save the adapter again")
     try:
         _refuse_other_kinds(folder)
-        saved = _peft().utils.load_peft_weights(str(folder), device="cpu")
-        adapted = _peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
+        saved = need_peft().utils.load_peft_weights(str(folder), device="cpu")
+        adapted = need_peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, SafetensorError) as error:
         told = foreign(" ".join(str(error).split())) or type(error).__name__
         raise ModelError(f"cannot load the adapter in '{folder}' on '{model.name}': {told[:300]}") from error
-    placed = _peft().get_peft_model_state_dict(adapted).keys()
+    placed = need_peft().get_peft_model_state_dict(adapted).keys()
     if saved.keys() != placed:  # peft itself only warns, and leaves out what does not fit
         raise ModelError(
             f"the adapter in '{folder}' was trained on another model: {len(saved.keys() - placed)} of its weights "
@@ -155,16 +226,14 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
 
 def by_peft_alone(base: Any, folder: str | Path) -> Any:
     """A saved adapter on a network of transformers' own, as peft puts it there; nothing of ours is in it."""
-    return _peft().PeftModel.from_pretrained(base, str(folder)).eval()
+    return need_peft().PeftModel.from_pretrained(base, str(folder)).eval()
 
 
 def _refuse_other_kinds(folder: str | Path) -> None:
     """What would not be computed, merged or trained as peft means it."""
     kind = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8")).get("peft_type")
-    found = [] if kind == "LORA" else [f"it is {kind}"]
+    found = [f"it is {kind}"]
     if kind == "LORA":
-        config = _peft().PeftConfig.from_pretrained(str(folder))
-        plain = _peft().LoraConfig()
         may_differ = {
             *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules"),
             *("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern"),
@@ -172,24 +241,19 @@ def _refuse_other_kinds(folder: str | Path) -> None:
             *("base_model_name_or_path", "auto_mapping", "peft_version", "peft_type", "runtime_config"),
             *("megatron_core", "megatron_config", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
         }
-        there, usual = config.to_dict(), plain.to_dict()
+        there = need_peft().PeftConfig.from_pretrained(str(folder)).to_dict()
+        usual = need_peft().LoraConfig().to_dict()
         there["target_parameters"] = there["target_parameters"] or None  # peft writes [] for a model with experts
-        found += [f"{key} is {value}" for key, value in there.items() if key not in may_differ and value != usual[key]]
+        found = [f"{key} is {value}" for key, value in there.items() if key not in may_differ and value != usual[key]]
     if found:
-        raise ModelError(
-            f"the adapter in '{folder}' is of a kind that is not supported ({'; '.join(found)}); merge it into its "
-            "base with peft first (merge_and_unload)"
-        )
+        raise ModelError(f"the adapter in '{folder}' is of a kind that is not supported ({'; '.join(found)}); {MERGE}")
 
 
 def _refuse_ends(folder: str | Path, network: Any) -> None:
     """Logprobs take the head's weight and not the layer, so nothing may be added to that."""
     ends = network.get_input_embeddings(), network.get_output_embeddings()
     if any(hasattr(end, "lora_A") for end in ends):
-        raise ModelError(
-            f"the adapter in '{folder}' is on the embedding or the head, which is not supported; merge it into its "
-            "base with peft first (merge_and_unload)"
-        )
+        raise ModelError(f"the adapter in '{folder}' is on the embedding or the head, which is not supported; {MERGE}")
     tied = getattr(network.config.get_text_config(), "tie_word_embeddings", False)
     if tied and ends[1] is not None and ends[0].weight is not ends[1].weight:
         raise ModelError(

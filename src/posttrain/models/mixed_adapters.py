@@ -22,10 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.errors import ModelError
-from posttrain.models.lora_config import is_linear
 from posttrain.models.rounding import wide_dtype
 
 A, B = ".lora_A.default.weight", ".lora_B.default.weight"  # after the path of a layer, in peft's names
+
+
+def is_linear(module: object) -> bool:
+    """Whether a low-rank adapter can be put on it: a linear layer, or GPT-2's, whose weight is transposed."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +79,13 @@ class MixedAdapters:
             ModelError: a weight is of no layer, has another shape or is not finite, or one of A and B is missing.
         """
         layers: dict[str, tuple[Tensor, Tensor]] = {}
-        by_path: dict[str, set[str]] = {}
-        for name in weights:
-            path, _, part = name.partition(".lora_")
-            by_path.setdefault(path, set()).add(part)
-        for path, parts in by_path.items():
-            if path not in self._layers or parts != {"A.default.weight", "B.default.weight"}:
-                raise ModelError(f"the adapter's weights '{path}' are not A and B of a linear layer of the base")
+        paths = dict.fromkeys(name.partition(".lora_")[0] for name in weights)
+        if odd := weights.keys() ^ {path + part for path in paths if path in self._layers for part in (A, B)}:
+            path = min(odd).partition(".lora_")[0]
+            raise ModelError(f"the adapter's weights '{path}' are not A and B of a linear layer of the base")
+        for path in paths:
             layer = self._layers[path]
-            a_RD, b_ER = (
-                weights[f"{path}.lora_{part}"].to(self._device, torch.float32, copy=True) for part in sorted(parts)
-            )
+            a_RD, b_ER = (weights[path + part].to(self._device, torch.float32, copy=True) for part in (A, B))
             outputs, inputs = layer.weight.shape if isinstance(layer, nn.Linear) else reversed(layer.weight.shape)
             if a_RD.shape != (len(a_RD), inputs) or b_ER.shape != (outputs, len(a_RD)):
                 raise ModelError(f"the adapter's weights '{path}' have other shapes than the layer of the base")

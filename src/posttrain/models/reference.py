@@ -6,7 +6,7 @@ Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -14,23 +14,15 @@ from torch import Tensor
 from posttrain.models.language_model import LanguageModel, Packed
 
 
-class Predictions(NamedTuple):
-    """Whole distributions over the vocabulary, before they are computed: `states @ head.T` are their logits."""
-
-    states: Tensor  # [M, D]
-    head: Tensor  # [V, D]
-
-
 class Reference:
-    """A frozen policy; subclasses differ in how its weights are held."""
+    """A frozen policy: another model than the trained one, such as a teacher. Subclasses are of the policy itself.
+
+    Attributes:
+        body: the model that it computes with; the policy's own where it copies no network.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-
-    @property
-    def body(self) -> LanguageModel:
-        """The model that it computes with; the policy's own where it copies no network."""
-        return self._model
+        self.body = model
 
     def _as_it_was(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -38,8 +30,14 @@ class Reference:
     @torch.no_grad()
     def logprobs(self, row: Packed, temperature: float) -> Tensor:
         """Logprobs of a row's learned tokens, [M]."""
-        with self._as_it_was(), self._model.dropping(None):
-            return self._model.logprobs(row, temperature).logprobs
+        with self._as_it_was(), self.body.dropping(None):
+            return self.body.logprobs(row, temperature).logprobs
+
+    @torch.no_grad()
+    def predictions(self, row: Packed) -> tuple[Tensor, Tensor]:
+        """What predicts a row's learned tokens, states [M, D] and head [V, D]: `states @ head.T` are logits."""
+        with self._as_it_was(), self.body.dropping(None):
+            return self.body.learned_states(row), self.body.head
 
     def kept(self) -> dict[str, Tensor]:
         """The weights that are the reference's own, by name: what `renew` changes, and a checkpoint has to keep."""
@@ -51,12 +49,6 @@ class Reference:
         for name, mine in self.kept().items():
             mine.copy_(weights[name])
 
-    @torch.no_grad()
-    def predictions(self, row: Packed) -> Predictions:
-        """The predicted distributions of a row's learned tokens, over the whole vocabulary."""
-        with self._as_it_was(), self._model.dropping(None):
-            return Predictions(self._model.learned_states(row), self._model.head)
-
 
 @final
 class FrozenCopy(Reference):
@@ -64,13 +56,13 @@ class FrozenCopy(Reference):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(copy.deepcopy(model))
-        self._own = {name for name, _ in self._model.trainable()}
-        self._model.network.requires_grad_(False)
+        self._own = {name for name, _ in self.body.trainable()}
+        self.body.network.requires_grad_(False)
 
     def kept(self) -> dict[str, Tensor]:
         """All trained weights of the policy."""
         # looked up each time: sharding puts other parameters in their place
-        return {name: p.data for name, p in self._model.network.named_parameters() if name in self._own}
+        return {name: p.data for name, p in self.body.network.named_parameters() if name in self._own}
 
 
 @final
@@ -83,7 +75,7 @@ class AdapterOff(Reference):
         super().__init__(model)
 
     def _as_it_was(self) -> contextlib.AbstractContextManager[None]:
-        return self._model.adapter.disable_adapter()
+        return self.body.adapter.disable_adapter()
 
 
 @final
@@ -100,7 +92,7 @@ class FrozenAdapter(Reference):
 
     @contextlib.contextmanager
     def _as_it_was(self) -> Iterator[None]:
-        weights = dict(self._model.trainable())
+        weights = dict(self.body.trainable())
         now = {name: p.data for name, p in weights.items()}
         try:
             for name, p in weights.items():
@@ -109,15 +101,6 @@ class FrozenAdapter(Reference):
         finally:
             for name, p in weights.items():
                 p.data = now[name]
-
-
-@final
-class FrozenModel(Reference):
-    """Another model than the policy, such as a teacher."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__(model)
-        model.network.requires_grad_(False)
 
 
 def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy | AdapterOff | FrozenAdapter:

@@ -42,9 +42,33 @@ PAGE = "docs/models.md lists the models that can be trained"
 
 def refuse_unsupported(config: Any, name: str) -> None:
     """Raise `ModelError` with the reason if a causal language model of this configuration cannot be trained."""
-    reason = _reason(config)
-    if reason:
-        raise ModelError(f"'{name}' is of type {config.model_type}: {reason}; {PAGE}")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return  # loading says that it is no causal language model
+    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    kinds = getattr(config, "layer_types", None)
+    other = ", ".join(sorted(set(kinds or ()) - LAYERS))
+    known = getattr(config, "max_position_embeddings", None)
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    context = context_of(config) if known and window else 0
+    short = window and window < context and (kinds is None or "sliding_attention" in kinds)
+    faults = {
+        "it has an encoder, and only decoders are trained": getattr(config, "is_encoder_decoder", False),
+        "it reads more than text, and only text models are trained": OTHER_SENSES & set(config.sub_configs),
+        "its layers are recurrent, so that packed sequences would share their state": getattr(
+            network, "_is_stateful", False
+        ),
+        f"it has layers of a kind that posttrain does not support ({other})": other,
+        "its attention does not use transformers' registry of attention functions": not getattr(
+            network, "_supports_attention_backend", False
+        ),
+        "its attention sees later tokens": getattr(config, "use_bidirectional_attention", None),
+        "its configuration does not say how long a sequence may be (max_position_embeddings)": not known,
+        f"its sliding window of {window} tokens is shorter than its context of {context}, and "
+        "posttrain has no test of its window": short and config.model_type not in TESTED,
+    }
+    for reason, found in faults.items():
+        if found:
+            raise ModelError(f"'{name}' is of type {config.model_type}: {reason}; {PAGE}")
 
 
 def refuse_no_classifier(config: Any, name: str) -> None:
@@ -66,39 +90,3 @@ def context_of(config: Any) -> int:
     kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # one for all layers, or one for each kind
     short = [kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"]
     return min([config.max_position_embeddings, *short])
-
-
-def _window(config: Any) -> int | None:
-    """The sliding window of some layers, if it is shorter than a sequence may be."""
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if not window or not getattr(config, "use_sliding_window", True) or window >= context_of(config):
-        return None
-    return window if kinds is None or "sliding_attention" in kinds else None
-
-
-def _reason(config: Any) -> str:
-    """Why a model of this configuration cannot be trained; empty where nothing is known against it."""
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return ""  # loading says that it is no causal language model
-    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if getattr(config, "is_encoder_decoder", False):
-        return "it has an encoder, and only decoders are trained"
-    if OTHER_SENSES & set(config.sub_configs):
-        return "it reads more than text, and only text models are trained"
-    if getattr(network, "_is_stateful", False):
-        return "its layers are recurrent, so that packed sequences would share their state"
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - LAYERS)
-    if other:
-        return f"it has layers of a kind that posttrain does not support ({', '.join(other)})"
-    if not getattr(network, "_supports_attention_backend", False):
-        return "its attention does not use transformers' registry of attention functions"
-    if getattr(config, "use_bidirectional_attention", None):
-        return "its attention sees later tokens"
-    if not getattr(config, "max_position_embeddings", None):
-        return "its configuration does not say how long a sequence may be (max_position_embeddings)"
-    if config.model_type not in TESTED and _window(config):
-        return (
-            f"its sliding window of {_window(config)} tokens is shorter than its context of {context_of(config)}, and "
-            "posttrain has no test of its window"
-        )
-    return ""

@@ -8,14 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from posttrain.errors import ModelError, first_line, unknown
-from posttrain.models.load import (
-    READING,
-    is_classifier,
-    locate,
-    refuse_missing,
-    refuse_not_finite,
-    without_report,
-)
+from posttrain.models.load import is_classifier, locate, read_network
 from posttrain.models.precision import default_device
 
 AT_A_TIME = 32  # texts of one length
@@ -40,13 +33,11 @@ class TextClassifier:
         where = locate(self.name)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(where)
-            with without_report():
-                loaded: Any = AutoModelForSequenceClassification.from_pretrained(where, dtype=torch.float32, **READING)
         except Exception as error:  # damaged files raise whatever the code that met them raises
             raise ModelError(f"cannot load a classifier from '{self.name}': {first_line(error)}") from error
-        refuse_missing(self.name, loaded[1]["missing_keys"], loaded[1]["mismatched_keys"])
-        refuse_not_finite(self.name, loaded[0].named_parameters())
-        self.network = loaded[0].to(default_device()).eval()
+        kind = AutoModelForSequenceClassification
+        network = read_network(kind, self.name, where, "a classifier", dtype=torch.float32)
+        self.network = network.to(default_device()).eval()
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> list[float]:
@@ -55,6 +46,7 @@ class TextClassifier:
         ids = [self.tokenizer(text, truncation=True, max_length=most)["input_ids"] for text in texts]
         ids = [one or [self.config.eos_token_id or 0] for one in ids]
         at_a_time = 1 if self.config.pad_token_id is None else AT_A_TIME  # decoders look for it in a batch
+        several = self.config.problem_type == "multi_label_classification"
         places: dict[int, list[int]] = {}
         for place, one in enumerate(ids):
             places.setdefault(len(one), []).append(place)
@@ -63,7 +55,6 @@ class TextClassifier:
             for first in range(0, len(alike), at_a_time):
                 some = alike[first : first + at_a_time]
                 logits = self.network(torch.tensor([ids[i] for i in some], device=self.network.device)).logits
-                several = self.config.problem_type == "multi_label_classification"
                 shares = torch.sigmoid(logits) if several else torch.softmax(logits, -1)
                 found |= dict(zip(some, shares[:, self.place].tolist(), strict=True))
         return [found[place] for place in range(len(texts))]

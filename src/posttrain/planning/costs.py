@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.algorithms.load import Load
-from posttrain.models.adapter_footprint import AdapterSize, adapter_bytes, dora_bytes
 from posttrain.models.footprint import (
+    AdapterSize,
     Shape,
+    adapter_bytes,
     cache_bytes_per_token,
+    dora_bytes,
     end_bytes,
     head_bytes,
     input_bytes,
@@ -71,7 +73,7 @@ class Training(Networks):
         """Parameters that the optimiser holds."""
         if self.adapter:
             return self.adapter.low_rank + self.adapter.whole
-        return self.shape.adapter_parameters(self.lora_rank) if self.lora_rank else self.shape.parameters
+        return self.lora_rank * self.shape.linear_widths if self.lora_rank else self.shape.parameters
 
     @property
     def networks(self) -> int:

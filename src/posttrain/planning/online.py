@@ -13,9 +13,9 @@ from posttrain.models.footprint import read_shape
 from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning.plan import Plan, plan_of
 from posttrain.planning.work import Load, Unloaded, Work, sampled_work, unloaded, with_algorithm
-from posttrain.training.pretraining import longest_text, pretraining_texts
 from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import unreached
+from posttrain.training.supervised import longest_text, pretraining_texts
 from posttrain.training.teacher import NO_TEACHERS, Teachers, find_teachers
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures

@@ -18,7 +18,7 @@ from posttrain.algorithms.load import Load
 from posttrain.bindings.backend import lora_of
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
 from posttrain.errors import UserError
-from posttrain.models.adapter_footprint import adapter_size
+from posttrain.models.footprint import adapter_size, empty_network
 from posttrain.models.load import locate
 from posttrain.models.lora import is_adapter
 from posttrain.models.precision import default_device, dtype_of
@@ -95,7 +95,7 @@ def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: s
         device == "cuda",
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
-        adapter_size(shape.name, lora) if lora else None,
+        adapter_size(empty_network(shape.name), lora, shape.name) if lora else None,
         config.offload_optimizer and device == "cuda",
         **{each.name: getattr(work, each.name) for each in fields(Networks)},
     )

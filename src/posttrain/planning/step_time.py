@@ -25,8 +25,7 @@ from posttrain.data import Example, pack
 from posttrain.engine.transformers import PACK_FROM, TransformersEngine
 from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora
+from posttrain.models.lora import Lora, add_adapter
 from posttrain.models.throughput_probe import probe, products_per_second, seconds_of
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training

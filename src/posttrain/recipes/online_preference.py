@@ -36,9 +36,7 @@ from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training, patience
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
-from posttrain.training.pairing import pairs_of
-from posttrain.training.pairwise import examples_of
-from posttrain.training.preference import objective_for
+from posttrain.training.preference import examples_of, objective_for, pairs_of
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached

@@ -36,11 +36,16 @@ from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import RunOptions
-from posttrain.training.cached_reference import CachedLogprobs, remember
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for
-from posttrain.training.pairwise import TOGETHER, needs_column
-from posttrain.training.preference import Objective, may_be_remembered, objective_for
+from posttrain.training.preference import (
+    Objective,
+    ReferenceOf,
+    may_be_remembered,
+    needs_column,
+    objective_for,
+    remember,
+)
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 
@@ -165,7 +170,7 @@ def _remembers(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlg
     return not adapted and needs_column(algorithm) and may_be_remembered(algorithm)
 
 
-def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLogprobs:
+def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> ReferenceOf:
     """Precompute the logprobs of every response under the initial policy."""
     units = parts.units
     heldout = [units.heldout] if units.heldout else []
@@ -175,7 +180,6 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
             parts.backend.learner,
             map(parts.feedback.examples, batches),
             microbatch_tokens=config.microbatch_tokens,
-            together=TOGETHER,
             on_batch=progress.step,
         )
 

@@ -57,10 +57,9 @@ from posttrain.runs.result import RunResult
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
-from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
-from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy import CriticLoss, PolicyLoss, critic_for
 from posttrain.training.policy_batch import (
     context_of,
     distance,
@@ -69,11 +68,10 @@ from posttrain.training.policy_batch import (
     shortened,
     teacher_logprobs,
 )
-from posttrain.training.pretraining import pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
-from posttrain.training.supervised import NLL, supervised_batch
+from posttrain.training.supervised import NLL, pretraining_examples, pretraining_texts, supervised_batch
 from posttrain.training.teacher import Teacher, Teachers, find_teachers
 from posttrain.types import Group
 

@@ -6,11 +6,9 @@ from typing import Any
 
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import UserError
-from posttrain.models.language_model import LanguageModel
-from posttrain.models.lora import add_adapter
-from posttrain.models.lora_config import Lora, is_linear
-from posttrain.models.mixed_adapters import MixedAdapters
-from posttrain.models.shared_weights import with_shared_weights
+from posttrain.models.language_model import LanguageModel, with_shared_weights
+from posttrain.models.lora import Lora, add_adapter
+from posttrain.models.mixed_adapters import MixedAdapters, is_linear
 
 ALPHA = 32.0  # of every rank, so that one learning rate serves all: Schulman et al. 2025, "LoRA Without Regret"
 

@@ -14,9 +14,8 @@ from posttrain.data.packing import Example, PackedRow
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.testing.conformance import require
-from posttrain.training.critic import CriticLoss
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column, Learner, Models, Share
-from posttrain.training.policy import PolicyLoss
+from posttrain.training.policy import CriticLoss, PolicyLoss
 from posttrain.training.supervised import NLL, supervised_batch
 
 Make = Callable[[int], Learner]

@@ -7,13 +7,12 @@
         state.json          step, score, and the caller's state
         ...                 what the caller wrote: safetensors, tokenizer files
 
-Nothing here knows an algorithm, and nothing is ever pickled. `training/optimizer_state.py` turns an optimiser into
+Nothing here knows an algorithm, and nothing is ever pickled. `training/adam.py` turns an optimiser into
 tensors and JSON.
 """
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
@@ -21,7 +20,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from posttrain.data.digests import sha256
 from posttrain.errors import CheckpointError, ProcessLost, first_line
-
-Json = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 AT_ONCE = 8  # files that are read for their checksums
 _STATE, _SUMS, _BEST = "state.json", "checksums.json", "best.json"
@@ -63,7 +61,7 @@ def save(
     root: Path,
     step: int,
     write: Callable[[Path], None],
-    state: Mapping[str, Json],
+    state: Mapping[str, Any],
     *,
     keep_last: int = 2,
     score: float | None = None,
@@ -71,17 +69,18 @@ def save(
 ) -> Path:
     """Save a checkpoint of `step`, then drop those that are no longer kept.
 
+    Of the folders in `root`, where one process at a time may save, the newest `keep_last` stay, this one included, and
+    the one with the highest score (of equal ones the earliest). A checkpoint of the same step is replaced. Returns the
+    folder, `root/step-000040`.
+
     Args:
-        root: the folder of a run's checkpoints; one process at a time may save there.
+        root: the folder of a run's checkpoints.
         step: how many updates have been done.
         write: puts model, tokenizer and optimiser files into the empty folder that it is given.
-        state: everything else that resuming needs: data position, schedule, configuration.
-        keep_last: how many of the newest stay, this one included. The one with the highest score stays too.
-        score: the higher, the better; equal scores favour the earlier one.
+        state: everything else that resuming needs, as JSON: data position, schedule, configuration.
+        keep_last: 1 or more.
+        score: the higher, the better.
         expected_bytes: if known, the free space is checked before anything is written.
-
-    Returns:
-        The folder, `root/step-000040`. A checkpoint of the same step is replaced.
 
     Raises:
         CheckpointError: it could not be written. The earlier checkpoints are as they were.
@@ -129,11 +128,7 @@ def latest(root: Path) -> Checkpoint | None:
 
 
 def best(root: Path) -> Checkpoint | None:
-    """The checkpoint with the highest score and valid checksums; None if none has a score.
-
-    Raises:
-        CheckpointError: every one that has a score is damaged.
-    """
+    """The same of the one with the highest score; None if none has a score."""
     return _first_whole(root, _by_score(root))
 
 
@@ -176,7 +171,7 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     (folder / _STATE).write_text(json.dumps(about, indent=1), encoding="utf-8")
     paths = sorted(p for p in folder.rglob("*") if p.is_file())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        digests = list(pool.map(_sha256, paths))
+        digests = list(pool.map(sha256, paths))
     sums = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": digest}
         for path, digest in zip(paths, digests, strict=True)
@@ -224,9 +219,7 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+    return int(path.stem.removeprefix("step-"))
 
 
 def _score(path: Path) -> float | None:
@@ -251,7 +244,7 @@ def _first_whole(root: Path, candidates: list[Path]) -> Checkpoint | None:
         except _Damaged as damage:
             skipped.append(f"{path.name}: {damage}")
         else:
-            return Checkpoint(found.path, found.step, found.state, found.score, tuple(skipped))
+            return replace(found, skipped=tuple(skipped))
     if skipped:
         raise CheckpointError(f"every checkpoint in {root} is damaged ({'; '.join(skipped)}); start a new run")
     return None
@@ -275,9 +268,9 @@ def _checked(folder: Path) -> Checkpoint:
         if (found := path.stat().st_size) != size:
             raise _Damaged(f"{name} has {found} bytes, not {size}")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        digests = pool.map(_sha256, (folder / name for name in expected))
-        for (name, (_, sha256)), digest in zip(expected.items(), digests, strict=True):
-            if digest != sha256:
+        digests = pool.map(sha256, (folder / name for name in expected))
+        for (name, (_, expected_digest)), digest in zip(expected.items(), digests, strict=True):
+            if digest != expected_digest:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise _Damaged(f"{name} has another checksum than when it was saved")
     about = json.loads((folder / _STATE).read_text(encoding="utf-8"))
@@ -313,8 +306,3 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -56,8 +56,16 @@ class Batch:
 
     def column(self, name: str, row: PackedRow, like: Tensor) -> Tensor | None:
         """The numbers of a row's learned tokens, in order, [N]; None where the batch has no such column."""
-        numbers = self.tokens.get(name)
-        return None if numbers is None else of_row(numbers, row, like)
+        if (numbers := self.tokens.get(name)) is None:
+            return None
+        values = [value for number in row.examples for value in numbers[number]]
+        return torch.tensor(values, dtype=torch.float64).to(like)
+
+    def present(self, name: str, row: PackedRow, like: Tensor) -> Tensor:
+        """The same of a column that the batch has."""
+        numbers_N = self.column(name, row, like)
+        assert numbers_N is not None, f"the batch has no {name}"
+        return numbers_N
 
     def chosen(self, examples: Sequence[int]) -> "Batch":
         """A batch of only these examples, in this order, each its own unit; `counts` is unchanged."""
@@ -66,10 +74,9 @@ class Batch:
         return replace(self, examples=[self.examples[i] for i in examples], tokens=tokens, units=units)
 
 
-def of_row(numbers: Column, row: PackedRow, like: Tensor) -> Tensor:
-    """The numbers of a row's learned tokens, in order, [N]."""
-    values = [value for number in row.examples for value in numbers[number]]
-    return torch.tensor(values, dtype=torch.float64).to(like)
+def counts_of(examples: Sequence[Example]) -> Counts:
+    """The counts of a batch of these examples, of which none is left out."""
+    return Counts(len(examples), sum(sum(example.learned) for example in examples))
 
 
 @dataclass(frozen=True)
@@ -97,17 +104,44 @@ class Share(NamedTuple):
 
 
 class Loss(Protocol[M]):
-    """The loss of a batch: a frozen dataclass, so that it can be sent to another process."""
+    """The loss of a batch: a frozen dataclass, so that it can be sent to another process.
 
-    reaches: ClassVar[tuple[str, ...]]
-    """The parts that receive a gradient, if the learner has them."""
+    Attributes:
+        reaches: the parts that receive a gradient, if the learner has them.
+        extremes: the metrics whose maximum is also logged.
+    """
 
-    extremes: ClassVar[tuple[str, ...]]
-    """The metrics whose maximum is also logged."""
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[M]) -> Share:
         """A row's share."""
         ...
+
+
+class Means:
+    """Means of per-token or per-pair numbers by name, equally weighted, independent of the micro-batch split."""
+
+    def __init__(self, extremes: Sequence[str] = ()) -> None:
+        self._extremes = extremes
+        self._values: dict[str, list[Tensor]] = {}
+
+    def add(self, values: Mapping[str, Tensor]) -> None:
+        """The numbers of one micro-batch, [N] each; one that has none there is left out."""
+        for name, numbers in values.items():
+            if numbers.numel():
+                self._values.setdefault(name, []).append(numbers.detach())
+
+    def summary(self) -> dict[str, float]:
+        """The mean of each by its name; of `extremes`, NAME/mean and NAME/max."""
+        found: dict[str, float] = {}
+        for name, parts in self._values.items():
+            values = torch.cat(parts)
+            if name in self._extremes:
+                found |= {f"{name}/mean": values.mean().item(), f"{name}/max": values.max().item()}
+            else:
+                found[name] = values.mean().item()
+        return found
 
 
 class Learner(Protocol):

@@ -6,6 +6,7 @@ Shape letters: N learned tokens of a packed row, E its sequences.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,14 +20,11 @@ from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
-from posttrain.training.checkpoint import Json
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
-from posttrain.training.metric_means import Means
+from posttrain.training.adam import optimizer_state, restore_optimizer
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
-from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
-from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
-from posttrain.training.shards import Shards
+from posttrain.training.ranks import ALONE, Ranks, Shards, over, together
 
 M = TypeVar("M")
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
@@ -104,6 +102,7 @@ class LocalLearner(Generic[M]):
         read = [*([self._critic] if self._critic else []), *self._references.values()]
         self._renewed = reference if renewed else None
         self._shards: Shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
+        self._read = partial(by_example, microbatch_tokens=microbatch_tokens, ranks=ranks, shards=self._shards)
         for each in self._optimizers.values():
             each.allocate()
 
@@ -113,8 +112,8 @@ class LocalLearner(Generic[M]):
         known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
 
-        def share_of(each: RowPass[PackedRow]) -> tuple[float, Mapping[str, Tensor]]:
-            share = loss.of_row(each.row, batch, parts)
+        def share_of(row: PackedRow, weight: float) -> tuple[float, Mapping[str, Tensor]]:
+            share = loss.of_row(row, batch, parts)
             return share.loss.item(), share.metrics
 
         rows = pack(batch.examples, self._microbatch_tokens, together=batch.together)
@@ -128,15 +127,12 @@ class LocalLearner(Generic[M]):
         self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
     ) -> list[tuple[float, ...]]:
         """As in `Learner`."""
-        if model == POLICY:
+        reference = None if model == POLICY else self._references[model]
 
-            def of_row(row: PackedRow) -> Tensor:
+        def of_row(row: PackedRow) -> Tensor:
+            if reference is None:
                 return self.body.logprobs(row, temperature).logprobs
-        else:
-            reference = self._references[model]
-
-            def of_row(row: PackedRow) -> Tensor:
-                return reference.logprobs(row, temperature)
+            return reference.logprobs(row, temperature)
 
         return self._by_example(examples, of_row, together)
 
@@ -145,20 +141,11 @@ class LocalLearner(Generic[M]):
         assert self._critic is not None, "this learner has no critic"
         return self._by_example(examples, self._critic.values)
 
-    @torch.no_grad()
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
         """As in `Learner`."""
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
-
-        def of_examples(each: RowPass[PackedRow]) -> dict[int, tuple[float, ...]]:
-            of_row = scores(each.row).tolist()
-            return {example: tuple(of_E) for example, of_E in zip(each.row.examples, of_row, strict=True)}
-
-        with self.body.dropping(seed):
-            rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks, self._shards)
-        found = {number: values for row in rows.values() for number, values in row.items()}
-        return [found[number] for number in range(len(examples))]
+        return self._by_example(examples, scores, seed=seed)
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
@@ -244,7 +231,7 @@ class LocalLearner(Generic[M]):
     def _restore(self, folder: Path) -> None:
         for part, optimizer in self._optimizers.items():
             masters = optimizer.named_masters()
-            about: dict[str, Json] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
+            about: dict[str, Any] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
             tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)  # first: it may not be there
             optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
             restore_optimizer(optimizer.adam, masters, tensors, about, self._shards)
@@ -254,22 +241,19 @@ class LocalLearner(Generic[M]):
             self._renewed.renew({name: self._shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _discard(self) -> None:
-        """Discard all gradients, of all calls and parts, so that no step uses a partial gradient."""
+        """Discard the gradients of all calls and parts, so that no step uses a partial one."""
         for optimizer in self._optimizers.values():
             optimizer.discard()
 
     def _by_example(
-        self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
+        self,
+        examples: Sequence[Example],
+        of_row: Callable[[PackedRow], Tensor],
+        together: int = 1,
+        seed: int | None = None,
     ) -> list[tuple[float, ...]]:
-        with self.body.dropping(None):
-            return by_example(
-                examples,
-                of_row,
-                microbatch_tokens=self._microbatch_tokens,
-                together=together,
-                ranks=self._ranks,
-                shards=self._shards,
-            )
+        with self.body.dropping(seed):
+            return self._read(examples, of_row, together=together)
 
 
 def learner_for(

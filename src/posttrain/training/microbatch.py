@@ -14,17 +14,13 @@ from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.training.learner import Share
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.ranks import ALONE, Ranks, RowPass, over
-from posttrain.training.shards import REPLICATED, Shards
-
-ShareOf = Callable[[PackedRow], Share]
-"""From a packed row to its share of the batch's loss; runs the model's forward pass."""
+from posttrain.training.ranks import ALONE, REPLICATED, Ranks, Shards, over
 
 
 def accumulate_gradients(
     optimizer: MasterAdamW,
     examples: Sequence[Example],
-    share_of: ShareOf,
+    share_of: Callable[[PackedRow], Share],
     *,
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
@@ -38,10 +34,10 @@ def accumulate_gradients(
     Args:
         optimizer: of the trained model.
         examples: the batch.
-        share_of: a packed row's share of its loss.
+        share_of: a packed row's share of its loss; runs the model's forward pass.
         microbatch_tokens: of one row, at most.
-        together: number of consecutive examples that must be in one row, or that of each unit (`pack`).
-        owners: of each example, whose sequences share no prefix with those of others (`pack`).
+        together: as in `pack`.
+        owners: as in `pack`.
         beside: optimisers of other parameters that receive a gradient.
         ranks: those of the learner; each computes its own rows, and all learn together whether a loss is finite.
         shards: what this rank holds of the weights.
@@ -50,11 +46,11 @@ def accumulate_gradients(
         TrainingError: a loss is not finite; names the examples in question. The accumulated gradient is discarded.
     """
 
-    def computed(each: RowPass[PackedRow]) -> tuple[float, list[int], Mapping[str, Tensor]]:
-        loss, metrics = share_of(each.row)
+    def computed(row: PackedRow, weight: float) -> tuple[float, list[int], Mapping[str, Tensor]]:
+        loss, metrics = share_of(row)
         # also of a loss that is not finite: sharded ranks compute each backward pass together
-        (loss * each.weight).backward()
-        return loss.item(), each.row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
+        (loss * weight).backward()
+        return loss.item(), row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_FIXED_ORDER.held(optimizer.device))
@@ -126,11 +122,12 @@ def by_example(
     ranks: Ranks = ALONE,
     shards: Shards = REPLICATED,
 ) -> list[tuple[float, ...]]:
-    """A number for each learned token of each example, where `of_row` gives those of a packed row, [N]."""
+    """Numbers of each example, where `of_row` gives those of a packed row: of tokens, [N], or of heads, [E, H]."""
 
-    def of_examples(each: RowPass[PackedRow]) -> dict[int, tuple[float, ...]]:
-        row, sizes = each.row, [sum(examples[number].learned) for number in each.row.examples]
-        parts = of_row(row).split(sizes)
+    def of_examples(row: PackedRow, weight: float) -> dict[int, tuple[float, ...]]:
+        numbers = of_row(row)
+        sizes = [sum(examples[number].learned) for number in row.examples]
+        parts = numbers.split(sizes) if numbers.dim() == 1 else numbers
         return {example: tuple(part.tolist()) for example, part in zip(row.examples, parts, strict=True)}
 
     rows = over(pack(examples, microbatch_tokens, together=together), of_examples, ranks, shards)

@@ -20,10 +20,9 @@ from posttrain.models.blockwise import LEAST
 from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.rounding import add_, narrow_
 from posttrain.options.groups import Optimisation
-from posttrain.training.blockwise_adam import BlockwiseAdamW
+from posttrain.training.adam import BlockwiseAdamW
 from posttrain.training.host_sums import HostSums
-from posttrain.training.ranks import Ranks
-from posttrain.training.shards import REPLICATED, Shards
+from posttrain.training.ranks import REPLICATED, Ranks, Shards
 
 WIDE = (torch.float32, torch.float64)
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
@@ -269,12 +268,12 @@ class MasterAdamW:
 
 
 def optimizer_for(
-    options: Optimisation, parameters: Iterable[tuple[str, nn.Parameter]], *, embedding: Tensor
+    options: Optimisation, parameters: Iterable[tuple[str, nn.Parameter]], *, embedding: Tensor, small: bool = False
 ) -> MasterAdamW:
     """The optimiser that the options name; `embedding` is the input embedding, trained or not.
 
     Raises:
-        UserError: 8 bits were asked for and none of the parameters is large enough.
+        UserError: 8 bits were asked for and none of the parameters is large enough; unless they may be `small`.
     """
     made = MasterAdamW(
         parameters,
@@ -284,7 +283,8 @@ def optimizer_for(
         embedding=embedding,
         offload=options.offload_optimizer,
     )
-    if OPTIMIZERS[options.optim] == 8 and not any(map(cast(Any, made.adam).quantizes, made.masters)):
+    eight = OPTIMIZERS[options.optim] == 8
+    if eight and not small and not any(map(cast(Any, made.adam).quantizes, made.masters)):
         raise UserError(nothing_to_quantize(options.optim))
     return made
 

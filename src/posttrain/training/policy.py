@@ -1,27 +1,30 @@
-"""Policy loss of a batch of samples, for any online algorithm.
+"""Policy loss of a batch of samples, for any online algorithm, and the loss and optimiser of its critic.
 
 Shape letters: N sampled tokens of a micro-batch.
 """
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, Tokens
+from posttrain.algorithms.algorithm import ActorCritic, Advantages, OnlineAlgorithm, Tokens
 from posttrain.data.packing import PackedRow
+from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives.off_policy import importance_weights
-from posttrain.training.learner import CRITIC, POLICY, Batch, Column, Models, Share
+from posttrain.options.online import RL
+from posttrain.training.learner import CRITIC, POLICY, Batch, Column, Loss, Models, Share
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 
 OF_ADVANTAGES = tuple(name for name in Advantages._fields if name in Tokens._fields and name != "advantages_N")
 """Columns that an algorithm's advantages have for its loss."""
 
 
 @dataclass(frozen=True)
-class PolicyLoss:
+class PolicyLoss(Loss[LanguageModel]):
     """The loss of an online algorithm on a batch of `policy_batch`.
 
     The ratio's denominator is the policy before the batch's first update, as the learner computes it: on the first
@@ -67,9 +70,7 @@ class PolicyLoss:
             return batch.column(name, row, old_N)
 
         def present(name: str) -> Tensor:
-            numbers_N = column(name)
-            assert numbers_N is not None, f"the batch has no {name}"
-            return numbers_N
+            return batch.present(name, row, old_N)
 
         branch_N = torch.tensor(row.rows, dtype=torch.long, device=old_N.device)
         gap_N = trainer_N - present("sampler_logprobs")
@@ -101,8 +102,7 @@ class PolicyLoss:
             **{name: column(name.removesuffix("_N")) for name in OF_ADVANTAGES},
         )
         loss_N, told = algorithm.loss(tokens)
-        length_N = batch.column("length", row, like=branch_N)
-        assert length_N is not None, "the batch has no length"
+        length_N = batch.present("length", row, branch_N)
         return Share(algorithm.reduce(loss_N, length_N, batch.counts), per_token | dict(told))
 
     @torch.no_grad()
@@ -119,3 +119,29 @@ def by_length(log_N: Tensor, length_N: Tensor, lengths: Column) -> dict[str, Ten
     """
     long_N = length_N > fmean(length for example in lengths for length in example)
     return {"log_importance/short": log_N[~long_N], "log_importance/long": log_N[long_N]}
+
+
+@dataclass(frozen=True)
+class CriticLoss(Loss[Any]):
+    """The value loss of an actor-critic algorithm, for warmup; the policy gets no gradient."""
+
+    algorithm: OnlineAlgorithm
+
+    reaches: ClassVar[tuple[str, ...]] = (CRITIC,)
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[Any]) -> Share:
+        """As in `Loss`."""
+        assert isinstance(self.algorithm, ActorCritic), "an algorithm without a critic"
+        assert parts.critic is not None, "this learner has no critic"
+        values_N = parts.critic.values_alone(row)
+        old_N, returns_N = (batch.present(name, row, values_N) for name in ("values", "returns"))
+        loss_N, per_token = self.algorithm.critic_loss(values_N, old_N, returns_N)
+        branch_N = torch.tensor(row.rows, dtype=torch.long, device=loss_N.device)
+        length_N = batch.present("length", row, branch_N)
+        return Share(self.algorithm.reduce(loss_N, length_N, batch.counts), per_token)
+
+
+def critic_for(options: RL, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
+    """The critic of a policy that the options name, and the optimiser of its own parameters."""
+    made = Critic(model, own=options.critic == "own")
+    return made, optimizer_for(options, made.parameters(), embedding=made.body.embedding, small=True)

@@ -6,7 +6,7 @@ import os
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from posttrain.data.digests import model_digest
 from posttrain.errors import ModelError, PosttrainError, unknown
@@ -65,7 +65,9 @@ def saved_model(name: Model) -> SavedModel:
     root = path / "checkpoints"
     found = checkpoint.best(root) or checkpoint.latest(root)
     if found is None:
-        raise ModelError(f"the run {name} has no checkpoint; {_others(path)}")
+        inside = sorted({str(file.parent) for kind in _MODEL_FILES for file in path.rglob(kind)})
+        there = f"there are models in it: {', '.join(inside)}" if inside else ""
+        raise ModelError(f"the run {name} has no checkpoint; {there or 'wait until it has saved one, or name another'}")
     return SavedModel(str(found.path), f"{name} ({found.path.name})", path, found.skipped)
 
 
@@ -79,12 +81,19 @@ def began_from(name: Model, run: Path | None) -> SavedModel:
     Raises:
         ModelError: the folder no longer exists, and the name resolves to another one.
     """
-    name = named(name)
-    began = _kept(run)
+    name, about = named(name), _environment(run)
+    began = found if isinstance(found := about.get("model"), str) else ""
+    digest = inputs.get("model") if isinstance(inputs := about.get("inputs"), dict) else None
+
+    def same(folder: str) -> bool:
+        return Path(folder).is_dir() and digest == f"sha256:{model_digest(Path(folder))}"
+
     if began and Path(began).is_dir():
         with contextlib.suppress(PosttrainError):  # the name is not there any more, and need not be
             now = saved_model(name)
-            if os.path.abspath(now.where) == began or _is_another(now, began, run):
+            later = now.run is not None and Path(began).is_relative_to(now.run.resolve())  # a checkpoint of one run
+            another = not later and Path(now.where).is_dir() and bool(digest)
+            if os.path.abspath(now.where) == began or (another and not same(now.where)):
                 return now
         return replace(saved_model(began), title=name)
     gone = ModelError(f"{run} was started from {began}, which was not found; restore it, or pass its path with `model`")
@@ -94,7 +103,7 @@ def began_from(name: Model, run: Path | None) -> SavedModel:
         raise (gone if os.path.isabs(began) else error) from None
     if os.path.isabs(began) and not Path(now.where).is_dir():
         raise gone
-    if began and os.path.abspath(now.where) != began != now.where and not _is_the_same(now.where, run):
+    if began and os.path.abspath(now.where) != began != now.where and not same(now.where):
         raise ModelError(
             f"{run} was started from {began}, which was not found, and {name} is {now.where} now; restore the first, "
             "or start a new run from the second"
@@ -113,39 +122,13 @@ def precision_of(precision: str, run: Path | None) -> str:
     return known if precision == "auto" and same_kind and known in PRECISIONS else precision
 
 
-def _is_another(now: SavedModel, began: str, run: Path | None) -> bool:
-    """Whether `now` is another model than the run began from, and no later checkpoint of the run that trained that."""
-    same_run = now.run is not None and Path(began).is_relative_to(now.run.resolve())
-    return not same_run and Path(now.where).is_dir() and bool(_digest(run)) and not _is_the_same(now.where, run)
-
-
-def _is_the_same(folder: str, run: Path | None) -> bool:
-    """Whether the model in `folder` is the one that the run began from, by the digest that the run kept."""
-    return Path(folder).is_dir() and _digest(run) == f"sha256:{model_digest(Path(folder))}"
-
-
-def _digest(run: Path | None) -> object:
-    """Of the model that a run began from, as its environment.json says; None where it does not."""
-    kept = _environment(run).get("inputs")
-    return cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
-
-
-def _kept(run: Path | None) -> str:
-    """Where the model of a run was when it began, as its environment.json says; "" where it does not."""
-    began = _environment(run).get("model")
-    return began if isinstance(began, str) else ""
-
-
-def _environment(run: Path | None) -> dict[str, object]:
+def _environment(run: Path | None) -> dict[str, Any]:
     """What a run's environment.json says, of its last start where that says more; nothing where it cannot be read."""
     try:
-        kept: object = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else {}
+        kept: Any = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
         return {}
-    if not isinstance(kept, dict):
-        return {}
-    about = cast("dict[str, Any]", kept)
-    return about | (about.get("resumed") or [{}])[-1]
+    return kept | (kept.get("resumed") or [{}])[-1] if isinstance(kept, dict) else {}
 
 
 def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:
@@ -170,9 +153,3 @@ def _is_run(path: Path) -> bool:
 
 def _runs_in(folder: Path) -> list[str]:
     return sorted(child.name for child in folder.iterdir() if _is_run(child)) if folder.is_dir() else []
-
-
-def _others(run: Path) -> str:
-    """What to type instead: models that lie deeper in the run's folder, where there are some."""
-    inside = sorted({str(found.parent) for file in _MODEL_FILES for found in run.rglob(file)})
-    return f"there are models in it: {', '.join(inside)}" if inside else "wait until it has saved one, or name another"

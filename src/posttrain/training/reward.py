@@ -6,7 +6,7 @@ Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,11 @@ from posttrain.models.heads import RewardModel, StepModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
 from posttrain.objectives.steps import step_correctness
-from posttrain.training.learner import POLICY, Batch, Learner, Models, Share
-from posttrain.training.metric_means import Means
+from posttrain.training.learner import Batch, Learner, Loss, Means, Models, Share
 
 
 @dataclass(frozen=True)
-class RewardLoss:
+class RewardLoss(Loss[RewardModel]):
     """The loss of a reward model. Every prompt has equal weight, independent of its number of pairs.
 
         L = 1/P sum_p 1/|pairs of p| sum_b 1/H sum_h v_ph ( BT(r_h(chosen_b), r_h(rejected_b); m s_b) + c C_b )
@@ -42,9 +41,6 @@ class RewardLoss:
     center_rewards: float = 0.0  # c
     length: float = 0.0
 
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
-
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`, without the term of length, which is of the whole batch (`reward_gradient`)."""
         scores_EH, units = parts.model.scores(row), batch.units["ranked"]
@@ -62,7 +58,7 @@ class _Pairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScoreGradient:
+class ScoreGradient(Loss[RewardModel]):
     """A loss that is linear in the scores, to backpropagate precomputed gradients of the scores into the weights.
 
         L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
@@ -72,9 +68,6 @@ class ScoreGradient:
     """
 
     overlap_weight: float
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`; the overlap belongs to the row of the first example."""
@@ -89,11 +82,8 @@ class ScoreGradient:
 
 
 @dataclass(frozen=True)
-class StepLoss:
+class StepLoss(Loss[StepModel]):
     """The mean of `step_correctness` over the labelled steps of a batch, each of which has equal weight."""
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[StepModel]) -> Share:
         """As in `Loss`."""
@@ -119,13 +109,14 @@ def reward_gradient(
     first scores all rows and computes the gradient of the loss by each score, the second backpropagates it into the
     weights. So the result is independent of the micro-batch split. Both passes use the same dropout masks.
     """
-    batch = ranked_batch(units, seed=seed)
+    examples = sequences_of(units)
+    batch = Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
     if not loss.length:
         return learner.forward_backward(batch, loss)
     scores_EH = torch.tensor(learner.scores(batch.examples, seed=seed), dtype=torch.float64, requires_grad=True)
     quality_E, length_E = scores_EH[:, 0], scores_EH[:, 1]
-    tokens_E = torch.tensor([len(e.continuation) for e in batch.examples], dtype=scores_EH.dtype)
-    pairs = _pairs(units, range(len(batch.examples)), quality_E[:, None])
+    tokens_E = torch.tensor([len(e.continuation) for e in examples], dtype=scores_EH.dtype)
+    pairs = _pairs(units, range(len(examples)), quality_E[:, None])
     ranked = _compared((quality_E + length_E)[:, None], pairs, loss).sum() / len(units)
     apart = length_apart(quality_E, length_E, tokens_E)
     (grad_EH,) = torch.autograd.grad(ranked + loss.length * apart, scores_EH)
@@ -135,12 +126,6 @@ def reward_gradient(
     seen.add(_measures(quality_E[:, None].detach(), pairs))
     total = ranked.item() + loss.length * (apart.item() + angle)
     return {"loss": total, **seen.summary(), "length/apart": apart.item(), "length/overlap": angle}
-
-
-def ranked_batch(units: Sequence[Ranked], *, seed: int | None = None) -> Batch:
-    """The responses of all rankings, those of one together."""
-    examples = sequences_of(units)
-    return Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
 
 
 def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:

@@ -3,26 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from posttrain.errors import unknown
 
-Schedule = Callable[[float], float]
+SCHEDULES: Mapping[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1.0 - progress,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+}
 """Decay functions: from progress after warmup, 0 to 1, to a factor of the peak learning rate."""
-
-
-def _constant(progress: float) -> float:
-    return 1.0
-
-
-def _linear(progress: float) -> float:
-    return 1.0 - progress
-
-
-def _cosine(progress: float) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-SCHEDULES: Mapping[str, Schedule] = {"constant": _constant, "linear": _linear, "cosine": _cosine}
 
 
 def unreached(warmup: int, steps: int) -> list[str]:
@@ -30,25 +20,6 @@ def unreached(warmup: int, steps: int) -> list[str]:
     if warmup < steps or warmup <= 1:
         return []
     return [f"`warmup_steps={warmup}` of {steps} steps: the learning rate never leaves its warmup"]
-
-
-def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmup: int, decay: str) -> list[str]:
-    """Warn if a resumed run of `before` steps, of which `done` are finished, now has `steps`.
-
-    Empty if the number is unchanged, or if the run is finished.
-    """
-    if before in (None, steps) or not 0 < done < steps:
-        return []
-    assert before is not None
-    planned = f"{steps} steps now, {before} when it began"
-    if decay == "constant":
-        return [f"{planned}: the learning rate is constant after its warmup, and does not change"]
-    here = learning_rate(done - 1, steps=before, peak=peak, warmup=warmup, decay=decay)
-    following = learning_rate(done, steps=steps, peak=peak, warmup=warmup, decay=decay)
-    return [
-        f"{planned}: the {decay} decay of the learning rate now ends after step {steps}, not {before}; it was "
-        f"{here:.3g} at step {done} and is {following:.3g} at step {done + 1}"
-    ]
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str) -> float:
@@ -91,16 +62,22 @@ class LearningRate:
 
     def __call__(self, step: int) -> float:
         """Of `step`, from 0."""
-        past = max(0, step - self.delay)
-        return learning_rate(past, steps=self.steps - self.delay, peak=self.peak, warmup=self.warmup, decay=self.decay)
+        return self._of(steps=self.steps - self.delay)(max(0, step - self.delay))
+
+    def _of(self, steps: int) -> Callable[[int], float]:
+        return partial(learning_rate, steps=steps, peak=self.peak, warmup=self.warmup, decay=self.decay)
 
     def changed(self, before: int | None, done: int) -> list[str]:
-        """Warn if a run of `before` steps is resumed after `done` of them with this schedule."""
-        return rescheduled(
-            None if before is None else before - self.delay,
-            self.steps - self.delay,
-            done - self.delay,
-            peak=self.peak,
-            warmup=self.warmup,
-            decay=self.decay,
-        )
+        """Warn if a run of `before` steps is resumed with this schedule after `done` of them, which are not all."""
+        if before in (None, self.steps) or not self.delay < done < self.steps:
+            return []
+        assert before is not None
+        before, steps, done = (number - self.delay for number in (before, self.steps, done))
+        planned = f"{steps} steps now, {before} when it began"
+        if self.decay == "constant":
+            return [f"{planned}: the learning rate is constant after its warmup, and does not change"]
+        here, following = self._of(before)(done - 1), self._of(steps)(done)
+        return [
+            f"{planned}: the {self.decay} decay of the learning rate now ends after step {steps}, not {before}; it was "
+            f"{here:.3g} at step {done} and is {following:.3g} at step {done + 1}"
+        ]

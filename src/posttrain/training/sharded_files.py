@@ -37,10 +37,7 @@ def folder_of(path: Path) -> Path:
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any) -> None:
     """Write DTensors, of each rank its shards, and what all ranks have in full once. All ranks call it.
 
-    Args:
-        folder: all ranks see it.
-        tensors: by name, in the same order on all ranks.
-        group: the process group of the ranks, on CPUs.
+    All see the folder, and have the tensors in the same order; `group` is their process group, on CPUs.
 
     Raises:
         OSError: a rank could not write. The same error is raised on all ranks, as are others that one rank meets.
@@ -55,12 +52,10 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any) -> Non
 
 
 def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu") -> dict[str, Tensor]:
-    """Memory for all tensors of a folder, to be read by `read_shards`.
+    """Memory for all tensors of a folder that `write_shards` has filled, to be read by `read_shards`.
 
-    Args:
-        folder: what `write_shards` has filled, with any number of ranks.
-        like: what is named NAME, or NAME/KEY, is sharded as the DTensor NAME is, if it has its shape. All else is full.
-        device: of what is full; `meta` for a check alone.
+    What is named NAME, or NAME/KEY, is sharded as the DTensor NAME in `like` is, if it has its shape. All else is full,
+    and on `device`: `meta` for a check alone.
 
     Raises:
         CheckpointError: a file cannot be read, or rows are missing.
@@ -76,28 +71,26 @@ def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu
         raise CheckpointError(
             f"shards of '{lost[0]}' are missing in {folder}; all machines must see the folder to which trainers write"
         )
-    return {name: _empty(known, like.get(name.split("/")[0]), device) for name, known in saved.items()}
+    room: dict[str, Tensor] = {}
+    for name, known in saved.items():
+        sharded, dtype = like.get(name.split("/")[0]), known.properties.dtype
+        if isinstance(sharded, DTensor) and sharded.shape == known.size:
+            room[name] = torch.empty_like(sharded, dtype=dtype, requires_grad=False)
+        else:
+            room[name] = torch.empty(known.size, dtype=dtype, device=device)
+    return room
 
 
 def read_shards(folder: Path, room: dict[str, Tensor], group: Any = None) -> None:
     """Read tensors, or this rank's shards of them, into the memory that `room_for_shards` made.
 
-    Args:
-        folder: where they are.
-        room: by name.
-        group: the process group of the ranks, which all call it; None: this process reads alone.
+    The ranks of `group` all call it; without one this process reads alone.
 
     Raises:
         OSError, CheckpointError: a rank cannot read its part; on all ranks.
     """
     with _errors(), warnings.catch_warnings(action="ignore", category=UserWarning):  # that one process reads
         load(room, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=group, no_dist=group is None)
-
-
-def _empty(saved: Any, like: Tensor | None, device: str) -> Tensor:
-    if isinstance(like, DTensor) and like.shape == saved.size:
-        return torch.empty_like(like, dtype=saved.properties.dtype, requires_grad=False)
-    return torch.empty(saved.size, dtype=saved.properties.dtype, device=device)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
-from posttrain.models.reference import FrozenModel
+from posttrain.models.reference import Reference
 from posttrain.options.kinds import Model
 from posttrain.training.learner import POLICY, TEACHER
 from posttrain.training.resolve_model import named, saved_model
@@ -31,9 +31,11 @@ class Teacher:
     where: str
     shape: Shape
 
-    def load(self, policy: LanguageModel) -> FrozenModel:
+    def load(self, policy: LanguageModel) -> Reference:
         """Load it in the number format of the policy, and on its device."""
-        return FrozenModel(load_model(self.where, dtype=policy.dtype, device=str(policy.device)))
+        model = load_model(self.where, dtype=policy.dtype, device=str(policy.device))
+        model.network.requires_grad_(False)
+        return Reference(model)
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,7 @@ class Teachers:
     def check(self, tasks: Iterable[Task], chat: ChatFormat, *, completion: int, room: int, most: int) -> None:
         """Check that each row has a teacher, and that its prompt fits, before weights are read.
 
-        Args:
-            tasks: all that are sampled.
-            chat: renders prompts.
-            completion: tokens that may follow the prompt of an episode of one turn; `room` where there are more.
-            room: tokens of an episode.
-            most: tokens that a teacher reads.
+        A teacher reads `most` tokens; an episode has `room`, of which `completion` may follow the prompt of one turn.
 
         Raises:
             DataError: as `part_of` and `shown`.
@@ -143,13 +140,7 @@ def find_teachers(typed: Model, prompt: str, policy: str, *, microbatch_tokens: 
     """The teachers that --teacher names: MODEL, or NAME=MODEL of each; none for an empty text.
 
     A model is a hub id, a folder, a run or a packaged model, or `policy`, the policy with its current weights. No
-    weights are read.
-
-    Args:
-        typed: as typed.
-        prompt: as in `Teachers`.
-        policy: where the policy is.
-        microbatch_tokens: of one forward pass.
+    weights are read. The policy is in the folder `policy`; `prompt` as in `Teachers`.
 
     Raises:
         UserError: a tokenizer differs from the policy's, a head is smaller, or a context too short; a name is given
@@ -222,15 +213,14 @@ def _find(name: Model, policy: str, microbatch_tokens: int) -> Teacher:
 
 
 def differing(mine: dict[str, int], its: dict[str, int]) -> str:
-    """Describe the difference of the teacher's vocabulary from the policy's; "" if they are equal.
+    """The difference of the teacher's vocabulary from the policy's; "" if they are equal.
 
     Example:
         >>> differing({"a": 0, "b": 1}, {"a": 0, "b": 2, "c": 1})
         "2 of 3 tokens differ, such as 'b' (1 in the policy's, 2 in the teacher's)"
     """
     tokens = sorted({*mine, *its}, key=lambda token: (mine.get(token, len(mine)), token))
-    other = [token for token in tokens if mine.get(token) != its.get(token)]
-    if not other:
+    if not (other := [token for token in tokens if mine.get(token) != its.get(token)]):
         return ""
     first = other[0]
     return (

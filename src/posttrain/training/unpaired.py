@@ -1,41 +1,48 @@
-"""Loss of single responses labelled good or bad (KTO).
+"""Single responses labelled good or bad (KTO).
 
-Shape letters: E sequences of a packed row.
+Shape letters: N learned tokens of a packed row, E its sequences.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import fmean
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Counts, Responses, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import Responses, UnpairedAlgorithm
 from posttrain.data.packing import Example, Labelled, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
-from posttrain.training.learner import POLICY, Batch, Column, Learner, Models, Share
-from posttrain.training.metric_means import Means
-from posttrain.training.sequence_logprobs import responses_of
+from posttrain.objectives.reduce import sequence_sum
+from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss, Means, Models, Share, counts_of
+
+ReferenceOf = Callable[[Sequence[Example]], Column]
+"""The reference's logprobs of examples."""
+
+
+def responses_of(logprobs_N: Tensor, row: PackedRow, divergence_N: Tensor | None = None) -> Responses:
+    """Token logprobs summed per response of a packed row, in the order of `row.examples`: [E] each."""
+    place = {number: e for e, number in enumerate(row.examples)}
+    row_N = torch.tensor([place[number] for number in row.rows], dtype=torch.long, device=logprobs_N.device)
+    logprob_E, length_E = (sequence_sum(x_N, row_N, len(place)) for x_N in (logprobs_N, torch.ones_like(logprobs_N)))
+    return Responses(
+        logprob_E, length_E, None if divergence_N is None else sequence_sum(divergence_N, row_N, len(place))
+    )
 
 
 @dataclass(frozen=True)
-class UnpairedLoss:
-    """The mean over responses of an unpaired algorithm's losses, on a batch of `unpaired_batch`."""
+class UnpairedLoss(Loss[LanguageModel]):
+    """The mean over responses of an unpaired algorithm's losses, on a batch of `OfResponses`."""
 
     algorithm: UnpairedAlgorithm
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         logprobs_N = parts.model.logprobs(row).logprobs
-        reference_N = batch.column("reference_logprobs", row, logprobs_N)
-        assert reference_N is not None, "an unpaired algorithm compares with a reference"
+        reference_N = batch.present("reference_logprobs", row, logprobs_N)
         policy, anchor = responses_of(logprobs_N, row), responses_of(reference_N, row)
         good = [batch.units["good"][number] for number in row.examples]
         good_E = torch.tensor(good, device=logprobs_N.device)
@@ -44,51 +51,57 @@ class UnpairedLoss:
         return Share(loss, {**found.metrics, **_by_verdict(policy, good_E)})
 
 
-def unpaired_batch(
-    judged: Sequence[Labelled], *, reference: Column, divergence: float, seed: int | None = None
-) -> Batch:
-    """Judged responses with the reference's logprobs; `divergence` as in `divergence_of`, `seed` as in `Batch`."""
-    examples = [one.example for one in judged]
-    counts = Counts(len(examples), sum(sum(example.learned) for example in examples))
-    return Batch(
-        examples,
-        counts,
-        tokens={"reference_logprobs": reference},
-        units={"good": [one.good for one in judged]},
-        scalars={"divergence": divergence},
-        seed=seed,
-    )
+@dataclass(frozen=True)
+class OfResponses:
+    """Turns judged responses into batches, and computes held-out metrics; a unit is all of one row of the data."""
+
+    algorithm: UnpairedAlgorithm
+    learner: Learner
+
+    @property
+    def loss(self) -> UnpairedLoss:
+        """Of its batches."""
+        return UnpairedLoss(self.algorithm)
+
+    def batch(self, units: Sequence[Sequence[Labelled]], *, seed: int | None = None) -> Batch:
+        """The batch of one update, with the reference's logprobs and `divergence_of`; `seed` as in `Batch`."""
+        judged = list(chain.from_iterable(units))
+        examples = [one.example for one in judged]
+        divergence = divergence_of(self.learner, self._reference, judged)
+        return Batch(
+            examples,
+            counts_of(examples),
+            tokens={"reference_logprobs": self._reference(examples)},
+            units={"good": [one.good for one in judged]},
+            scalars={"divergence": divergence},
+            seed=seed,
+        )
+
+    def evaluate(self, units: Sequence[Sequence[Labelled]]) -> dict[str, float]:
+        """The mean loss and metrics over responses, without training.
+
+        If units are a good and a bad response to the same prompt, `pair_accuracy` is the fraction in which the good one
+        has the higher reward; ties count half.
+        """
+        batch = list(chain.from_iterable(units))
+        examples, seen = [one.example for one in batch], Means()
+        divergence = divergence_of(self.learner, self._reference, batch)
+        policy, anchor = (_responses(of(examples)) for of in (self.learner.logprobs, self._reference))
+        good_E = torch.tensor([one.good for one in batch])
+        found = self.algorithm.loss_of_each(policy, good_E, reference=anchor, divergence=divergence)
+        seen.add({"loss": found.loss_B, **found.metrics, **_by_verdict(policy, good_E)})
+        reward_E = self.algorithm.rewards(policy, anchor)
+        first = [0, *accumulate(map(len, units))]
+        pairs = [at for at, unit in zip(first, units, strict=False) if [one.good for one in unit] == [True, False]]
+        better_B, worse_B = (reward_E[[at + i for at in pairs]] for i in (0, 1))
+        right = {"pair_accuracy": wins(better_B, worse_B).mean().item()} if pairs else {}
+        return {"divergence": divergence, **seen.summary(), **right}
+
+    def _reference(self, examples: Sequence[Example]) -> Column:
+        return self.learner.logprobs(examples, REFERENCE)
 
 
-def unpaired_measures(
-    learner: Learner,
-    algorithm: UnpairedAlgorithm,
-    units: Sequence[Sequence[Labelled]],
-    reference: Callable[[Sequence[Example]], Column],
-) -> dict[str, float]:
-    """The mean loss and metrics over responses, without training.
-
-    If units are a good and a bad response to the same prompt, `pair_accuracy` is the fraction in which the good one has
-    the higher reward; ties count half.
-    """
-    batch = list(chain.from_iterable(units))
-    examples, seen = [one.example for one in batch], Means()
-    divergence = divergence_of(learner, reference, batch)
-    policy, anchor = (_responses(column) for column in (learner.logprobs(examples), reference(examples)))
-    good_E = torch.tensor([one.good for one in batch])
-    found = algorithm.loss_of_each(policy, good_E, reference=anchor, divergence=divergence)
-    seen.add({"loss": found.loss_B, **found.metrics, **_by_verdict(policy, good_E)})
-    reward_E = algorithm.rewards(policy, anchor)
-    first = [0, *accumulate(map(len, units))]
-    pairs = [at for at, unit in zip(first, units, strict=False) if [judged.good for judged in unit] == [True, False]]
-    better_B, worse_B = (reward_E[[at + i for at in pairs]] for i in (0, 1))
-    right = {"pair_accuracy": wins(better_B, worse_B).mean().item()} if pairs else {}
-    return {"divergence": divergence, **seen.summary(), **right}
-
-
-def divergence_of(
-    learner: Learner, reference: Callable[[Sequence[Example]], Column], batch: Sequence[Labelled]
-) -> float:
+def divergence_of(learner: Learner, reference: ReferenceOf, batch: Sequence[Labelled]) -> float:
     """KTO's estimate of the KL of the policy to the reference, in nats per response, at least 0.
 
         z = max(0, 1/m sum_i log( pi(y_j | x_i) / pi_ref(y_j | x_i) ))

@@ -26,7 +26,7 @@ from posttrain.annotation.store.database import open_store
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.errors import TemplateError, UserError, as_typed
-from posttrain.models.host_threads import in_temporary_thread
+from posttrain.models.host_memory import in_temporary_thread
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model

@@ -25,8 +25,7 @@ from posttrain.models.attributes import AttributeModel, RatingScale, Reading, lo
 from posttrain.models.heads import Calibration
 from posttrain.objectives.attributes import shares
 from posttrain.options.training import AttributeHeads, Scoring
-from posttrain.training.attributes import RatingLoss, rated_batch, read_all
-from posttrain.training.gate import choices_of, fit_gate
+from posttrain.training.attributes import RatingLoss, choices_of, fit_gate, rated_batch, read_all
 from posttrain.training.learner import Learner
 from posttrain.training.local_learner import LocalLearner
 from posttrain.types import Preference

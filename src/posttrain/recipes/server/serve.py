@@ -19,7 +19,7 @@ from typing import Any
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError
-from posttrain.models.host_threads import in_temporary_thread
+from posttrain.models.host_memory import in_temporary_thread
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED

@@ -1,4 +1,4 @@
-"""AdamW with block-wise 8-bit moments.
+"""AdamW with block-wise 8-bit moments, and the state of an optimiser in a checkpoint, without pickle.
 
 Dettmers et al. 2021 (https://arxiv.org/abs/2110.02861). Both moments of a matrix of 4,096 numbers or more are kept as
 codes and scales (models/blockwise.py). An update reads a piece of them back in float32, does what AdamW does, and
@@ -6,21 +6,24 @@ quantises them again. As in the paper the input embedding, whose gradients are t
 float32; so do norms, biases and small matrices. Nothing is drawn at random, so a run is as repeatable as with AdamW.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from posttrain.errors import CheckpointError
 from posttrain.models.blockwise import BLOCK, blocks_of, dequantize, quantize, worth_quantizing
 from posttrain.models.rounding import block_rows
+from posttrain.training.ranks import REPLICATED, Shards
 
 MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # by torch's names; whether one can be below 0
 SCALES = "_scales"
 
 
-class BlockwiseAdamW(torch.optim.Optimizer):
+class BlockwiseAdamW(Optimizer):
     """AdamW as torch computes it, with the state of large matrices in 8 bits.
 
     Args:
@@ -60,11 +63,9 @@ class BlockwiseAdamW(torch.optim.Optimizer):
             if not self.quantizes(p):
                 state[name] = torch.zeros_like(p)
                 continue
-            state[name], state[name + SCALES] = (
-                torch.empty(p.shape, dtype=torch.uint8, device=p.device),
-                torch.zeros(blocks_of(p.numel()), device=p.device),
-            )
-            state[name].fill_(quantize(torch.zeros(1, device=p.device), signed=signed)[0].item())
+            zero = quantize(torch.zeros(1, device=p.device), signed=signed)[0].item()
+            state[name] = torch.full(p.shape, zero, dtype=torch.uint8, device=p.device)
+            state[name + SCALES] = torch.zeros(blocks_of(p.numel()), device=p.device)
         return state
 
 
@@ -108,3 +109,70 @@ def _adamw(group: dict[str, Any], parts: list[tuple[Tensor, Tensor | None, dict[
         eps=group["eps"],
         maximize=False,
     )
+
+
+def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The optimiser's tensors, named `PARAMETER/exp_avg` and so on, and the settings of its groups as JSON.
+
+    Args:
+        optimizer: AdamW, in 32 or 8 bits, or any other whose state per parameter is tensors.
+        parameters: every parameter that the optimiser holds (the objects themselves, not copies), by name.
+    """
+    groups = [
+        {**{key: value for key, value in group.items() if key != "params"}, "params": members}
+        for group, members in zip(optimizer.param_groups, _names(optimizer, parameters), strict=True)
+    ]
+    tensors = {
+        f"{name}/{key}": value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    return tensors, {"groups": groups}
+
+
+def restore_optimizer(
+    optimizer: Optimizer,
+    parameters: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    json: Mapping[str, Any],
+    shards: Shards = REPLICATED,
+) -> None:
+    """Put back what `optimizer_state` gave: settings of each group and state of each parameter, sharded as that is.
+
+    The weights themselves are put back first: `load_masters` tells which names or shapes differ.
+
+    Raises:
+        CheckpointError: the optimiser's parameters have other groups or bits than the saved ones. Nothing has been
+            changed then.
+    """
+    if _names(optimizer, parameters) != [group["params"] for group in json["groups"]]:
+        raise CheckpointError("the optimiser in the checkpoint has the parameters in other groups or another order")
+    state: dict[str, dict[str, Tensor]] = {}
+    for full_name, tensor in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        parameter = parameters[name]
+        quantized = isinstance(optimizer, BlockwiseAdamW) and optimizer.quantizes(parameter)
+        if key.removesuffix(SCALES) in MOMENTS and quantized != (tensor.dtype == torch.uint8 or key.endswith(SCALES)):
+            bits = (32, 8) if quantized else (8, 32)
+            raise CheckpointError(
+                f"'{full_name}' has {bits[0]} bits in the checkpoint and {bits[1]} here; resume with the `optim` "
+                "that the run began with"
+            )
+        placed = shards.shard_like(tensor, parameter) if tensor.dim() else tensor
+        sharded = shards.local(tensor) is not tensor  # newly allocated by `Shards.load`: a copy would double the memory
+        state.setdefault(name, {})[key] = (placed if sharded else placed.clone()).to(parameter.device)
+    # By hand: `load_state_dict` would turn codes of 8 bits into floats.
+    for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):
+        group |= {key: tuple(value) if key == "betas" else value for key, value in saved.items() if key != "params"}
+    optimizer.state.clear()
+    for name, values in state.items():
+        optimizer.state[parameters[name]] = values
+
+
+def _names(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names of each group's parameters, in the optimiser's order."""
+    by_identity = {id(parameter): name for name, parameter in parameters.items()}
+    held = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+    if {i for members in held for i in members} != by_identity.keys():
+        raise ValueError("the optimiser's parameters need one name each: give it and this function the same objects")
+    return [[by_identity[i] for i in members] for members in held]
