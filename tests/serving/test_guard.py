@@ -15,6 +15,7 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
 import zstandard
+from starlette.exceptions import HTTPException
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
@@ -22,7 +23,7 @@ from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
 from posttrain.serving.files import checked_name, read_json, write_json
-from posttrain.serving.guard import Pending, TooMuchWaits
+from posttrain.serving.guard import Pending
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import OVERHEAD, Limits
 from tests.serving.serving import KEY, NAME, serving
@@ -402,7 +403,8 @@ def test_samples_that_wait_have_a_limit():
     def may(owner, samples):
         try:
             pending.enter(owner, samples)
-        except TooMuchWaits:
+        except HTTPException as refused:
+            assert refused.status_code == 429
             return False
         return True
 
@@ -584,7 +586,7 @@ def test_a_session_ends_its_models_beside_one_of_another_base(base, tmp_path):
     with serving(base, tmp_path) as (url, services):
         model = model_of(http(url))
         session = model.split(":")[0]
-        other = services.context.models / f"{session}.train.1"
+        other = services.models / f"{session}.train.1"
         for part in ("requests", "results"):
             (other / part).mkdir(parents=True)
         record = json.loads((services.runs.get("", model).folder / "model.json").read_text())
