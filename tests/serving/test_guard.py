@@ -265,6 +265,8 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read_and_while(server)
     assert client.post("telemetry", content=b"x" * 20_001).status_code == 413
     parts = (b"x" * 5_000 for _ in range(5))  # without a length
     assert client.post("forward_backward", content=parts, headers=PROTOBUF).status_code == 413
+    parts = (b" " * 5_000 for _ in range(5))
+    assert client.post("get_info", content=parts, headers={"Content-Type": "application/json"}).status_code == 413
 
 
 def test_a_frame_that_grows_too_large_is_refused(server):

@@ -138,8 +138,7 @@ class Pending:
 class Upload:
     """The body of a request: received in limited time, and counted among those of its key and of all until it ends.
 
-    Attributes:
-        most: bytes that it may have, also expanded.
+    It may have `most` bytes, also expanded.
     """
 
     def __init__(self, receive: Receive, limits: BodyLimits, among: Pending) -> None:

@@ -92,20 +92,13 @@ def check_tokens(tokens: Sequence[int], vocabulary: int, what: str) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A loss, with what a client gives it.
+    """A loss, with what a client gives it."""
 
-    Attributes:
-        of_tokens: its equation.
-        columns: the columns that a datum must have.
-        silent_at_zero: whether a token of advantage 0 has neither loss nor gradient, and is left out: its ratio may
-            overflow, and inf times 0 is no number.
-        config: its settings and their defaults. Clip thresholds bound the ratio itself.
-    """
-
-    of_tokens: OfTokens
-    columns: tuple[str, ...] = ("logprobs", "advantages")
+    of_tokens: OfTokens  # its equation
+    columns: tuple[str, ...] = ("logprobs", "advantages")  # that a datum must have
+    # a token of advantage 0 has neither loss nor gradient; it is left out: its ratio may overflow, and inf * 0 is nan
     silent_at_zero: bool = True
-    config: Config = field(default_factory=dict[str, float])
+    config: Config = field(default_factory=dict[str, float])  # settings and defaults; clip thresholds bound the ratio
 
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"

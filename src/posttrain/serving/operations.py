@@ -154,34 +154,21 @@ def readable(path: str, owner: str, services: "Services") -> checkpoints.Checkpo
     return found
 
 
-@dataclass(frozen=True)
-class Operation:
-    """A kind of request."""
-
-    run: Callable[[Trainer, bytes, Run, "Services"], Entry | Slices]  # does it
-    state: bool = False  # whether it changes weights or moments
-    gradient: bool = False  # whether it changes the gradient
-    ends: bool = False  # whether the model ends with it
-    joint: bool = False  # whether it may be computed in one pass with those of other models
-
-    @property
-    def changes(self) -> bool:
-        """Whether a model is another after it."""
-        return self.state or self.gradient
-
-
-OPERATIONS: Mapping[str, Operation] = {
+OPERATIONS: Mapping[str, Callable[[Trainer, bytes, Run, "Services"], Entry | Slices]] = {
     # the model is there as soon as it is loaded
-    "create": Operation(lambda _, body, model, services: told(type="create_model", model_id=model.record.model_id)),
-    "unload": Operation(lambda _, body, model, services: unloaded(model.record.model_id), ends=True),
-    "load": Operation(load, state=True),
-    "forward": Operation(forward_backward, joint=True),
-    "forward_backward": Operation(forward_backward, gradient=True, joint=True),
+    "create": lambda trainer, body, model, services: told(type="create_model", model_id=model.record.model_id),
+    "unload": lambda trainer, body, model, services: unloaded(model.record.model_id),
+    "load": load,
+    "forward": forward_backward,
+    "forward_backward": forward_backward,
     # one step of AdamW
-    "optim_step": Operation(
-        lambda trainer, body, model, services: told(metrics=trainer.optim_step(AdamParams(**json.loads(body)))),
-        state=True,
+    "optim_step": lambda trainer, body, model, services: told(
+        metrics=trainer.optim_step(AdamParams(**json.loads(body)))
     ),
-    "save": Operation(save),
-    "save_for_sampler": Operation(save_for_sampler),
+    "save": save,
+    "save_for_sampler": save_for_sampler,
 }
+ENDS = "unload"  # the model ends with it
+STATE = ("load", "optim_step")  # those that change weights or moments
+CHANGES = (*STATE, "forward_backward")  # or the gradient
+JOINT = ("forward", "forward_backward")  # those that may be computed in one pass with those of other models

@@ -26,7 +26,7 @@ from posttrain.serving.base import Adapter
 from posttrain.serving.files import read_json, tidy, write_json
 from posttrain.serving.guard import Pending
 from posttrain.serving.limits import OVERHEAD
-from posttrain.serving.operations import OPERATIONS, Operation, Slices, unloaded
+from posttrain.serving.operations import CHANGES, ENDS, OPERATIONS, STATE, Slices, unloaded
 from posttrain.serving.run import Entry, Record, Run
 from posttrain.serving.sessions import IDLE_SECONDS, UNNAMED
 from posttrain.serving.together import Asked, JointPass
@@ -143,7 +143,7 @@ class Runs:
         run.pending = {seq: 0 for seq in run.accepted() if seq > run.executed}
         for seq in run.pending:
             self._futures.open(run.request_id(seq))
-            if OPERATIONS[run.kind(seq)].ends:
+            if run.kind(seq) == ENDS:
                 run.last = seq
         return run
 
@@ -154,7 +154,7 @@ class Runs:
             UserError: it is too far ahead.
             HTTPException: its key has too much that is not done.
         """
-        request_id, ends = run.request_id(seq), OPERATIONS[request.kind].ends
+        request_id, ends = run.request_id(seq), request.kind == ENDS
         with run.lock:
             if run.record.ended or (run.last is not None and seq >= run.last and not ends):
                 raise _gone(run.record)
@@ -179,7 +179,7 @@ class Runs:
         run = self.get(owner, model_id)
         with run.lock:
             if run.last is None:
-                self.accept(run, run.next, Entry("unload", b"{}"))
+                self.accept(run, run.next, Entry(ENDS, b"{}"))
                 run.last = run.next - 1
             return run.request_id(run.last)
 
@@ -305,26 +305,26 @@ class Runs:
             with contextlib.suppress(OSError):
                 run.fail(seq)
             return SERVER_FAILED
-        operation = OPERATIONS[request.kind]
-        result = computed[1] if computed else (yield from self._attempt(run, operation, seq, request))
+        kind = request.kind
+        result = computed[1] if computed else (yield from self._attempt(run, seq, request))
         if run.record.ended:  # meanwhile
             return failure(_gone(run.record))
         try:
-            if operation.state and result.kind != ERROR:
+            if kind in STATE and result.kind != ERROR:
                 run.steps += 1
-                if run.steps >= self._services.limits.save_every or request.kind == "load":
+                if run.steps >= self._services.limits.save_every or kind == "load":
                     assert run.trainer is not None
                     about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
                     checkpoint.save(run.folder / "state", seq, run.trainer.learner.save, about, keep_last=1)
                     run.saved, run.steps = seq, 0
                     run.prune(seq)
-            if operation.ends and result.kind != ERROR:
+            if kind == ENDS and result.kind != ERROR:
                 self._end(run.record, seq)  # what is told of it is in its record from now on
             else:
                 run.finish(seq, result)
         except Exception as error:  # such as a disk that is full
             self._failed(run, seq, error)
-            if (operation.changes or operation.ends) and not self._is_saved(run, seq):  # not all is on the disk
+            if kind in (*CHANGES, ENDS) and not self._is_saved(run, seq):  # not all is on the disk
                 run.trainer = None  # memory is ahead of the disk
                 run.fail(seq)
                 return SERVER_FAILED
@@ -342,15 +342,15 @@ class Runs:
                 return True
         return False
 
-    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Slices:
+    def _attempt(self, run: Run, seq: int, request: Entry) -> Slices:
         try:
-            trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
-            found = operation.run(trainer, request.body, run, self._services)
+            trainer: Any = None if request.kind == ENDS else self._loaded(run)  # a damaged model must end, too
+            found = OPERATIONS[request.kind](trainer, request.body, run, self._services)
             return found if isinstance(found, Entry) else (yield from found)
         except Exception as error:
             if not isinstance(error, PosttrainError):
                 self._failed(run, seq, error)
-            if isinstance(error, NotFinite) or (operation.changes and not isinstance(error, PosttrainError)):
+            if isinstance(error, NotFinite) or (request.kind in CHANGES and not isinstance(error, PosttrainError)):
                 run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
 
@@ -378,12 +378,11 @@ class Runs:
     def _again(self, trainer: Trainer, run: Run, seq: int) -> None:
         """Do what was done before, and has changed weights, moments or gradient. What has failed might succeed now."""
         request, result = run.request(seq), run.result(seq)
-        operation = OPERATIONS[request.kind]
         if result is not None and result.kind == ERROR:
             if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
                 trainer.optimizer.discard()  # it was not finite
-        elif operation.changes:
-            found = operation.run(trainer, request.body, run, self._services)
+        elif request.kind in CHANGES:
+            found = OPERATIONS[request.kind](trainer, request.body, run, self._services)
             if not isinstance(found, Entry):
                 finished(found)
 

@@ -26,7 +26,7 @@ from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.serving.losses import Datum, Loss
-from posttrain.serving.operations import OPERATIONS, Batch, answer_of, read_batch
+from posttrain.serving.operations import JOINT, Batch, answer_of, read_batch
 from posttrain.serving.run import Entry, Run
 from posttrain.serving.trainer import Output, Trainer, loss_of_row, place_targets, sharing_prefixes
 from posttrain.training.learner import Share
@@ -85,7 +85,7 @@ class JointPass:
         if seq is None or run.record.ended or run.apart or run.busy:
             return None
         try:
-            if not OPERATIONS[run.kind(seq)].joint:
+            if run.kind(seq) not in JOINT:
                 return None
             request = run.request(seq)
             return Asked(run, seq, request, read_batch(request.body, self._services))

@@ -80,13 +80,7 @@ class OfData:
 
 
 class Trainer:
-    """An adapter with its learner. One thread at a time.
-
-    Attributes:
-        model: the base with the adapter.
-        optimizer: of the adapter.
-        learner: computes its gradients and steps.
-    """
+    """The base with an adapter (`model`), its optimiser and its learner. One thread at a time."""
 
     def __init__(self, model: LanguageModel, *, microbatch_tokens: int) -> None:
         self.model, self._microbatch_tokens = model, microbatch_tokens
