@@ -13,19 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
-from posttrain.serving import checkpoints
+from posttrain.serving import bodies, checkpoints
 from posttrain.serving.base import Adapter
-from posttrain.serving.bodies import (
-    CreateModel,
-    Json,
-    LoadWeights,
-    LoraConfig,
-    OfModel,
-    OptimStep,
-    SaveForSampler,
-    SaveWeights,
-    WeightsInfo,
-)
+from posttrain.serving.bodies import Json
 from posttrain.serving.checkpoints import Address
 from posttrain.serving.guard import Owner, Upload
 from posttrain.serving.operations import readable
@@ -51,10 +41,10 @@ def _accepted(served: Services, owner: str, model_id: str, seq: int | None, kind
 
 
 @router.post("/create_model")
-def create_model(body: CreateModel, owner: Owner, served: Served) -> Json:
+def create_model(body: bodies.CreateModel, owner: Owner, served: Served) -> Json:
     """Make a model: a fresh adapter."""
     served.check_base(body.base_model)
-    session_id, asked = served.sessions.check(owner, body.session_id), body.lora_config or LoraConfig()
+    session_id, asked = served.sessions.check(owner, body.session_id), body.lora_config or bodies.LoraConfig()
     if asked.rank > served.limits.max_rank:
         raise UserError(f"an adapter has a rank of at most {served.limits.max_rank} here; got {asked.rank}")
     if asked.seed is None:
@@ -64,7 +54,7 @@ def create_model(body: CreateModel, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/get_info")
-def get_info(body: OfModel, owner: Owner, served: Served) -> Json:
+def get_info(body: bodies.OfModel, owner: Owner, served: Served) -> Json:
     """What a model is."""
     run, name = served.runs.get(owner, body.model_id), served.base.name
     return {
@@ -78,7 +68,7 @@ def get_info(body: OfModel, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/unload_model")
-def unload_model(body: OfModel, owner: Owner, served: Served) -> Json:
+def unload_model(body: bodies.OfModel, owner: Owner, served: Served) -> Json:
     """End a model; its named checkpoints stay."""
     return _future(served.runs.unload(owner, body.model_id))
 
@@ -104,7 +94,7 @@ def _forward_backward(body: bytes, compressed: Upload | None, owner: str, served
 
 
 @router.post("/optim_step")
-def optim_step(body: OptimStep, owner: Owner, served: Served) -> Json:
+def optim_step(body: bodies.OptimStep, owner: Owner, served: Served) -> Json:
     """One step of AdamW."""
     known = AdamParams.__dataclass_fields__
     if wrong := sorted(body.adam_params.keys() - known.keys()):
@@ -114,7 +104,7 @@ def optim_step(body: OptimStep, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/save_weights")
-def save_weights(body: SaveWeights, owner: Owner, served: Served) -> Json:
+def save_weights(body: bodies.SaveWeights, owner: Owner, served: Served) -> Json:
     """Save weights and the optimiser's state under a name."""
     name = body.path or f"{body.seq_id:06d}"
     asked = body.model_dump(include={"seq_id", "ttl_seconds", "overwrite"}) | {"name": name}
@@ -122,7 +112,7 @@ def save_weights(body: SaveWeights, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/save_weights_for_sampler")
-def save_weights_for_sampler(body: SaveForSampler, owner: Owner, served: Served) -> Json:
+def save_weights_for_sampler(body: bodies.SaveForSampler, owner: Owner, served: Served) -> Json:
     """Save weights to sample from: under a name, or for a new sampling session."""
     if not body.path and body.sampling_session_seq_id is None:
         raise UserError("save_weights_for_sampler needs a path or a sampling_session_seq_id")
@@ -131,7 +121,7 @@ def save_weights_for_sampler(body: SaveForSampler, owner: Owner, served: Served)
 
 
 @router.post("/load_weights")
-def load_weights(body: LoadWeights, owner: Owner, served: Served) -> Json:
+def load_weights(body: bodies.LoadWeights, owner: Owner, served: Served) -> Json:
     """Load a checkpoint: onto a model, or as the first request of a new one, which has the checkpoint's adapter."""
     asked = {"path": body.path, "optimizer": body.optimizer}
     if body.model_id is not None:
@@ -144,7 +134,7 @@ def load_weights(body: LoadWeights, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/weights_info")
-def weights_info(body: WeightsInfo, owner: Owner, served: Served) -> Json:
+def weights_info(body: bodies.WeightsInfo, owner: Owner, served: Served) -> Json:
     """What is needed to make a model for a checkpoint."""
     adapter = asdict(Adapter(**readable(body.tinker_path, owner, served).state["adapter"]))
     trained = {name: adapter[name] for name in ("train_unembed", "train_mlp", "train_attn")}
