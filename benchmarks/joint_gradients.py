@@ -19,8 +19,7 @@ import torch
 from posttrain.engine.policy import load_policy
 from posttrain.models.language_model import LanguageModel
 from posttrain.serving.base import Adapter, Base
-from posttrain.serving.datum import Datum
-from posttrain.serving.losses import loss_of
+from posttrain.serving.losses import Datum, loss_of
 from posttrain.serving.together import Member, forward_backward_together
 from posttrain.serving.trainer import Trainer
 

@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bindings",
     },
     "distributed": {"types", "errors", "background", "rewards", "data", "models", "runs", "engine", "training"},
-    "export": {"types", "errors", "data", "models"},
+    "export": {"types", "errors", "statistics", "data", "models"},
     "serving": {
         "algorithms",
         "types",

@@ -15,7 +15,7 @@ from posttrain.options.groups import HeldOut, TrainingOptions
 from posttrain.options.online import RL, OnlinePreference, SampledOptions
 from posttrain.options.option import Form, Job, Range, options_of
 from posttrain.options.training import SFT, Preferences
-from posttrain.serving.jobs.options import FORMS, allowed, check_options
+from posttrain.serving.jobs.specification import FORMS, allowed, check_options
 
 
 @dataclass(frozen=True)

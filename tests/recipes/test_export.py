@@ -18,11 +18,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from posttrain import cli
 from posttrain.errors import ModelError, UserError
 from posttrain.export import checking
-from posttrain.export.folder import new_folder
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
 from posttrain.recipes import export, reward_model, sft
-from posttrain.recipes.export import ExportHF, ExportMerge
+from posttrain.recipes.export import ExportHF, ExportMerge, new_folder
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.sft import SFT
 from posttrain.training import checkpoint

@@ -94,8 +94,8 @@ def uninterrupted(base, store, steps=4):
 
 
 def weights(services, path):
-    saved = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models))
-    return load_tensors(saved.folder / MASTERS)
+    saved = checkpoints.read(checkpoints.Address.of(path).folder(services.models))
+    return load_tensors(saved.path / MASTERS)
 
 
 def same(one, other):

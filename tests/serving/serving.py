@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def serving(
     base: Base, store: Path, *, limits: Limits | None = None, **settings: Any
 ) -> Iterator[tuple[str, Services]]:
     """The address of a server, and its parts."""
-    services = Services(store, base, limits=limits, **settings)
+    report = settings.pop("report", lambda text: None)
+    services = Services(store, base, limits=replace(limits or Limits(), **settings), report=report)
     server = uvicorn.Server(
         uvicorn.Config(create_app(services), log_level="warning", loop="asyncio", timeout_graceful_shutdown=1)
     )

@@ -8,7 +8,7 @@ from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
 from posttrain.serving.checkpoints import Address
-from posttrain.serving.samplers import Samplers
+from posttrain.serving.sessions import Samplers
 from posttrain.training.checkpoint import save_tensors
 from posttrain.training.local_learner import MASTERS
 
@@ -50,11 +50,11 @@ def test_a_name_is_taken_until_it_is_overwritten_or_deleted(tmp_path):
     root = tmp_path / "a"
     assert checkpoints.read(root) is None
     saved(root)
-    assert checkpoints.read(root).about["k"] == 1
+    assert checkpoints.read(root).state["k"] == 1
     with pytest.raises(UserError, match="already"):
         saved(root)
     saved(root, overwrite=True, content="y")
-    assert (checkpoints.read(root).folder / "a.txt").read_text() == "y"
+    assert (checkpoints.read(root).path / "a.txt").read_text() == "y"
     checkpoints.delete(root)
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoints.delete(root)
@@ -64,12 +64,12 @@ def test_a_request_that_is_repeated_finds_the_checkpoint_that_it_saved(tmp_path)
     root = tmp_path / "a"
     saved(root, request=3)
     saved(root, request=3, content="y")
-    assert (checkpoints.read(root).folder / "a.txt").read_text() == "x"
+    assert (checkpoints.read(root).path / "a.txt").read_text() == "x"
     for other in ({"request": 4}, {}):
         with pytest.raises(UserError, match="already"):
             saved(root, **other)
     saved(root, request=4, overwrite=True, content="z")
-    assert (checkpoints.read(root).folder / "a.txt").read_text() == "z"
+    assert (checkpoints.read(root).path / "a.txt").read_text() == "z"
     saved(root, request=4)
     with pytest.raises(UserError, match="already"):
         saved(root, request=3)
@@ -79,12 +79,12 @@ def test_a_checkpoint_expires_and_is_then_deleted_by_the_thread_that_saves(tmp_p
     model = tmp_path / "model"
     saved(model / "weights" / "short", ttl=10)
     saved(model / "weights" / "long")
-    assert checkpoints.names(model, "weights") == ["long", "short"]
+    assert checkpoints.names(model) == [("weights", "long"), ("weights", "short")]
     later = time.time() + 11
     monkeypatch.setattr(time, "time", lambda: later)
     assert checkpoints.read(model / "weights" / "short") is None
-    assert checkpoints.names(model, "weights") == ["long"] and (model / "weights" / "short").exists()
-    checkpoints.tidy(model, "weights")
+    assert checkpoints.names(model) == [("weights", "long")] and (model / "weights" / "short").exists()
+    checkpoints.tidy(model)
     assert [path.name for path in (model / "weights").iterdir()] == ["long"]
     with pytest.raises(UserError, match="above 0"):
         saved(model / "weights" / "none", ttl=0)
@@ -100,14 +100,14 @@ def test_a_checkpoint_that_is_being_saved_is_not_listed_and_stays(tmp_path, over
 
     def write(folder):
         (folder / "a.txt").write_text("y")
-        assert checkpoints.names(model, "weights") == (["a"] if overwrite else [])
+        assert checkpoints.names(model) == ([("weights", "a")] if overwrite else [])
         if overwrite:
             checkpoints.delete(root)
         with pytest.raises(UserError, match="no checkpoint"):
             checkpoints.delete(root)
 
     checkpoints.save(root, write, {}, ttl_seconds=None, overwrite=overwrite)
-    assert (checkpoints.read(root).folder / "a.txt").read_text() == "y"
+    assert (checkpoints.read(root).path / "a.txt").read_text() == "y"
 
 
 def test_what_an_interrupted_save_has_left_is_tidied_up_and_a_damaged_checkpoint_is_not(tmp_path):
@@ -116,8 +116,10 @@ def test_what_an_interrupted_save_has_left_is_tidied_up_and_a_damaged_checkpoint
     for name, file in (("torn", "a.txt"), ("broken", "state.json")):
         saved(model / "weights" / name)
         (model / "weights" / name / checkpoints.STEP / file).write_text("")
-    checkpoints.tidy(model, "weights")
-    assert checkpoints.names(model, "weights") == ["broken", "torn"] and not (model / "weights" / "begun").exists()
+    checkpoints.tidy(model)
+    assert [name for _, name in checkpoints.names(model)] == ["broken", "torn"] and not (
+        model / "weights" / "begun"
+    ).exists()
 
 
 def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_an_error(tmp_path):

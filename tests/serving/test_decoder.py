@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
 from posttrain.serving.base import Adapter
-from posttrain.serving.datum import Sampled
 from posttrain.serving.decoder import Decoder, Job, Weights, prompt_logprobs
-from posttrain.types import Request, Sampling
+from posttrain.types import Completion, Request, Sampling, StopReason
 from tests.tiny import plain_logits
 
 STOPS = frozenset({260})
@@ -88,7 +87,7 @@ def alone(base, kept, weights, **settings):
 def is_as_alone(found, base, kept, weights, **settings):
     expected = alone(base, kept, weights, **settings)
     for ours, theirs in zip(found[0], expected[0], strict=True):
-        assert (ours.tokens, ours.stopped) == (theirs.tokens, theirs.stopped)
+        assert (ours.token_ids, ours.stop_reason) == (theirs.token_ids, theirs.stop_reason)
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=LOGPROBS)
     if found[1] is not None:
         torch.testing.assert_close(torch.tensor(found[1].own), torch.tensor(expected[1].own), equal_nan=True)
@@ -117,7 +116,7 @@ def test_they_get_what_the_network_gives_in_which_they_were_trained(base, kept, 
         with torch.no_grad():
             for path, parameter in model.trainable():
                 parameter.copy_(kept[name].tensors[path])
-        whole = [5, 6, 7, 8, *samples[0].tokens]
+        whole = [5, 6, 7, 8, *samples[0].token_ids]
         own = torch.tensor(prompt_logprobs(model, whole, 0).own)
         torch.testing.assert_close(own[4:].float(), torch.tensor(samples[0].logprobs), atol=LOGPROBS, rtol=0)
         torch.testing.assert_close(own[1:4], torch.tensor(prompt.own[1:]), atol=LOGPROBS, rtol=0)
@@ -182,13 +181,13 @@ def test_all_share_a_batch_that_goes_on_while_there_are_requests(decoder):
 
 def test_stop_tokens_end_the_samples_alone_for_which_they_were_given(base, kept, decoder):
     results = []
-    whole = alone(base, kept, "a", new=8)[0][0].tokens
+    whole = alone(base, kept, "a", new=8)[0][0].token_ids
     decoder.add(job("a", results, new=8))
     decoder.add(job("a", results, new=8, stop_ids=frozenset({whole[2]})))
     drained(decoder)
-    cut, found = whole.index(whole[2]) + 1, {len(each[0][0].tokens): each[0][0] for each in results}
-    assert found[8].tokens == whole and not found[8].stopped
-    assert found[cut] == Sampled(whole[:cut], found[8].logprobs[:cut], True)
+    cut, found = whole.index(whole[2]) + 1, {len(each[0][0].token_ids): each[0][0] for each in results}
+    assert found[8].token_ids == whole and found[8].stop_reason is StopReason.LENGTH
+    assert found[cut] == Completion(whole[:cut], found[8].logprobs[:cut], StopReason.STOP)
 
 
 def test_the_adapter_that_was_not_used_for_longest_makes_room(few):
@@ -316,7 +315,8 @@ def test_sampling_ends_when_a_stop_string_occurs(base, kept):
         return results, drained(decoder)
 
     whole, steps = answered(())
-    text = str(base.tokenizer.decode(list(whole[0][0][0].tokens)))
+    text = str(base.tokenizer.decode(list(whole[0][0][0].token_ids)))
     found, fewer = answered((text[4:7],))
-    assert found[0][0][0].stopped and found[0][0][0].tokens == whole[0][0][0].tokens[: len(found[0][0][0].tokens)]
-    assert fewer == len(found[0][0][0].tokens) < steps == 40
+    cut = found[0][0][0]
+    assert cut.stop_reason is StopReason.STOP and cut.token_ids == whole[0][0][0].token_ids[: len(cut.token_ids)]
+    assert fewer == len(cut.token_ids) < steps == 40

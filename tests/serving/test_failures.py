@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tinker", reason="needs the extra server")
 
 from posttrain.serving import runs, trainer
-from posttrain.serving.journal import Journal
+from posttrain.serving.run import Journal
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.serving.plain_client import ADAM, Client, same, weights

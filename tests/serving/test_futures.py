@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.serving import futures
 from posttrain.serving.futures import Futures, NotKept
-from posttrain.serving.journal import Entry
+from posttrain.serving.run import Entry
 
 
 def retrieved(found, name, seconds=0.0):

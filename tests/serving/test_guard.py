@@ -15,6 +15,7 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
 import zstandard
+from starlette.exceptions import HTTPException
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
@@ -22,7 +23,7 @@ from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
 from posttrain.serving.files import checked_name, read_json, write_json
-from posttrain.serving.guard import Pending, TooMuchWaits
+from posttrain.serving.guard import Pending
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import OVERHEAD, Limits
 from tests.serving.serving import KEY, NAME, serving
@@ -264,6 +265,8 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read_and_while(server)
     assert client.post("telemetry", content=b"x" * 20_001).status_code == 413
     parts = (b"x" * 5_000 for _ in range(5))  # without a length
     assert client.post("forward_backward", content=parts, headers=PROTOBUF).status_code == 413
+    parts = (b" " * 5_000 for _ in range(5))
+    assert client.post("get_info", content=parts, headers={"Content-Type": "application/json"}).status_code == 413
 
 
 def test_a_frame_that_grows_too_large_is_refused(server):
@@ -402,7 +405,8 @@ def test_samples_that_wait_have_a_limit():
     def may(owner, samples):
         try:
             pending.enter(owner, samples)
-        except TooMuchWaits:
+        except HTTPException as refused:
+            assert refused.status_code == 429
             return False
         return True
 
@@ -584,7 +588,7 @@ def test_a_session_ends_its_models_beside_one_of_another_base(base, tmp_path):
     with serving(base, tmp_path) as (url, services):
         model = model_of(http(url))
         session = model.split(":")[0]
-        other = services.context.models / f"{session}.train.1"
+        other = services.models / f"{session}.train.1"
         for part in ("requests", "results"):
             (other / part).mkdir(parents=True)
         record = json.loads((services.runs.get("", model).folder / "model.json").read_text())

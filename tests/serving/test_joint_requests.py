@@ -11,8 +11,8 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 from tinker.proto import tinker_public_pb2 as pb
 
-from posttrain.serving import joint_requests
-from posttrain.serving.journal import Journal
+from posttrain.serving import together
+from posttrain.serving.run import Journal
 from tests.serving.plain_client import Client, weights
 from tests.serving.serving import serving
 from tests.serving.test_failures import SERVER, when
@@ -29,13 +29,13 @@ def short_polls(monkeypatch):
 @pytest.fixture
 def passes(monkeypatch):
     """The number of members of every joint pass that was begun."""
-    found, real = [], joint_requests.forward_backward_together
+    found, real = [], together.forward_backward_together
 
     def counting(model, members, **settings):
         found.append(len(members))
         return real(model, members, **settings)
 
-    monkeypatch.setattr(joint_requests, "forward_backward_together", counting)
+    monkeypatch.setattr(together, "forward_backward_together", counting)
     return found
 
 
@@ -113,7 +113,7 @@ def test_requests_of_three_clients_that_wait_are_computed_in_one_pass(base, tmp_
         for model, other in zip(models, expected, strict=True):
             found = gradient(services, model)
             assert (found is None) == (other is None) and (found is None or gap(found, other) <= AGREE)
-        assert not any(services.runs.get("", model).queued for model in models)
+        assert not any(services.runs.get("", model).pending for model in models)
         assert services.runs._backlog._waiting == {"": 0}
         client.result(client.step(models[0], 2))  # behind all others
     assert said == []
@@ -210,7 +210,7 @@ def test_if_the_joint_pass_fails_each_is_computed_alone(base, tmp_path, passes, 
             raise RuntimeError("out of memory")
 
         with monkeypatch.context() as patch:
-            patch.setattr(joint_requests, "answer_of", failing)  # when all gradients are there
+            patch.setattr(together, "answer_of", failing)  # when all gradients are there
             with held(services):
                 ids = asked(client, models, requests)
             assert [client.result(request_id) for request_id in ids] == answers

@@ -90,4 +90,4 @@ def test_a_server_that_is_killed_at_any_moment_leaves_what_the_next_one_goes_on_
             process.kill()
             process.wait()
     saved = checkpoints.read(checkpoints.Address.of(path).folder(tmp_path / "cut" / "models"))
-    assert same(load_tensors(saved.folder / MASTERS), expected)
+    assert same(load_tensors(saved.path / MASTERS), expected)

@@ -15,19 +15,19 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
 import zstandard
+from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
 from posttrain.serving import futures, http_server, sessions, wire
 from posttrain.serving.app import create_app
 from posttrain.serving.futures import Futures
-from posttrain.serving.guard import Pending, TooMuch, TooMuchWaits
+from posttrain.serving.guard import Pending
 from posttrain.serving.http_server import LOG_LINES, Connections, Few
-from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import Limits
-from posttrain.serving.samplers import Sampler, Samplers
+from posttrain.serving.run import Entry, Journal
 from posttrain.serving.services import Services
-from posttrain.serving.sessions import Sessions
+from posttrain.serving.sessions import Sampler, Samplers, Sessions
 from posttrain.serving.worker import Worker
 from tests.serving.plain_client import ADAM, Client, same, weights
 from tests.serving.serving import KEY, NAME, serving
@@ -185,7 +185,7 @@ def test_parts_are_counted_at_every_depth_and_numbers_of_lists(nested):
             message.data[0].model_input.add()
     else:
         message.data[0].loss_fn_inputs["target_tokens"].shape.extend([1] * wire.MOST_PARTS)
-    with pytest.raises(UserError, match="fields and sizes"):
+    with pytest.raises(HTTPException, match=r"413: .*fields and sizes"):
         wire.read_forward_backward(message.SerializeToString())
     assert len(wire.read_forward_backward(batch("x", count=1024).SerializeToString()).data) == 1024
 
@@ -218,11 +218,10 @@ def test_bodies_that_are_received_at_the_same_time_are_bounded(base, tmp_path):
 def test_of_all_together_so_much_waits():
     pending = Pending(10, 15)
     pending.enter("a", 10)
-    with pytest.raises(TooMuchWaits):
-        pending.enter("a", 1)
-    with pytest.raises(TooMuch) as refused:
-        pending.enter("b", 6)
-    assert refused.value.status == 503
+    for owner, amount, status in (("a", 1, 429), ("b", 6, 503)):
+        with pytest.raises(HTTPException) as refused:
+            pending.enter(owner, amount)
+        assert refused.value.status_code == status
     pending.enter("b", 5)
     pending.leave("a", 10)
     pending.enter("c", 10)
@@ -346,7 +345,7 @@ def test_folders_of_models_that_have_ended_are_deleted_but_those_with_checkpoint
             if number == 0:
                 wait(client, post(client, "save_weights", model_id=models[0], seq_id=1, path="a"))
             wait(client, post(client, "unload_model", model_id=models[-1]))
-        assert len(os.listdir(services.context.models)) == 2
+        assert len(os.listdir(services.models)) == 2
         assert post(client, "weights_info", tinker_path=f"tinker://{models[0]}/weights/a").status_code == 200
         assert client.get(f"training_runs/{models[1]}/checkpoints").status_code == 400
         session = post(client, "create_session").json()["session_id"]

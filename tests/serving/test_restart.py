@@ -11,8 +11,8 @@ pytest.importorskip("tinker", reason="needs the extra server")
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
-from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.limits import Limits
+from posttrain.serving.run import Entry, Journal
 from posttrain.serving.services import Services
 from posttrain.training.local_learner import MASTERS
 from tests.serving.plain_client import ADAM, Client, batch, same, uninterrupted, weights
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_model_goes_on(base, tmp_path):
         client = Client(url)
         model = client.create()
         path = client.result(client.save(model, 1, "a"))["path"]
-        file = checkpoints.read(checkpoints.Address.of(path).folder(services.context.models)).folder / MASTERS
+        file = checkpoints.read(checkpoints.Address.of(path).folder(services.models)).path / MASTERS
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)

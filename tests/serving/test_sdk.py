@@ -224,7 +224,7 @@ def test_named_sampler_weights_are_sampled_from_and_are_a_peft_folder(client, se
     sampler = client.create_sampling_client(model_path=path).result()
     found = sampler.compute_logprobs(prompt(*WORDS, 10)).result()[1:]
     np.testing.assert_allclose(found, logprobs(model), atol=1e-4)
-    where = server[1].context.models / model.model_id.replace(":", ".") / "sampler_weights/for-sampling/step-000000"
+    where = server[1].models / model.model_id.replace(":", ".") / "sampler_weights/for-sampling/step-000000"
     assert (where / "adapter_model.safetensors").is_file() and (where / "adapter_config.json").is_file()
 
 

@@ -19,8 +19,7 @@ from posttrain.errors import TrainingError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.serving import together
-from posttrain.serving.datum import Datum
-from posttrain.serving.losses import loss_of
+from posttrain.serving.losses import Datum, loss_of
 from posttrain.serving.together import Member, forward_backward_together
 from posttrain.serving.trainer import Output, Trainer
 from tests.clients import KINDS, mixed, own_network

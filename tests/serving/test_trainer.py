@@ -11,8 +11,7 @@ import torch
 from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.language_model import with_shared_weights
 from posttrain.models.lora import add_lora
-from posttrain.serving.datum import Datum, check_data
-from posttrain.serving.losses import loss_of
+from posttrain.serving.losses import Datum, check_data, loss_of
 from posttrain.serving.trainer import AdamParams, Trainer, sharing_prefixes
 from tests.tiny import CONTEXT, VOCABULARY, plain_logits, tiny_llama
 

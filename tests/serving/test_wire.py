@@ -11,7 +11,7 @@ from tinker.proto.response_conv import deserialize_forward_backward_output, dese
 from tinker.types import Datum, ForwardBackwardInput, ForwardBackwardRequest, ModelInput, TensorData
 
 from posttrain.errors import UserError
-from posttrain.serving.datum import MISSING, PromptLogprobs, Sampled
+from posttrain.serving.decoder import MISSING, PromptLogprobs
 from posttrain.serving.wire import (
     decompressed,
     forward_backward_output,
@@ -19,6 +19,7 @@ from posttrain.serving.wire import (
     read_forward_backward,
     sample_response,
 )
+from posttrain.types import Completion, StopReason
 
 
 def encoded(data, loss="cross_entropy", config=None):
@@ -68,7 +69,7 @@ def test_samples_are_read_by_the_sdk():
     prompt = PromptLogprobs(
         np.array([np.nan, -1.5]), np.array([[0, 0], [3, 4]]), np.array([[MISSING, MISSING], [-0.5, -1.0]])
     )
-    samples = [Sampled([3, 4], [-0.5, -1.0], True), Sampled([], [], False)]
+    samples = [Completion((3, 4), (-0.5, -1.0), StopReason.STOP), Completion((), (), StopReason.LENGTH)]
     found = deserialize_sample_response(sample_response(samples, prompt, with_own=True))
     assert [each.stop_reason for each in found.sequences] == ["stop", "length"]
     assert list(found.sequences[0].tokens) == [3, 4] and list(found.sequences[0].logprobs) == [-0.5, -1.0]

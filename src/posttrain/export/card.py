@@ -1,12 +1,12 @@
 """Model cards, written from what the run logged. No model output is included."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.data.digests import SOURCES
+from posttrain.statistics import wilson_interval
 
 Z = 1.96  # standard errors on each side of a 95% interval
 
@@ -22,37 +22,26 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a card says.
-
-    Attributes:
-        title: what to call the model.
-        form: what the folder holds: "merged", "adapter", "model" or "reward model".
-        base: the model that was trained, by name.
-        dtype: the number format of the weights.
-        command: which of posttrain's, "" where no run is known.
-        config: its options, with `knobs` of the algorithm.
-        adapter: what peft's configuration says, where an adapter was trained.
-        data: SHA-256 of each file of data, by name.
-        recorded: whether the digests are of the files as they were when the run began.
-        metrics: rows of the run up to the step that is exported.
-        step: that step.
-        environment: versions, hardware and commit.
-        checked: sentences on how the folder was checked.
-    """
+    """What a card says."""
 
     title: str
-    form: str
-    base: str
-    dtype: str
-    command: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    adapter: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    data: Mapping[str, str] = field(default_factory=dict[str, str])
-    recorded: bool = True
-    metrics: Sequence[Mapping[str, Any]] = ()
-    step: int | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    checked: Sequence[str] = ()
+    form: str  # what the folder holds: "merged", "adapter", "model" or "reward model"
+    base: str  # the model that was trained, by name
+    dtype: str  # of the weights
+    command: str = ""  # which of posttrain's, "" where no run is known
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # its options, with `knobs` of the algorithm
+    adapter: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what peft's configuration says of one
+    data: Mapping[str, str] = field(default_factory=dict[str, str])  # SHA-256 of each file, by name
+    recorded: bool = True  # whether the digests are of the files as they were when the run began
+    metrics: Sequence[Mapping[str, Any]] = ()  # rows of the run up to the step that is exported
+    step: int | None = None  # that step
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])  # versions, hardware and commit
+    checked: Sequence[str] = ()  # sentences on how the folder was checked
+
+    @property
+    def evaluated(self) -> list[Mapping[str, Any]]:
+        """The rows with held-out results."""
+        return [row for row in self.metrics if any(str(key).startswith("evaluation/") for key in row)]
 
 
 def model_card(facts: Facts) -> str:
@@ -124,8 +113,7 @@ def _how(facts: Facts) -> list[str]:
 
 
 def _results(facts: Facts) -> list[str]:
-    rows = [row for row in facts.metrics if any(str(key).startswith("evaluation/") for key in row)]
-    if not rows:
+    if not (rows := facts.evaluated):
         return ["## Results", "Nothing was held out, so nothing is known of how well it does."]
     first, last = rows[0], rows[-1]
     names = [str(key).removeprefix("evaluation/") for key in last if str(key).startswith("evaluation/")]
@@ -155,51 +143,54 @@ def interval(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     if error is not None:
         return value - Z * error, value + Z * error
     pairs = row.get("evaluation/pairs")
-    if name in ("accuracy", "pair_accuracy") and pairs and 0 <= value <= 1:  # Wilson's, as in statistics.py
-        centre = (value + Z * Z / (2 * pairs)) / (1 + Z * Z / pairs)
-        half = Z * math.sqrt(value * (1 - value) / pairs + Z * Z / (4 * pairs * pairs)) / (1 + Z * Z / pairs)
-        return max(0.0, centre - half), min(1.0, centre + half)
+    if name in ("accuracy", "pair_accuracy") and pairs and 0 <= value <= 1:
+        return wilson_interval(value * pairs, pairs)
     return None
 
 
 def caveats(facts: Facts) -> list[str]:
     """What the results do not show."""
-    evaluated = [row for row in facts.metrics if any(str(key).startswith("evaluation/") for key in row)]
-    found: list[str] = []
-    if evaluated:
-        found.append(
+    number = len(facts.evaluated)
+    said = (
+        (
+            number,
             "The held-out rows come from the source named above; nothing was measured on other tasks, languages or "
-            "ways of asking."
-        )
-        found.append(
-            "Intervals are over held-out rows of one run with one seed; another seed would give another model."
-        )
-        if len(evaluated) > 2:
-            found.append(
-                "Of several checkpoints the best on the held-out rows may have been taken, which makes its result "
-                "look better than it would be on new rows."
-            )
-        if facts.command == "sft":
-            found.append("A loss has no interval here, and a lower one does not mean that answers are right.")
-        if facts.command.startswith("reward-model"):
-            found.append("Agreement with people on pairs does not show that a policy trained on the score gets better.")
-        if facts.command == "rl":
-            found.append("A higher reward can come from what the reward does not see, such as length or form.")
-    else:
-        found.append("Whether training helped: nothing was held out.")
-    found.append("Safety, bias, toxicity, privacy and memorised text were not examined.")
-    found.append(f"What is known of the base ({_code(facts.base)}) and its data holds for this model as well.")
-    return found
+            "ways of asking.",
+        ),
+        (number, "Intervals are over held-out rows of one run with one seed; another seed would give another model."),
+        (
+            number > 2,
+            "Of several checkpoints the best on the held-out rows may have been taken, which makes its result "
+            "look better than it would be on new rows.",
+        ),
+        (
+            number and facts.command == "sft",
+            "A loss has no interval here, and a lower one does not mean that answers are right.",
+        ),
+        (
+            number and facts.command.startswith("reward-model"),
+            "Agreement with people on pairs does not show that a policy trained on the score gets better.",
+        ),
+        (
+            number and facts.command == "rl",
+            "A higher reward can come from what the reward does not see, such as length or form.",
+        ),
+        (not number, "Whether training helped: nothing was held out."),
+        (True, "Safety, bias, toxicity, privacy and memorised text were not examined."),
+        (True, f"What is known of the base ({_code(facts.base)}) and its data holds for this model as well."),
+    )
+    return [text for holds, text in said if holds]
 
 
 def _loading(facts: Facts) -> str:
     if facts.form == "adapter":  # transformers 5.23 itself leaves out the lengths that DoRA learned
-        kind, package = "AutoPeftModelForCausalLM", "peft"
+        kind, imports = "AutoPeftModelForCausalLM", ["from peft import AutoPeftModelForCausalLM"]
+        imports.append("from transformers import AutoTokenizer")
     else:
-        kind, package = f"AutoModelFor{'SequenceClassification' if facts.form == 'reward model' else 'CausalLM'}", ""
+        kind = "AutoModelForSequenceClassification" if facts.form == "reward model" else "AutoModelForCausalLM"
+        imports = [f"from transformers import {kind}, AutoTokenizer"]
     lines = [
-        *([f"from {package} import {kind}", "from transformers import AutoTokenizer"] if package else []),
-        *([] if package else [f"from transformers import {kind}, AutoTokenizer"]),
+        *imports,
         "",
         'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
         f'model = {kind}.from_pretrained("FOLDER")',

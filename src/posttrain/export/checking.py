@@ -1,22 +1,26 @@
-"""Export check: logprobs by plain transformers against those of the trained model.
+"""Merged weights, and whether plain transformers computes with a folder what was trained.
 
 Shape letters: N tokens of all texts, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, pack
 from posttrain.data.tokenizer import ChatTokenizer
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, TemplateError
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import without_report
+from posttrain.models.load import read_config, without_report
 from posttrain.models.lora import by_peft_alone
+from posttrain.models.rounding import narrow_
+
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 EXACT = 1e-3
 """Nats: the most that one logprob may differ where nothing is rounded, everything computed in float32."""
@@ -33,6 +37,54 @@ TEXTS = (
     '{"name": "find_order", "arguments": {"order": 4471, "country": "DE"}}',
     "Der Hund schl\u00e4ft. El perro duerme. \u72ac\u306f\u5bdd\u3066\u3044\u308b\u3002",
 )
+
+
+def stored_dtype(base: str) -> torch.dtype:
+    """The number format that a model's configuration says its weights are stored in; float32 where it does not."""
+    found = getattr(read_config(base, base).get_text_config(), "dtype", None)
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+@torch.no_grad()
+def plain_network(model: LanguageModel, base: str) -> Any:
+    """A network of transformers' own with the weights of `model`, its adapter merged, in float32."""
+    network: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base), dtype=torch.float32)
+    found = network.load_state_dict(model.whole(), strict=False)
+    tied = set(network._tied_weights_keys or ())  # which are the input embedding, and have been loaded with it
+    missing = [name for name in found.missing_keys if name not in tied]
+    if missing or found.unexpected_keys:
+        raise ModelError(
+            f"'{base}' and the merged weights are not of one shape: {len(missing)} are missing and "
+            f"{len(found.unexpected_keys)} fit nowhere"
+        )
+    network.tie_weights()
+    return network.eval()
+
+
+@torch.no_grad()
+def narrowed(network: Any, dtype: torch.dtype) -> Any:
+    """The network in another number format, rounded so that updates smaller than half a step show (`narrow_`)."""
+    if dtype != torch.float32:
+        for parameter in network.parameters():
+            room = torch.empty_like(parameter, dtype=dtype)
+            narrow_(room, parameter.data)
+            parameter.data = room
+        network.config.dtype = dtype
+    return network
+
+
+def save_generation(model: LanguageModel, tokenizer: ChatTokenizer, folder: Path) -> None:
+    """Write the base's generation config, with the tokens that end a turn in training as those that end generation."""
+    found: Any = model.network.generation_config
+    settings = GenerationConfig() if found is None else GenerationConfig.from_dict(found.to_dict())
+    try:
+        stops = ChatFormat(tokenizer, model.stop_ids).stop_ids
+    except TemplateError:  # no chat template: it ends as its base does
+        stops = model.stop_ids
+    if stops:
+        settings.eos_token_id = sorted(stops)
+    # not by save_pretrained: with other stops it refuses what it loaded, such as a temperature without do_sample
+    settings.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
 
 
 class Difference(NamedTuple):

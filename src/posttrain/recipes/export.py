@@ -8,8 +8,12 @@ model or a reward model byte for byte, an adapter as an adapter. Before the fold
 loads it and computes the logprobs of some texts, which must be those of what was trained.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +25,15 @@ from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError, unknown
 from posttrain.export import checking
 from posttrain.export.card import Facts, model_card
-from posttrain.export.checking import EXACT, ROUNDED, Difference
-from posttrain.export.folder import copy_model, new_folder, refuse_occupied
-from posttrain.export.merge import DTYPES, narrowed, plain_network, save_generation, scores_sequences, stored_dtype
-from posttrain.models.load import base_of, load_model, locate, tokenizer_of
+from posttrain.export.checking import DTYPES, EXACT, ROUNDED, Difference, plain_network, save_generation, stored_dtype
+from posttrain.models.load import base_of, is_classifier, load_model, locate, read_config, tokenizer_of
 from posttrain.models.lora import is_adapter
 from posttrain.options.tools import ExportHF, ExportMerge
 from posttrain.runs.run import read_run
 from posttrain.training.resolve_model import SavedModel, saved_model
+
+TRAINING = ("optimizer", "masters", "reference", "state.json", "checksums.json", "critic-")
+"""What the names of files begin with that a checkpoint keeps for resuming."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ def _merge(config: ExportMerge, where: str, base: str, new: Path, output: Path) 
     network = plain_network(model, base)
     exact = checking.difference(checking.plain_logprobs(network, texts), trained)
     checking.refuse_far("the merged model", exact, rounded=False)
-    network = narrowed(network, dtype)
+    network = checking.narrowed(network, dtype)
     network.save_pretrained(str(new))
     save_generation(model, tokenizer, new)
     tokenizer.save_pretrained(str(new))
@@ -170,7 +175,7 @@ def _copy(where: str, base: str, new: Path, output: Path) -> ExportResult:
     adapter = is_adapter(where)
     dtype = _name(stored_dtype(base if adapter else where))
     copy_model(Path(where), new)
-    if not adapter and scores_sequences(where):
+    if not adapter and is_classifier(read_config(where, where)):
         return ExportResult(output, "reward model", dtype)
     model = load_model(where, dtype=torch.float32)
     tokenizer = load_tokenizer(tokenizer_of(where))
@@ -192,3 +197,56 @@ def _trained_from(saved: SavedModel, where: str) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder beside `target`, which becomes `target` when the block ends and goes when it fails.
+
+    Raises:
+        UserError: the target exists and is not an empty folder, or cannot be made.
+    """
+    refuse_occupied(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
+        new = scratch / target.name  # mkdtemp's own folder is readable by its owner alone
+        new.mkdir()
+    except OSError as error:
+        raise UserError(f"cannot write to '{target}': {error.strerror}; name another folder with `output`") from error
+    try:
+        yield new
+        for path in new.rglob("*"):
+            _sync(path)
+        refuse_occupied(target)  # it may have come meanwhile
+        if target.is_dir():
+            target.rmdir()
+        new.rename(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_occupied(target: Path) -> None:
+    """Nothing that is there is written over; raises `UserError`."""
+    if target.is_dir() and not target.is_symlink() and not any(target.iterdir()):
+        return
+    if target.exists() or target.is_symlink():
+        raise UserError(f"'{target}' exists and is not an empty folder; name another one with `output`, or remove it")
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """Copy the files of a model, byte for byte, without those that are for resuming."""
+    for path in source.iterdir():
+        if path.is_file() and not path.name.startswith((*TRAINING, ".")) and path.suffix not in (".bin", ".pt", ".pkl"):
+            shutil.copyfile(path, target / path.name)
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file, or a folder's list of names, to the disk now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,5 @@
 """The base model that all clients share, and the adapters that are put on it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,21 +14,13 @@ ALPHA = 32.0  # of every rank, so that one learning rate serves all: Schulman et
 
 @dataclass(frozen=True)
 class Adapter:
-    """A client's LoRA configuration.
+    """A client's LoRA configuration."""
 
-    Attributes:
-        rank: of A and B.
-        seed: of A.
-        train_mlp: whether the linear layers of MLPs have one.
-        train_attn: whether those of attention have one.
-        train_unembed: kept and reported; the head never has one.
-    """
-
-    rank: int
-    seed: int = 0
-    train_mlp: bool = True
-    train_attn: bool = True
-    train_unembed: bool = True
+    rank: int  # of A and B
+    seed: int = 0  # of A
+    train_mlp: bool = True  # whether the linear layers of MLPs have one
+    train_attn: bool = True  # whether those of attention have one
+    train_unembed: bool = True  # kept and reported; the head never has one
 
     def __post_init__(self) -> None:
         if not (self.train_mlp or self.train_attn):
@@ -45,37 +36,20 @@ class Adapter:
         """By which B A x is multiplied."""
         return ALPHA / self.rank
 
-    @classmethod
-    def of(cls, json: Mapping[str, Any]) -> "Adapter":
-        """From JSON."""
-        return cls(**{name: json[name] for name in cls.__dataclass_fields__ if name in json})
-
 
 @dataclass(frozen=True)
 class Base:
-    """The base model.
+    """The base model."""
 
-    Attributes:
-        model: its weights, frozen.
-        name: by which clients ask for it, and find its tokenizer.
-        tokenizer: for stop strings alone.
-        stop_ids: the tokens that end a turn.
-    """
-
-    model: LanguageModel
-    name: str
-    tokenizer: ChatTokenizer
-    stop_ids: frozenset[int]
+    model: LanguageModel  # its weights, frozen
+    name: str  # by which clients ask for it, and find its tokenizer
+    tokenizer: ChatTokenizer  # for stop strings alone
+    stop_ids: frozenset[int]  # the tokens that end a turn
 
     @property
     def vocabulary(self) -> int:
         """The number of token ids that the model reads."""
         return len(self.model.embedding)
-
-    @property
-    def context(self) -> int:
-        """The most tokens of a sequence."""
-        return self.model.context
 
     def adapted(self, adapter: Adapter) -> LanguageModel:
         """A network over the base's weights with a fresh adapter."""

@@ -16,17 +16,14 @@ from typing import Any, Literal
 from posttrain.errors import CheckpointError, UserError
 from posttrain.serving.files import checked_name
 from posttrain.training import checkpoint
+from posttrain.training.checkpoint import Checkpoint
 
 Kind = Literal["weights", "sampler_weights"]
 KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
 
 STEP = "step-000000"  # the folder of each in its own: they are not numbered
-_SCHEME = "tinker://"
+_ADDRESS = re.compile(r"tinker://([^/]*)/(weights|sampler_weights)/([^/]*)", re.DOTALL)
 _MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
-
-
-class NotSaved(Exception):
-    """A checkpoint that could not be written, such as on a full disk: no mistake of the client's."""
 
 
 @dataclass(frozen=True)
@@ -38,42 +35,28 @@ class Address:
     name: str
 
     def __str__(self) -> str:
-        return f"{_SCHEME}{self.model_id}/{self.kind}/{self.name}"
+        return f"tinker://{self.model_id}/{self.kind}/{self.name}"
 
     @classmethod
     def of(cls, text: str) -> "Address":
         """Read an address; raises `UserError` for what is none."""
-        parts = text.removeprefix(_SCHEME).split("/")
-        if not text.startswith(_SCHEME) or len(parts) != 3 or parts[1] not in KINDS:
+        if (found := _ADDRESS.fullmatch(text)) is None:
             raise UserError(
-                f"a checkpoint is {_SCHEME}MODEL/weights/NAME or .../sampler_weights/NAME; got '{text[:200]}'"
+                f"a checkpoint is tinker://MODEL/weights/NAME or .../sampler_weights/NAME; got '{text[:200]}'"
             )
-        kind: Kind = "weights" if parts[1] == "weights" else "sampler_weights"
-        return cls(checked_model(parts[0]), kind, checked_name(parts[2], "a checkpoint"))
+        if not _MODEL.fullmatch(found[1]):
+            raise UserError(f"there is no model '{found[1][:80]}'")
+        kind: Any = found[2]
+        return cls(found[1], kind, checked_name(found[3], "a checkpoint"))
 
     def folder(self, models: Path) -> Path:
         """Its folder among those of all models."""
         return models / folder_name(self.model_id) / self.kind / self.name
 
 
-def checked_model(model_id: str) -> str:
-    """A model's id; raises `UserError` for what is none."""
-    if not _MODEL.fullmatch(model_id):
-        raise UserError(f"there is no model '{model_id[:80]}'")
-    return model_id
-
-
 def folder_name(model_id: str) -> str:
     """The name of a model's folder."""
     return model_id.replace(":", ".")
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint that was read and whose checksums are right."""
-
-    folder: Path
-    about: dict[str, Any]
 
 
 def save(
@@ -86,10 +69,10 @@ def save(
 
     Raises:
         UserError: there is one of this name, of another request.
-        NotSaved: it could not be written.
+        OSError: it could not be written, such as on a full disk: no mistake of the client's.
     """
     if not overwrite and (found := read(root)) is not None:
-        if "request" in about and found.about.get("request") == about["request"]:
+        if "request" in about and found.state.get("request") == about["request"]:
             return
         raise UserError(f"there is a checkpoint '{root.name}' already; give another name, or overwrite it")
     if ttl_seconds is not None and ttl_seconds <= 0:
@@ -98,17 +81,17 @@ def save(
     try:
         checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
     except CheckpointError as error:
-        raise NotSaved(str(error)) from error
+        raise OSError(str(error)) from error
 
 
-def read(root: Path) -> Saved | None:
-    """The checkpoint in a folder; None if there is none, or it has expired.
+def read(root: Path) -> Checkpoint | None:
+    """The checkpoint in a folder, whose checksums are right; None if there is none, or it has expired.
 
     Raises:
         CheckpointError: it is damaged.
     """
     found = checkpoint.latest(root)
-    return None if found is None or _expired(found.state) else Saved(found.path, found.state)
+    return None if found is None or _expired(found.state) else found
 
 
 def delete(root: Path) -> None:
@@ -119,17 +102,17 @@ def delete(root: Path) -> None:
         shutil.rmtree(folder)
 
 
-def names(model: Path, kind: Kind) -> list[str]:
-    """The names of a model's checkpoints, without those that have expired.
+def names(model: Path) -> list[tuple[Kind, str]]:
+    """Kind and name of each of a model's checkpoints, without those that have expired.
 
     Deletes nothing, for it is called in other threads than the one that saves.
     """
-    return [root.name for root in sorted((model / kind).glob("*")) if not _gone(root)]
+    return [(kind, root.name) for kind in KINDS for root in sorted((model / kind).glob("*")) if not _gone(root)]
 
 
-def tidy(model: Path, kind: Kind) -> None:
+def tidy(model: Path) -> None:
     """Delete checkpoints that have expired, and what an interrupted save has left. Never while something is saved."""
-    for root in (model / kind).glob("*"):
+    for root in (root for kind in KINDS for root in (model / kind).glob("*")):
         if _gone(root):
             shutil.rmtree(root, ignore_errors=True)
 

@@ -3,6 +3,8 @@
 A request joins the batch at the next step, whatever it samples from and by which tokens it ends
 (`models/mixed_adapters.py`); which ones do is for the scheduler to say (`engine/scheduler.py`). Up to `ADAPTERS`
 adapters are in memory, those that were used last.
+
+Shape letters: N tokens of a prompt, K most likely ones at each place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +25,11 @@ from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.serving.base import Adapter, Base
-from posttrain.serving.datum import MISSING, PromptLogprobs, Sampled
-from posttrain.types import Completion, Request, StopReason
+from posttrain.types import Completion, Request
 
 ADAPTERS = 16  # that are kept in memory, and so the most of a batch
 ROWS = 256  # tokens whose whole distributions exist at once
+MISSING = -99999.0  # logprob of a place that has none, among the most likely tokens
 
 
 class Weights(NamedTuple):
@@ -37,42 +39,38 @@ class Weights(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-Samples = tuple[list[Sampled], PromptLogprobs | None]
+class PromptLogprobs(NamedTuple):
+    """Of a prompt: the logprob of each token, and of the most likely ones at its place, [N] and [N, K].
+
+    The first token has none: nan, and `MISSING` for token 0.
+    """
+
+    own: np.ndarray
+    top_tokens: np.ndarray | None = None
+    top_logprobs: np.ndarray | None = None
+
+
+Samples = tuple[list[Completion], PromptLogprobs | None]
 Done = Callable[[Samples | Exception], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request for samples of one prompt.
+    """A request for samples of one prompt."""
 
-    Attributes:
-        weights: name of the adapter's weights; "" for the base.
-        requests: one for each sample.
-        stop_ids: the tokens that end a sample.
-        prompt_logprobs: whether those of the prompt are asked for.
-        top: number of most likely tokens at each place of the prompt.
-        done: gets the samples, or the error.
-        key: whose request it is.
-    """
-
-    weights: str
-    requests: Sequence[Request]
-    stop_ids: frozenset[int]
-    prompt_logprobs: bool
-    top: int
-    done: Done
-    key: str = ""
+    weights: str  # name of the adapter's weights; "" for the base
+    requests: Sequence[Request]  # one for each sample
+    stop_ids: frozenset[int]  # the tokens that end a sample
+    prompt_logprobs: bool  # whether those of the prompt are asked for
+    top: int  # number of most likely tokens at each place of the prompt
+    done: Done  # gets the samples, or the error
+    key: str = ""  # whose request it is
 
 
 class Decoder:
     """Samples in steps, in the thread of the worker; `add` may be called from any thread. Keys get slots by turns.
 
-    Args:
-        base: what the adapters are of.
-        load: an adapter's weights by their name.
-        max_sequences: that are sampled together.
-        cache_gb: of keys and values.
-        adapters: that are kept in memory, and so the most of a batch.
+    `load` gives an adapter's weights by their name; up to `adapters` of them are in memory, and so in a batch.
     """
 
     def __init__(
@@ -119,7 +117,11 @@ class Decoder:
                 for other in asked:
                     other.cancel()
             if next(heard) == len(asked):
-                job.done(_answer(asked, prompt))
+                try:
+                    found = [each.result() for each in asked if not each.cancelled()], prompt[0] if prompt else None
+                except Exception as error:
+                    found = error
+                job.done(found)
 
         for future in asked:
             future.add_done_callback(hear)
@@ -147,16 +149,6 @@ class Decoder:
         return found
 
 
-def _answer(asked: Sequence["Future[Completion]"], prompt: Sequence[PromptLogprobs]) -> Samples | Exception:
-    """The samples of a job, or the error of one of them."""
-    try:
-        done = [future.result() for future in asked if not future.cancelled()]
-    except Exception as error:
-        return error
-    samples = [Sampled(each.token_ids, each.logprobs, each.stop_reason is StopReason.STOP) for each in done]
-    return samples, prompt[0] if prompt else None
-
-
 @torch.no_grad()
 def prompt_logprobs(model: LanguageModel, tokens: Sequence[int], top: int) -> PromptLogprobs:
     """Logprobs of a prompt's tokens, in nats, at temperature 1, and of the `top` most likely at each place."""
@@ -173,8 +165,5 @@ def prompt_logprobs(model: LanguageModel, tokens: Sequence[int], top: int) -> Pr
             best = all_NV.topk(top, dim=1)
             ids.append(best.indices.cpu().numpy())
             logprobs.append(best.values.cpu().numpy())
-    return PromptLogprobs(
-        np.concatenate(own),
-        np.concatenate(ids) if top else None,
-        np.concatenate(logprobs) if top else None,
-    )
+    of_top = (np.concatenate(ids), np.concatenate(logprobs)) if top else ()
+    return PromptLogprobs(np.concatenate(own), *of_top)

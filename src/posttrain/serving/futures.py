@@ -5,9 +5,10 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from threading import Lock
 
-from posttrain.serving.journal import Entry
+from posttrain.serving.run import Entry
 
 KEPT_BYTES = 256 * 2**20  # of results in memory, the most recent; those of models are on the disk as well
+OVERHEAD = 512  # bytes that each counts besides
 
 
 class NotKept(Exception):
@@ -40,10 +41,10 @@ class Futures:
                 return
             future.set_result(result)
             self._done[request_id] = future
-            self._bytes += _size(result)
+            self._bytes += len(result.body) + OVERHEAD
             while self._bytes > KEPT_BYTES and len(self._done) > 1:
                 _, oldest = self._done.popitem(last=False)
-                self._bytes -= _size(oldest.result())
+                self._bytes -= len(oldest.result().body) + OVERHEAD
 
     def known(self, request_id: str) -> bool:
         """Whether a result is awaited or there."""
@@ -62,7 +63,3 @@ class Futures:
         waiting = asyncio.wrap_future(future)
         await asyncio.wait({waiting}, timeout=seconds)
         return waiting.result() if waiting.done() else None
-
-
-def _size(result: Entry) -> int:
-    return len(result.body) + 512

@@ -150,14 +150,9 @@ class Connections:
 def http_server(
     app: Any, place: socket.socket, *, proxies: str = "", connections: int = CONNECTIONS, **more: Any
 ) -> uvicorn.Server:
-    """A server of an application.
+    """A server of an ASGI application at a `place` as `bound` gives it, with so many connections at once.
 
-    Args:
-        app: the ASGI application.
-        place: where it listens, as `bound` gives it.
-        proxies: addresses of proxies whose headers about the client are believed, separated by commas.
-        connections: the most at once.
-        more: further settings of `uvicorn.Config`.
+    Headers about the client are believed of `proxies`, addresses separated by commas; `more` is for `uvicorn.Config`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, connections + OTHER_FILES):
@@ -190,13 +185,13 @@ class TimedProtocol(H11Protocol):
 
     def __init__(self, among: Connections, **settings: Any) -> None:
         super().__init__(**settings)
-        self._among = among
+        self.among = among
         self.app_state = {**self.app_state, "connection": self}  # which a request's scope has
 
     def connection_made(self, transport: Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Wait for the first head, if there is room."""
         super().connection_made(transport)
-        if self._among.admit(self):
+        if self.among.admit(self):
             self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
         else:
             transport.write(BUSY)
@@ -206,10 +201,6 @@ class TimedProtocol(H11Protocol):
     def peer(self) -> str:
         """The address of the other side."""
         return self.client[0] if self.client else ""
-
-    def belongs_to(self, owner: str) -> bool:
-        """That a request has shown a key; False if its owner has as many connections as may be."""
-        return self._among.belongs(self, owner)
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest of a head that has begun; no longer once there is a request to answer."""
@@ -247,7 +238,7 @@ class TimedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self.head_timer, self.write_timer = _cancel(self.head_timer), _cancel(self.write_timer)
-        self._among.forget(self)
+        self.among.forget(self)
         self.app_state = {}
         super().connection_lost(exc)
 

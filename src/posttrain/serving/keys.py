@@ -24,6 +24,12 @@ class Keys:
     def __init__(self, path: Path) -> None:
         self.path, self._needed = path, False
 
+    @classmethod
+    def of(cls, store: Path) -> "Keys":
+        """The keys of the server in a folder, which is made if it is missing."""
+        store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return cls(store / "keys.json")
+
     @property
     def needed(self) -> bool:
         """Whether clients need a key."""
@@ -35,15 +41,11 @@ class Keys:
         return sorted(self._by_name())
 
     def add(self, name: str) -> str:
-        """Make a key and return it; it is not kept.
-
-        Raises:
-            UserError: the name has a key, or will not do.
-        """
+        """Make a key and return it, which is not kept; raises `UserError` if the name has one, or will not do."""
         if not _NAME.fullmatch(name):
             raise UserError(f"a key's name has 1 to 64 letters, digits and _ . @ -; got '{name[:80]}'")
         secret = PREFIX + secrets.token_urlsafe(32)
-        with self._alone():
+        with FileLock(f"{self.path}.lock"):  # of one process or thread of all, from reading to writing
             found = self._by_name()
             if name in found:
                 raise UserError(f"'{name}' has a key; remove it first")
@@ -52,7 +54,7 @@ class Keys:
 
     def remove(self, name: str) -> None:
         """End a key; raises `UserError` if there is none of this name."""
-        with self._alone():
+        with FileLock(f"{self.path}.lock"):
             found = self._by_name()
             if found.pop(name, None) is None:
                 raise UserError(f"'{name}' has no key; those who have one: {', '.join(sorted(found)) or 'nobody'}")
@@ -67,10 +69,6 @@ class Keys:
             return ""
         digest = _digest(secret)
         return next((name for name, kept in found.items() if secrets.compare_digest(kept, digest)), None)
-
-    def _alone(self) -> FileLock:
-        """Held while the file is read and written again, by one process or thread of all."""
-        return FileLock(f"{self.path}.lock")
 
     def _by_name(self) -> dict[str, str]:
         found = read_json(self.path)

@@ -1,20 +1,22 @@
-"""Losses by the names that clients send: the equations of `objectives/`, which have their papers.
+"""What a client trains on: datums, and losses by the names that clients send.
 
-All are sums over the tokens of a batch, each times w, the column `weights`, where given: the client normalises. p is
-the policy that is trained, q what sampled (the column `logprobs`), A the column `advantages`, r = p / q, and s the
-ratio of the whole datum. Source of the names: https://tinker-docs.thinkingmachines.ai/losses
+The equations are those of `objectives/`, which have their papers. All are sums over the tokens of a batch, each times
+w, the column `weights`, where given: the client normalises. p is the policy that is trained, q what sampled (the column
+`logprobs`), A the column `advantages`, r = p / q, and s the ratio of the whole datum. Source of the names:
+https://tinker-docs.thinkingmachines.ai/losses
 
     cross_entropy        -log p                                     importance_sampling  -r A
     ppo                  -min(r A, clip(r, low, high) A)            cispo                -sg[clip(r, low, high)] A log p
     dro                  -A log p + beta / 2 (log p - log q)^2      gspo                 -min(s A, clip(s, low, high) A)
 
-Shape letters: N targets of a packed row, flat.
+Shape letters: N targets of a packed row, flat, or tokens of a datum; K targets of a token.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
 from torch import Tensor
 
 from posttrain.errors import UserError, unknown
@@ -27,28 +29,76 @@ from posttrain.objectives.off_policy import (
 )
 from posttrain.objectives.policy import clipped_surrogate
 
+MAX_TARGETS = 64  # of one token, for cross-entropy over several
+
 Columns = Mapping[str, Tensor]
 Config = Mapping[str, float]
 OfTokens = Callable[[Tensor, Columns, Tensor, Config], Tensor]
 """Logprobs [N] of the targets, columns, the datum of each, and settings to one loss per target, [N]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One sequence."""
+
+    tokens: tuple[int, ...]  # the input, N of them; token i predicts the targets i
+    targets: np.ndarray  # [N], or [N, K] where each token has several
+    columns: Mapping[str, np.ndarray]  # numbers of the shape of `targets`, float32, by name
+
+
+def check_data(data: Sequence[Datum], *, vocabulary: int, context: int, most_tokens: int) -> None:
+    """Check what a client sent against the model.
+
+    Raises:
+        UserError: a sequence is empty or too long, a token is outside the vocabulary, the columns have other shapes
+            than the targets, or a number is not finite.
+    """
+    if not data:
+        raise UserError("a batch needs at least one datum")
+    for what, total in (
+        ("tokens", sum(len(datum.tokens) for datum in data)),
+        ("targets", sum(datum.targets.size for datum in data)),
+    ):
+        if total > most_tokens:
+            raise UserError(f"a request may have {most_tokens} {what}; this one has {total}: send smaller batches")
+    for number, datum in enumerate(data):
+        length, shape, name = len(datum.tokens), datum.targets.shape, f"datum {number}"
+        if not 0 < length <= context:
+            raise UserError(f"{name} has {length} tokens; the model reads 1 to {context}")
+        if shape[:1] != (length,) or len(shape) > 2 or (len(shape) == 2 and not 0 < shape[1] <= MAX_TARGETS):
+            raise UserError(
+                f"{name}: target_tokens has shape {list(shape)}; {length} tokens need [{length}], or "
+                f"[{length}, K] with K up to {MAX_TARGETS}"
+            )
+        check_tokens(datum.tokens, vocabulary, name)
+        check_tokens(datum.targets.ravel().tolist(), vocabulary, f"{name}: target_tokens")
+        if datum.columns.keys() != data[0].columns.keys():
+            raise UserError(f"{name} has other loss_fn_inputs than datum 0; all must have the same")
+        if len(shape) != (first := data[0].targets.ndim):
+            raise UserError(f"{name}: target_tokens has {len(shape)} dimensions, and {first} in datum 0")
+        for each, column in datum.columns.items():
+            if column.shape != shape:
+                raise UserError(f"{name}: {each} has shape {list(column.shape)} and target_tokens {list(shape)}")
+            if not np.isfinite(column).all():
+                raise UserError(f"{name}: {each} has a number that is not finite")
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int, what: str) -> None:
+    """Raise `UserError` for a token id outside the vocabulary."""
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
+        wrong = next(token for token in tokens if not 0 <= token < vocabulary)
+        raise UserError(f"{what} has token {wrong}; the vocabulary has 0 to {vocabulary - 1}")
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A loss, with what a client gives it.
+    """A loss, with what a client gives it."""
 
-    Attributes:
-        of_tokens: its equation.
-        columns: the columns that a datum must have.
-        silent_at_zero: whether a token of advantage 0 has neither loss nor gradient, and is left out: its ratio may
-            overflow, and inf times 0 is no number.
-        config: its settings and their defaults. Clip thresholds bound the ratio itself.
-    """
-
-    of_tokens: OfTokens
-    columns: tuple[str, ...] = ("logprobs", "advantages")
+    of_tokens: OfTokens  # its equation
+    columns: tuple[str, ...] = ("logprobs", "advantages")  # that a datum must have
+    # a token of advantage 0 has neither loss nor gradient; it is left out: its ratio may overflow, and inf * 0 is nan
     silent_at_zero: bool = True
-    config: Config = field(default_factory=dict[str, float])
+    config: Config = field(default_factory=dict[str, float])  # settings and defaults; clip thresholds bound the ratio
 
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
@@ -116,13 +166,7 @@ UNPUBLISHED = (
 
 
 def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
-    """The loss that a client named.
-
-    Args:
-        name: one of `KINDS`.
-        config: settings that the client gave.
-        columns: those that every datum has.
-        targets: dimensions of the targets, 1, or 2 where a token has several.
+    """The loss that a client named, with its settings, of datums with these columns and dimensions of targets.
 
     Raises:
         UserError: there is no such loss or setting, a column is missing, or the loss has one target per token.
@@ -136,10 +180,10 @@ def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
         known = ", ".join(kind.config) or "none"
         raise UserError(f"the loss {name} has no setting '{wrong[0]}'; it has: {known}")
     settings = dict(kind.config) | dict(config)
-    if not all(value == value and abs(value) != float("inf") and value >= 0 for value in settings.values()):
+    if not all(0 <= value < float("inf") for value in settings.values()):
         raise UserError(f"the settings of {name} must be finite and not negative; got {settings}")
-    if settings.get("clip_low_threshold", 0.0) > settings.get("clip_high_threshold", 1.0):
-        raise UserError(f"clip_low_threshold is above clip_high_threshold; got {settings}")
+    if settings.get(LOW, 0.0) > settings.get(HIGH, 1.0):
+        raise UserError(f"{LOW} is above {HIGH}; got {settings}")
     if extra := sorted(columns - {*kind.columns, "weights"}):
         raise UserError(f"the loss {name} does not read '{extra[0]}'; leave it out of the loss_fn_inputs")
     if missing := [column for column in kind.columns if column not in columns]:

@@ -1,13 +1,103 @@
-"""A client's model: what it is, and where it stands."""
+"""A client's model: what it is, where it stands, and its accepted requests with their results on disk.
 
+    model.json                  what it is
+    requests/000000012          a line of JSON (its kind), then the body; there before it is told that it is accepted
+    requests/000000012.failed   a request that was told as failed since its result could not be written
+    results/000000012           a line of JSON (its media type), then the body
+
+A server that was killed computes again what its saved state does not contain: `runs.py`.
+"""
+
+import json
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from posttrain.serving.base import Adapter
-from posttrain.serving.journal import Journal
+from posttrain.serving.files import write_whole
 from posttrain.serving.trainer import Trainer
+
+KEPT = 64  # results of older requests, for clients that have not fetched them yet
+_FAILED = ".failed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A request or a result: what it is, and its bytes."""
+
+    kind: str
+    body: bytes
+
+
+@dataclass
+class Journal:
+    """The requests and results in a model's folder, by their seq_id."""
+
+    folder: Path
+
+    def accept(self, seq: int, request: Entry) -> None:
+        """Keep a request."""
+        self._write("requests", seq, request)
+
+    def finish(self, seq: int, result: Entry) -> None:
+        """Keep a result."""
+        self._write("results", seq, result)
+
+    def fail(self, seq: int) -> None:
+        """Keep that a request failed: it is not done again. That needs no space, since the disk may be full."""
+        path = self._path("requests", seq)
+        path.rename(path.with_suffix(_FAILED))
+
+    def request(self, seq: int) -> Entry:
+        """The request that was accepted as `seq`."""
+        return self._read("requests", seq)
+
+    def kind(self, seq: int) -> str:
+        """The kind of that request; its body is not read."""
+        with self._path("requests", seq).open("rb") as file:
+            return json.loads(file.readline())["kind"]
+
+    def result(self, seq: int) -> Entry | None:
+        """The result of a request; None if there is none, or it is too old."""
+        try:
+            return self._read("results", seq)
+        except FileNotFoundError:
+            return None
+
+    def accepted(self) -> list[int]:
+        """The seq_ids of the requests that are kept, in order."""
+        return self._numbers("requests")
+
+    def finished(self) -> list[int]:
+        """The seq_ids of the results that are kept, in order."""
+        return self._numbers("results")
+
+    def failed(self) -> list[int]:
+        """The seq_ids of the requests that failed without a result, in order."""
+        return self._numbers("requests", _FAILED)
+
+    def prune(self, saved: int) -> None:
+        """Forget what the state saved after request `saved` contains; results and failures some requests later."""
+        old = saved - KEPT
+        for part, suffix, last in (("requests", "", saved), ("requests", _FAILED, old), ("results", "", old)):
+            for seq in self._numbers(part, suffix):
+                if seq <= last:
+                    self._path(part, seq).with_suffix(suffix).unlink(missing_ok=True)
+
+    def _path(self, part: str, seq: int) -> Path:
+        return self.folder / part / f"{seq:09d}"
+
+    def _write(self, part: str, seq: int, entry: Entry) -> None:
+        write_whole(self._path(part, seq), json.dumps({"kind": entry.kind}).encode() + b"\n" + entry.body)
+
+    def _read(self, part: str, seq: int) -> Entry:
+        head, _, body = self._path(part, seq).read_bytes().partition(b"\n")
+        return Entry(json.loads(head)["kind"], body)
+
+    def _numbers(self, part: str, suffix: str = "") -> list[int]:
+        found = (self.folder / part).iterdir()
+        return sorted(int(path.stem) for path in found if path.stem.isdigit() and path.suffix == suffix)
 
 
 @dataclass(frozen=True)
@@ -21,46 +111,44 @@ class Record:
     ended: bool = False  # its checkpoints are left
     unloaded: int | None = None  # the seq_id of the request that ended it
 
+    @property
+    def client(self) -> str:
+        """Whose turn it is: a key's, or where none is needed a session's."""
+        return self.owner or self.model_id.split(":")[0]
+
 
 @dataclass
-class Run:
-    """A client's model.
-
-    Attributes:
-        record: what it is.
-        folder: everything of it.
-        next: the seq_id that is scheduled next; all before it are.
-        executed: the last seq_id that has a result; -1: none.
-        saved: the last seq_id that the saved state contains; -1: none.
-        trainer: its weights, where they are in memory.
-        waiting: the seq_ids that are accepted and not scheduled, and what each counts of its key's backlog.
-        queued: those that are scheduled and not begun, likewise, in order.
-        apart: whether it is kept out of passes with other models.
-    """
+class Run(Journal):
+    """A client's model. Requests are named by their seq_id."""
 
     record: Record
-    folder: Path
-    next: int = 0
-    executed: int = -1
-    saved: int = -1
+    next: int = 0  # that is scheduled next; all before it are
+    executed: int = -1  # the last that has a result; -1: none
+    saved: int = -1  # the last that the saved state contains; -1: none
     steps: int = 0  # optimiser steps since the state was saved
-    trainer: Trainer | None = None
-    waiting: dict[int, int] = field(default_factory=dict[int, int])
-    queued: dict[int, int] = field(default_factory=dict[int, int])
+    trainer: Trainer | None = None  # its weights, where they are in memory
+    # accepted and not begun, and what each counts of its key's backlog
+    pending: dict[int, int] = field(default_factory=dict[int, int])
     last: int | None = None  # the request after which it ends
     busy: bool = False  # a request of it is being done
     apart: bool = False  # its last pass with others failed, and nothing has shown since that it was not at fault
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
-    def journal(self) -> Journal:
-        """Its requests and results."""
-        return Journal(self.folder)
+    def first(self) -> int | None:
+        """The seq_id that is begun next; None if nothing waits, or an earlier one is missing."""
+        seq = min(self.pending, default=self.next)
+        return seq if seq < self.next else None
 
     @property
     def adapter(self) -> Adapter:
         """Its LoRA configuration."""
-        return Adapter.of(self.record.adapter)
+        return Adapter(**self.record.adapter)
+
+    @property
+    def client(self) -> str:
+        """Whose turn it is: a key's, or where none is needed a session's."""
+        return self.record.owner or self.record.model_id.split(":")[0]
 
     def request_id(self, seq: int) -> str:
         """The id of its request `seq`."""

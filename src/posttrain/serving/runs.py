@@ -14,28 +14,27 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.serving import checkpoints
-from posttrain.serving.base import Adapter, Base
+from posttrain.serving.base import Adapter
 from posttrain.serving.files import read_json, tidy, write_json
-from posttrain.serving.futures import Futures
 from posttrain.serving.guard import Pending
-from posttrain.serving.joint_requests import Asked, JointPass
-from posttrain.serving.journal import Entry, Journal
 from posttrain.serving.limits import OVERHEAD
-from posttrain.serving.operations import Context, Operation, Slices, operation_of, unloaded
-from posttrain.serving.run import Record, Run
-from posttrain.serving.samplers import UNNAMED
-from posttrain.serving.sessions import IDLE_SECONDS
+from posttrain.serving.operations import CHANGES, ENDS, OPERATIONS, STATE, Slices, unloaded
+from posttrain.serving.run import Entry, Record, Run
+from posttrain.serving.sessions import IDLE_SECONDS, UNNAMED
+from posttrain.serving.together import Asked, JointPass
 from posttrain.serving.trainer import NotFinite, Trainer, finished
-from posttrain.serving.worker import Worker
 from posttrain.training import checkpoint
+
+if TYPE_CHECKING:
+    from posttrain.serving.services import Services
 
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
@@ -45,37 +44,18 @@ Computed = tuple[Entry, Entry]  # a request that was computed with others, and i
 class Runs:
     """All models. Requests are accepted in any thread, and executed in the worker's."""
 
-    def __init__(
-        self,
-        context: Context,
-        worker: Worker,
-        futures: Futures,
-        *,
-        in_memory: int,
-        save_every: int,
-        batch_gradients: bool,
-        heard: Callable[[str], float],
-        report: Callable[[str], None],
-    ) -> None:
-        self._context, self._worker, self._futures = context, worker, futures
-        self._in_memory, self._save_every = in_memory, save_every
-        self._heard, self._report = heard, report
-        self._joint = JointPass(context) if batch_gradients else None
-        self._backlog = Pending(context.limits.backlog_per_key)
+    def __init__(self, services: "Services") -> None:
+        self._services, self._worker, self._futures = services, services.worker, services.futures
+        self._joint = JointPass(services) if services.limits.batch_gradients else None
+        self._backlog = Pending(services.limits.backlog_per_key)
         self._runs: dict[str, Run] = {}
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}  # of all models, the oldest first
-        context.models.mkdir(parents=True, exist_ok=True)
-        for path in sorted(context.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
+        services.models.mkdir(parents=True, exist_ok=True)
+        for path in sorted(services.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
             record = Record(**read_json(path))
             self._records[record.model_id] = record
-            for kind in checkpoints.KINDS:
-                checkpoints.tidy(path.parent, kind)
-
-    @property
-    def base(self) -> Base:
-        """The base model."""
-        return self._context.base
+            checkpoints.tidy(path.parent)
 
     def create(self, model_id: str, owner: str, adapter: Adapter, first: Entry) -> str:
         """Make a model, with its first request, which has seq_id 0; returns the id of that request.
@@ -86,8 +66,10 @@ class Runs:
         with self._lock:
             if model_id not in self._records:
                 self._make_room(owner)
-                record, folder = Record(model_id, owner, self.base.name, asdict(adapter)), self._folder(model_id)
-                Journal(folder).create()
+                folder = self._folder(model_id)
+                for part in ("requests", "results"):
+                    (folder / part).mkdir(parents=True, exist_ok=True)
+                record = Record(model_id, owner, self._services.base.name, asdict(adapter))
                 write_json(folder / "model.json", asdict(record))
                 self._records[model_id] = record
         return self.accept(self.get(owner, model_id), 0, first)
@@ -97,13 +79,13 @@ class Runs:
 
         Of models that have ended, the oldest without a checkpoint are deleted.
         """
-        limits = self._context.limits
+        limits = self._services.limits
         mine = [record for record in self._records.values() if record.owner == owner]
         ended = [record for record in mine if record.ended]
         surplus = len(ended) - limits.ended_per_key + 1
         for record in ended if surplus > 0 else []:
             folder = self._folder(record.model_id)
-            if surplus > 0 and not any(checkpoints.names(folder, kind) for kind in checkpoints.KINDS):
+            if surplus > 0 and not checkpoints.names(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 del self._records[record.model_id]
                 surplus -= 1
@@ -111,17 +93,18 @@ class Runs:
             raise UserError(
                 f"a key may have checkpoints of {limits.ended_per_key} models that have ended; delete those of one"
             )
-        training = sorted((record for record in mine if not record.ended), key=self._heard_of)
+
+        def heard(record: Record) -> float:
+            return self._services.sessions.heard(record.model_id.split(":")[0])
+
+        training = sorted((record for record in mine if not record.ended), key=heard)
         for record in training[: max(0, len(training) - limits.models_per_key + 1)]:
-            if self._heard_of(record) > time.time() - IDLE_SECONDS:
+            if heard(record) > time.time() - IDLE_SECONDS:
                 raise UserError(
                     f"a key may have {limits.models_per_key} models in training; end one of your clients, or use "
                     "unload_model"
                 )
             self._end(record)
-
-    def _heard_of(self, record: Record) -> float:
-        return self._heard(record.model_id.split(":")[0])
 
     def record(self, owner: str, model_id: str) -> Record:
         """What a model is, ended or not; raises `UserError` if the owner has none of this id."""
@@ -137,11 +120,11 @@ class Runs:
             UserError: the owner has none of this id, or it belongs to another base model.
         """
         with self._lock:
-            record = self.record(owner, model_id)
+            record, name = self.record(owner, model_id), self._services.base.name
             if record.ended:
                 raise UserError(f"there is no model '{model_id}'")
-            if record.base_model != self.base.name:
-                raise UserError(f"'{model_id}' is on '{record.base_model}', and this server has '{self.base.name}'")
+            if record.base_model != name:
+                raise UserError(f"'{model_id}' is on '{record.base_model}', and this server has '{name}'")
             if (run := self._runs.get(model_id)) is None:
                 self._runs[model_id] = run = self._opened(record)
                 with run.lock:
@@ -149,19 +132,18 @@ class Runs:
         return run
 
     def _opened(self, record: Record) -> Run:
-        folder = self._folder(record.model_id)
-        tidy(folder)
-        run = Run(record, folder)
-        if (state := checkpoint.latest(folder / "state")) is not None:
+        run = Run(self._folder(record.model_id), record)
+        tidy(run.folder)
+        if (state := checkpoint.latest(run.folder / "state")) is not None:
             run.saved = int(state.state["seq"])
-            if run.journal.result(run.saved) is None:  # killed after the one and before the other
-                run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
-        run.executed = max([run.saved, *run.journal.finished(), *run.journal.failed()])
+            if run.result(run.saved) is None:  # killed after the one and before the other
+                run.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
+        run.executed = max([run.saved, *run.finished(), *run.failed()])
         run.next = run.executed + 1
-        run.waiting = {seq: 0 for seq in run.journal.accepted() if seq > run.executed}
-        for seq in run.waiting:
+        run.pending = {seq: 0 for seq in run.accepted() if seq > run.executed}
+        for seq in run.pending:
             self._futures.open(run.request_id(seq))
-            if operation_of(run.journal.kind(seq)).ends:
+            if run.kind(seq) == ENDS:
                 run.last = seq
         return run
 
@@ -170,25 +152,25 @@ class Runs:
 
         Raises:
             UserError: it is too far ahead.
-            TooMuchWaits: its key has too much that is not done.
+            HTTPException: its key has too much that is not done.
         """
-        request_id, ends = run.request_id(seq), operation_of(request.kind).ends
+        request_id, ends = run.request_id(seq), request.kind == ENDS
         with run.lock:
             if run.record.ended or (run.last is not None and seq >= run.last and not ends):
                 raise _gone(run.record)
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
-            if seq >= run.next and seq not in run.waiting:
+            if seq >= run.next and seq not in run.pending:
                 # unload makes room; what waits for an earlier request leaves room for that one
                 counts = 0 if ends else len(request.body) + OVERHEAD
                 self._backlog.enter(run.record.owner, counts, share=1.0 if seq == run.next else 0.5)
                 try:
-                    run.journal.accept(seq, request)
+                    run.accept(seq, request)
                 except BaseException:
                     self._backlog.leave(run.record.owner, counts)
                     raise
                 self._futures.open(request_id)
-                run.waiting[seq] = counts
+                run.pending[seq] = counts
                 self._schedule(run)
         return request_id
 
@@ -197,7 +179,7 @@ class Runs:
         run = self.get(owner, model_id)
         with run.lock:
             if run.last is None:
-                self.accept(run, run.next, Entry("unload", b"{}"))
+                self.accept(run, run.next, Entry(ENDS, b"{}"))
                 run.last = run.next - 1
             return run.request_id(run.last)
 
@@ -205,26 +187,24 @@ class Runs:
         """End the models of a session once what they were asked is done. Their named checkpoints stay."""
         for record in list(self._records.values()):
             if record.model_id.startswith(f"{session_id}:") and record.owner == owner and not record.ended:
-                if record.base_model == self.base.name:
+                if record.base_model == self._services.base.name:
                     self.get(owner, record.model_id)  # which does what was accepted before the server ended
-                self._worker.submit(partial(self._end_with_session, record), _client(record))
+                self._worker.submit(partial(self._end_with_session, record), record.client)
 
     def _end_with_session(self, record: Record) -> None:
         try:
             self._end(record)
         except OSError as error:  # such as a disk that is full
-            self._report(
+            self._services.report(
                 f"{record.model_id} was not ended with its session: {described(error)}; it makes room for "
                 "others of its key an hour after its client was last heard of"
             )
 
     def _schedule(self, run: Run) -> None:
         """Hand over all requests that no earlier one is missing for."""
-        while run.next in run.waiting:
-            seq = run.next
-            run.queued[seq] = run.waiting.pop(seq)
+        while run.next in run.pending:
+            self._worker.submit(partial(self._execute, run, run.next), run.record.client)
             run.next += 1
-            self._worker.submit(partial(self._execute, run, seq), _client(run.record))
 
     def result(self, owner: str, model_id: str, seq: int) -> bool:
         """Whether the result of a request is awaited or there; from disk, if need be.
@@ -234,19 +214,16 @@ class Runs:
         Raises:
             UserError: the owner has no such model, nor had one.
         """
-        request_id, record = f"{model_id}:{seq}", self.record(owner, model_id)
+        request_id, record, kept = f"{model_id}:{seq}", self.record(owner, model_id), None
         if record.ended:
             kept = unloaded(model_id) if seq == record.unloaded else None
         else:
             run = self.get(owner, model_id)
-            kept = None if self._futures.known(request_id) else self._kept(run, seq)
+            if not self._futures.known(request_id):
+                kept = run.result(seq) or (SERVER_FAILED if seq in run.failed() else None)
         if kept is not None:
             self._futures.finish(request_id, kept)
         return self._futures.known(request_id)
-
-    def _kept(self, run: Run, seq: int) -> Entry | None:
-        """A result on the disk."""
-        return run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
 
     def _end(self, record: Record, request: int | None = None) -> None:
         folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
@@ -256,18 +233,18 @@ class Runs:
         if run is not None:
             with run.lock:
                 run.record = ended
-                for seq, counts in run.waiting.items():
-                    self._backlog.leave(record.owner, counts)
+                for seq in [seq for seq in run.pending if seq >= run.next]:  # others are told in their turn
+                    self._backlog.leave(record.owner, run.pending.pop(seq))
                     self._futures.finish(run.request_id(seq), failure(_gone(record)))
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
     def _folder(self, model_id: str) -> Path:
-        return self._context.models / checkpoints.folder_name(model_id)
+        return self._services.models / checkpoints.folder_name(model_id)
 
     def _execute(self, run: Run, seq: int) -> Generator[None, None, None]:
         """Do a request, unless it was done with one of another model. In the worker's thread."""
-        if seq not in run.queued:
+        if seq not in run.pending:
             return
         batch = self._batch(self._joint, run) if self._joint else []
         with contextlib.ExitStack() as stack:  # each of them is told, whatever fails for another
@@ -276,10 +253,27 @@ class Runs:
         if not batch:
             yield from self._finish(run, seq, None)
 
+    def _batch(self, joint: JointPass, run: Run) -> list[tuple[Run, int, Computed]]:
+        """What was computed in one pass: a model's next request, with those of others; empty if there was none."""
+        asked: list[Asked] = []
+        try:
+            with self._lock:
+                others = [each for each in self._runs.values() if each is not run]
+            asked = joint.compatible(run, others, load=self._loaded)
+            answers = joint.answers([(self._loaded(each.run), each) for each in asked]) if asked else []
+            return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
+        except Exception as error:  # it comes again where each is computed by itself, to the one at fault
+            if not isinstance(error, PosttrainError):
+                text = f"gradients of several models in one pass: {described(error)}; each is computed alone"
+                self._services.report(text)
+            for each in asked:
+                each.run.apart = True  # until it has computed alone what is finite
+            return []
+
     def _finish(self, run: Run, seq: int, computed: Computed | None) -> Generator[None, None, None]:
         """Do a request, unless it is computed, and tell the result."""
         with run.lock:
-            counts = run.queued.pop(seq)
+            counts = run.pending.pop(seq)
         told: Entry | None = SERVER_FAILED  # whatever fails, a client shall not wait for ever
         run.busy = True
         try:
@@ -302,95 +296,77 @@ class Runs:
             if told is not None:
                 self._futures.finish(run.request_id(seq), told)
 
-    def _batch(self, joint: JointPass, run: Run) -> list[tuple[Run, int, Computed]]:
-        """What was computed in one pass: a model's next request, with those of others; empty if there was none."""
-        asked: list[Asked] = []
-        try:
-            with self._lock:
-                others = [each for each in self._runs.values() if each is not run]
-            asked = joint.compatible(run, others, load=self._loaded)
-            answers = joint.answers([(self._loaded(each.run), each) for each in asked]) if asked else []
-            return [(each.run, each.seq, (each.request, a)) for each, a in zip(asked, answers, strict=True)]
-        except Exception as error:  # it comes again where each is computed by itself, to the one at fault
-            if not isinstance(error, PosttrainError):
-                self._report(f"gradients of several models in one pass: {described(error)}; each is computed alone")
-            for each in asked:
-                each.run.apart = True  # until it has computed alone what is finite
-            return []
-
     def _done(self, run: Run, seq: int, computed: Computed | None) -> Slices:
         """Do a request, unless it is computed, and save what has changed; the result."""
         try:
-            request = computed[0] if computed else run.journal.request(seq)
+            request = computed[0] if computed else run.request(seq)
         except Exception as error:
-            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            self._failed(run, seq, error)
             with contextlib.suppress(OSError):
-                run.journal.fail(seq)
+                run.fail(seq)
             return SERVER_FAILED
-        operation = operation_of(request.kind)
-        result = computed[1] if computed else (yield from self._attempt(run, operation, seq, request))
+        kind = request.kind
+        result = computed[1] if computed else (yield from self._attempt(run, seq, request))
         if run.record.ended:  # meanwhile
             return failure(_gone(run.record))
         try:
-            if operation.state and result.kind != ERROR:
+            if kind in STATE and result.kind != ERROR:
                 run.steps += 1
-                if run.steps >= self._save_every or request.kind == "load":
-                    self._save(run, seq, result)
-            if operation.ends and result.kind != ERROR:
+                if run.steps >= self._services.limits.save_every or kind == "load":
+                    assert run.trainer is not None
+                    about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
+                    checkpoint.save(run.folder / "state", seq, run.trainer.learner.save, about, keep_last=1)
+                    run.saved, run.steps = seq, 0
+                    run.prune(seq)
+            if kind == ENDS and result.kind != ERROR:
                 self._end(run.record, seq)  # what is told of it is in its record from now on
             else:
-                run.journal.finish(seq, result)
+                run.finish(seq, result)
         except Exception as error:  # such as a disk that is full
-            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
-            result = self._not_written(run, operation, seq, result)
+            self._failed(run, seq, error)
+            if kind in (*CHANGES, ENDS) and not self._is_saved(run, seq):  # not all is on the disk
+                run.trainer = None  # memory is ahead of the disk
+                run.fail(seq)
+                return SERVER_FAILED
         return result
 
-    def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
-        """What is told of a request whose state or result could not be written."""
-        if not (operation.state or operation.gradient or operation.ends) or self._is_saved(run, seq):
-            return result  # all that it has done is on the disk
-        run.trainer = None  # memory is ahead of the disk
-        run.journal.fail(seq)
-        return SERVER_FAILED
+    def _failed(self, run: Run, seq: int, error: Exception) -> None:
+        self._services.report(f"{run.record.model_id}, request {seq}: {described(error)}")
 
     def _is_saved(self, run: Run, seq: int) -> bool:
         """Whether the state on the disk contains a request, also if something failed after it was saved."""
-        try:
+        with contextlib.suppress(CheckpointError):  # damaged
             state = checkpoint.latest(run.folder / "state")
-        except CheckpointError:  # damaged
-            return False
-        if state is None or state.state["seq"] != seq:
-            return False
-        run.saved, run.steps = seq, 0
-        return True
+            if state is not None and state.state["seq"] == seq:
+                run.saved, run.steps = seq, 0
+                return True
+        return False
 
-    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Slices:
+    def _attempt(self, run: Run, seq: int, request: Entry) -> Slices:
         try:
-            trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
-            found = operation.run(trainer, request.body, run, self._context)
+            trainer: Any = None if request.kind == ENDS else self._loaded(run)  # a damaged model must end, too
+            found = OPERATIONS[request.kind](trainer, request.body, run, self._services)
             return found if isinstance(found, Entry) else (yield from found)
-        except NotFinite as error:
-            run.trainer = None  # what was done before is computed again; the gradient is discarded
-            return failure(error)
         except Exception as error:
             if not isinstance(error, PosttrainError):
-                self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
-                if operation.state or operation.gradient:
-                    run.trainer = None  # some weights may have changed; what was done before is computed again
+                self._failed(run, seq, error)
+            if isinstance(error, NotFinite) or (request.kind in CHANGES and not isinstance(error, PosttrainError)):
+                run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
 
     def _loaded(self, run: Run) -> Trainer:
         """The model's weights and gradient, as after the last request that was done."""
+        services = self._services
         if run.trainer is None:
             with self._lock:
                 others = [each for each in self._runs.values() if each.trainer is not None]
             idle = [each for each in others if not each.busy]
-            for other in idle[: max(0, len(others) - self._in_memory + 1)]:
+            for other in idle[: max(0, len(others) - services.limits.models_in_memory + 1)]:
                 other.trainer = None
-            trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
+            trainer = Trainer(services.base.adapted(run.adapter), microbatch_tokens=services.limits.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
-            for seq in run.journal.accepted():
+            for seq in run.accepted():
                 if run.saved < seq <= run.executed:
                     self._again(trainer, run, seq)
             run.trainer = trainer
@@ -401,27 +377,14 @@ class Runs:
 
     def _again(self, trainer: Trainer, run: Run, seq: int) -> None:
         """Do what was done before, and has changed weights, moments or gradient. What has failed might succeed now."""
-        request, result = run.journal.request(seq), run.journal.result(seq)
-        operation = operation_of(request.kind)
+        request, result = run.request(seq), run.result(seq)
         if result is not None and result.kind == ERROR:
             if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
                 trainer.optimizer.discard()  # it was not finite
-        elif operation.state or operation.gradient:
-            found = operation.run(trainer, request.body, run, self._context)
+        elif request.kind in CHANGES:
+            found = OPERATIONS[request.kind](trainer, request.body, run, self._services)
             if not isinstance(found, Entry):
                 finished(found)
-
-    def _save(self, run: Run, seq: int, result: Entry) -> None:
-        assert run.trainer is not None
-        about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
-        checkpoint.save(run.folder / "state", seq, run.trainer.learner.save, about, keep_last=1)
-        run.saved, run.steps = seq, 0
-        run.journal.prune(seq)
-
-
-def _client(record: Record) -> str:
-    """Whose turn it is: a key's, or where none is needed a session's."""
-    return record.owner or record.model_id.split(":")[0]
 
 
 def _gone(record: Record) -> UserError:

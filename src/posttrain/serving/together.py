@@ -4,16 +4,18 @@
 
 Adapters have no weight in common, so that the gradient of the sum for theta_a is that of L_a: one backward pass gives
 each client its own. They agree with those that each gets alone to rounding, by which products differ with their number
-of rows.
+of rows. Of each model the next request alone is taken, so that the order of its requests stays as it is.
 
 Shape letters: N targets of a packed row, flat.
 """
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,55 +25,114 @@ from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.mixed_adapters import LowRank
-from posttrain.serving.datum import Datum
-from posttrain.serving.losses import Loss
+from posttrain.serving.losses import Datum, Loss
+from posttrain.serving.operations import JOINT, Batch, answer_of, read_batch
+from posttrain.serving.run import Entry, Run
 from posttrain.serving.trainer import Output, Trainer, loss_of_row, place_targets, sharing_prefixes
 from posttrain.training.learner import Share
 from posttrain.training.microbatch import accumulate_gradients
 
+if TYPE_CHECKING:
+    from posttrain.serving.services import Services
+
+
+class Asked(NamedTuple):
+    """A request for a gradient or a loss, read."""
+
+    run: Run
+    seq: int
+    request: Entry
+    batch: Batch
+
+    @property
+    def tokens(self) -> int:
+        """Of all inputs."""
+        return sum(len(datum.tokens) for datum in self.batch.data)
+
+
+class JointPass:
+    """Computes requests of several models in one pass. Its network is made when it is first needed."""
+
+    def __init__(self, services: "Services") -> None:
+        self._services = services
+
+    @cached_property
+    def _model(self) -> LanguageModel:
+        return self._services.base.mixed()
+
+    def compatible(self, run: Run, others: Sequence[Run], *, load: Callable[[Run], Trainer]) -> list[Asked]:
+        """A model's next request and those of others that may be computed with it; empty if there are none.
+
+        The others are models in memory, so that none is loaded for it, and none of them makes room for another.
+        """
+        room, waiting = self._services.limits.microbatch_tokens, [other for other in others if other.first is not None]
+        first = self._next(run) if waiting else None
+        if first is None:
+            return []
+        load(run)  # first, for others may make room for it
+        found, room = [first], room - first.tokens
+        for other in waiting:
+            asked = self._next(other) if room > 0 and other.trainer is not None else None
+            if asked is not None and asked.tokens <= room:
+                found.append(asked)
+                room -= asked.tokens
+        return found if len(found) > 1 else []
+
+    def _next(self, run: Run) -> Asked | None:
+        """The request that comes next for a model, if it is one that may be computed with others."""
+        with run.lock:
+            seq = run.first
+        if seq is None or run.record.ended or run.apart or run.busy:
+            return None
+        try:
+            if run.kind(seq) not in JOINT:
+                return None
+            request = run.request(seq)
+            return Asked(run, seq, request, read_batch(request.body, self._services))
+        except Exception:  # such as a mistake of the client's, which is told in its own turn
+            return None
+
+    def answers(self, asked: Sequence[tuple[Trainer, Asked]]) -> list[Entry]:
+        """The answer to each. If it raises, also for an answer that cannot be made, every gradient is what it was."""
+        members = [
+            Member(trainer, each.run.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)
+            for trainer, each in asked
+        ]
+        tokens = self._services.limits.microbatch_tokens
+        return forward_backward_together(self._model, members, microbatch_tokens=tokens, told=answer_of)
+
 
 @dataclass(frozen=True)
 class Member:
-    """A client's part of a joint pass.
+    """A client's part of a joint pass."""
 
-    Attributes:
-        trainer: its adapter.
-        scale: of its adapter.
-        data: its batch.
-        loss: of it.
-        backward: whether its gradient is added to what the trainer has.
-    """
-
-    trainer: Trainer
-    scale: float
-    data: Sequence[Datum]
-    loss: Loss
-    backward: bool = True
-
-
-@contextlib.contextmanager
-def all_or_none(members: Sequence[Member]) -> Iterator[None]:
-    """Put the gradient of every member back if the block fails."""
-    with contextlib.ExitStack() as stack:
-        for member in members:
-            if member.backward:
-                stack.enter_context(member.trainer.all_or_nothing())
-        yield
+    trainer: Trainer  # its adapter
+    scale: float  # of its adapter
+    data: Sequence[Datum]  # its batch
+    loss: Loss  # of it
+    backward: bool = True  # whether its gradient is added to what the trainer has
 
 
 def forward_backward_together(
-    model: LanguageModel, members: Sequence[Member], *, microbatch_tokens: int
-) -> list[Output]:
+    model: LanguageModel,
+    members: Sequence[Member],
+    *,
+    microbatch_tokens: int,
+    told: Callable[[Output], Any] = lambda output: output,
+) -> list[Any]:
     """What `Trainer.forward_backward` gives each member, of one pass; `model` has mixed adapters.
 
-    Members without a backward pass have a pass of their own, which keeps nothing for one. If it raises, every
-    gradient is what it was.
+    Members without a backward pass have a pass of their own, which keeps nothing for one. If it raises, or `told`,
+    which makes of each output what is returned, every gradient is what it was.
 
     Raises:
         TrainingError: a loss or a gradient is not finite.
     """
     found: dict[int, Output] = {}
-    with all_or_none(members):
+    with contextlib.ExitStack() as stack:
+        for member in members:
+            if member.backward:
+                stack.enter_context(member.trainer.all_or_nothing())
         for backward in (True, False):
             numbers = [number for number, member in enumerate(members) if member.backward == backward]
             some = [members[number] for number in numbers]
@@ -81,7 +142,7 @@ def forward_backward_together(
                 outputs = _passed(model, some, microbatch_tokens, backward=backward) if some else []
             found |= zip(numbers, outputs, strict=True)
         _refuse_infinite(members, list(found.values()))
-    return [found[number] for number in range(len(members))]
+        return [told(found[number]) for number in range(len(members))]
 
 
 def _refuse_infinite(members: Sequence[Member], outputs: Sequence[Output]) -> None:
@@ -92,21 +153,19 @@ def _refuse_infinite(members: Sequence[Member], outputs: Sequence[Output]) -> No
         raise TrainingError("a loss or a gradient of the joint pass is not finite")
 
 
-@dataclass
 class _Joined:
     """The data of all members, one after another."""
 
-    members: Sequence[Member]
-    data: list[Datum] = field(default_factory=list[Datum])
-    examples: list[Example] = field(default_factory=list[Example])
-    owners: list[int] = field(default_factory=list[int])  # the member of each datum
-    first: list[int] = field(default_factory=list[int])  # the number of each member's first datum
-
-    def __post_init__(self) -> None:
-        self.adapters = [LowRank.trained(dict(each.trainer.model.trainable()), each.scale) for each in self.members]
-        self.outputs = [[np.empty(0)] * len(each.data) for each in self.members]
-        self.losses = [0.0] * len(self.members)
-        for owner, member in enumerate(self.members):
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
+        self.adapters = [LowRank.trained(dict(each.trainer.model.trainable()), each.scale) for each in members]
+        self.outputs = [[np.empty(0)] * len(each.data) for each in members]
+        self.losses = [0.0] * len(members)
+        self.data: list[Datum] = []
+        self.examples: list[Example] = []
+        self.owners: list[int] = []  # the member of each datum
+        self.first: list[int] = []  # the number of each member's first datum
+        for owner, member in enumerate(members):
             self.first.append(len(self.data))
             self.data += member.data
             self.examples += sharing_prefixes(member.data)

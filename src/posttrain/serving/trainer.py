@@ -5,7 +5,7 @@ Shape letters: N targets of a packed row, flat; K targets of a token.
 
 import contextlib
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -19,8 +19,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.serving.datum import Datum
-from posttrain.serving.losses import Columns, Loss
+from posttrain.serving.losses import Datum, Loss
 from posttrain.training.checkpoint import load_tensors
 from posttrain.training.learner import POLICY, Batch, Models, Share
 from posttrain.training.local_learner import MASTERS, LocalLearner
@@ -45,9 +44,8 @@ class AdamParams:
     grad_clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        numbers = vars(self)
-        if not all(math.isfinite(value) and value >= 0 for value in numbers.values()):
-            raise UserError(f"adam_params must be finite and not negative; got {numbers}")
+        if not all(0 <= value < math.inf for value in vars(self).values()):
+            raise UserError(f"adam_params must be finite and not negative; got {vars(self)}")
         if self.beta1 >= 1 or self.beta2 >= 1:
             raise UserError(f"beta1 and beta2 must be below 1; got {self.beta1} and {self.beta2}")
 
@@ -62,19 +60,12 @@ class Output:
 
 @dataclass(frozen=True)
 class OfData:
-    """A client's loss of some datums, as a learner takes it; keeps the logprobs of their targets.
+    """A client's loss of some datums, as a learner takes it; keeps the logprobs of their targets."""
 
-    Attributes:
-        data: the datums, in the order of the batch's examples.
-        loss: of their targets.
-        numbers: the number of each in the client's request, for errors.
-        outputs: get the logprobs of each.
-    """
-
-    data: Sequence[Datum]
-    loss: Loss
-    numbers: Sequence[int]
-    outputs: list[np.ndarray]
+    data: Sequence[Datum]  # the datums, in the order of the batch's examples
+    loss: Loss  # of their targets
+    numbers: Sequence[int]  # the number of each in the client's request, for errors
+    outputs: list[np.ndarray]  # get the logprobs of each
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
@@ -89,13 +80,7 @@ class OfData:
 
 
 class Trainer:
-    """An adapter with its learner. One thread at a time.
-
-    Attributes:
-        model: the base with the adapter.
-        optimizer: of the adapter.
-        learner: computes its gradients and steps.
-    """
+    """The base with an adapter (`model`), its optimiser and its learner. One thread at a time."""
 
     def __init__(self, model: LanguageModel, *, microbatch_tokens: int) -> None:
         self.model, self._microbatch_tokens = model, microbatch_tokens
@@ -244,13 +229,8 @@ def loss_of_row(
     for example, part in zip(row.examples, logprobs_N.detach().cpu().split(sizes), strict=True):
         outputs[example] = part.float().numpy().reshape(data[example].targets.shape)
     row_N = torch.tensor(row.rows, dtype=torch.long, device=logprobs_N.device)
-    return loss.of_row(logprobs_N, _columns(row, data, logprobs_N), row_N)
-
-
-def _columns(row: PackedRow, data: Sequence[Datum], like: Tensor) -> Columns:
-    """The columns of a row's targets, flat, in order."""
-    names: Mapping[str, np.ndarray] = data[row.examples[0]].columns
-    return {
-        name: torch.from_numpy(np.concatenate([data[number].columns[name].ravel() for number in row.examples])).to(like)
-        for name in names
-    }
+    columns: dict[str, Tensor] = {}
+    for name in data[row.examples[0]].columns:
+        flat = np.concatenate([data[number].columns[name].ravel() for number in row.examples])
+        columns[name] = torch.from_numpy(flat).to(logprobs_N)
+    return loss.of_row(logprobs_N, columns, row_N)

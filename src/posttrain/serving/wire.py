@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import zstandard
 from google.protobuf.message import DecodeError
+from starlette.exceptions import HTTPException
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
-from posttrain.serving.datum import MAX_TARGETS, Datum, PromptLogprobs, Sampled
-from posttrain.serving.guard import Held, TooLarge
+from posttrain.serving.decoder import PromptLogprobs
+from posttrain.serving.guard import Upload
+from posttrain.serving.losses import MAX_TARGETS, Datum
+from posttrain.types import Completion, StopReason
 
 PROTOBUF = "application/x-protobuf"
 MOST_PARTS = 2**17  # of a message; a datum with four columns has about 40
@@ -39,13 +42,12 @@ def read_data(message: Any, most_tokens: int) -> list[Datum]:
     return [_datum(number, datum) for number, datum in enumerate(message.data)]
 
 
-def decompressed(body: bytes, held: Held) -> bytes:
+def decompressed(body: bytes, held: Upload) -> bytes:
     """The contents of a zstandard frame, which the request holds from now on.
 
     Raises:
         UserError: they are none.
-        TooLarge: they are larger than a request may be.
-        TooMuch: others hold what would be needed.
+        HTTPException: they are larger than a request may be, or others hold what would be needed.
     """
     try:
         size = zstandard.frame_content_size(body)  # -1 if the frame does not say it
@@ -63,7 +65,7 @@ def read_forward_backward(body: bytes) -> Any:
 
     Raises:
         UserError: it is none.
-        TooLarge: it has more than `MOST_PARTS` parts, each of which takes far more memory parsed than encoded.
+        HTTPException: it has more than `MOST_PARTS` parts, each of which takes far more memory parsed than encoded.
     """
     try:
         _check_parts(body)
@@ -99,7 +101,9 @@ def _check_parts(body: bytes) -> None:
             if at > end:
                 raise IndexError
             if parts > MOST_PARTS:
-                raise TooLarge(f"a request may have {MOST_PARTS} fields and sizes of tensors; send smaller batches")
+                raise HTTPException(
+                    413, f"a request may have {MOST_PARTS} fields and sizes of tensors; send smaller batches"
+                )
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
@@ -184,13 +188,13 @@ def forward_backward_output(loss: float, logprobs: Sequence[np.ndarray]) -> byte
     return answer.SerializeToString()
 
 
-def sample_response(sequences: Sequence[Sampled], prompt: PromptLogprobs | None, *, with_own: bool) -> bytes:
+def sample_response(sequences: Sequence[Completion], prompt: PromptLogprobs | None, *, with_own: bool) -> bytes:
     """The answer to a request for samples."""
     answer = pb.SampleResponse()
     for each in sequences:
         answer.sequences.add(
-            stop_reason=pb.STOP_REASON_STOP if each.stopped else pb.STOP_REASON_LENGTH,
-            tokens=np.asarray(each.tokens, dtype="<i4").tobytes(),
+            stop_reason=pb.STOP_REASON_STOP if each.stop_reason is StopReason.STOP else pb.STOP_REASON_LENGTH,
+            tokens=np.asarray(each.token_ids, dtype="<i4").tobytes(),
             logprobs=np.asarray(each.logprobs, dtype="<f4").tobytes(),
         )
     if prompt is not None and with_own:

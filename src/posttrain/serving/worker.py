@@ -62,8 +62,7 @@ class Worker:
             began = time.monotonic()
             if client is not None:
                 self._slice(client, self._turns[client])
-            taken = time.monotonic() - began
-            until = time.monotonic() + taken
+            until = 2 * time.monotonic() - began  # as long as that took
             while self._sampling.busy and not self._closing:
                 self._do(self._sampling.step)
                 if time.monotonic() >= until:

@@ -6,6 +6,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,8 @@ def opened(root: Path, model: Path, *, owners: tuple[str, ...] = ("alice", "bob"
         "private_rewards": False,
     }
     offered = Offered({"tiny": str(model)}, **{key: settings.pop(key, value) for key, value in about.items()})
-    limits = settings.pop("limits", JobLimits())
-    services = JobServices(root, keys, offered, cache=root / "cache", limits=limits, **settings)
+    limits = replace(settings.pop("limits", JobLimits()), **settings)
+    services = JobServices(root, keys, offered, cache=root / "cache", limits=limits)
     return services, secrets
 
 

@@ -218,15 +218,16 @@ class House:
     def again(self):
         if self.services:
             self.services.lock.release()  # as the end of its process does
-        about = {"hours": 60.0 / 3600, "grace": 20.0, "program": (sys.executable, str(STUB), self.mode)} | self.settings
+        limits = JobLimits(**{"hours": 60.0 / 3600, "grace": 20.0} | self.settings)
         offered = Offered({"tiny": "tiny"}, hidden={"/models/secret-place": "tiny"})
         self.services = JobServices(
             self.root / "root",
             Keys(self.root / "keys.json"),
             offered,
             cache=self.root,
+            program=(sys.executable, str(STUB), self.mode),
+            limits=limits,
             report=self.said.append,
-            **about,
         )
         self.table = self.services.table
 

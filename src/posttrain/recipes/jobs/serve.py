@@ -10,7 +10,7 @@ ends. docs/jobs.md says what clients send, and what holds which attack.
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -103,23 +103,15 @@ def run(config: Jobs) -> Ended:
         raise UserError("there are no keys, and every client needs one; type: posttrain jobs --add-key NAME")
     offered, place = offered_by(config, owners), bound(config.host, config.port)
     say = partial(print, file=sys.stderr, flush=True)
-    limits = replace(
-        JobLimits(),
+    limits = JobLimits(
         queued_per_key=config.queued_per_key,
         bytes_per_key=int(config.gb_per_key * 1e9),
         body_bytes=int(config.max_request_mb * 1e6),
-    )
-    services = JobServices(
-        root,
-        keys,
-        offered,
-        cache=cache_folder().absolute(),
-        limits=limits,
         at_once=config.at_once,
         hours=config.max_hours,
         grace=config.grace_seconds,
-        report=say,
     )
+    services = JobServices(root, keys, offered, cache=cache_folder().absolute(), limits=limits, report=say)
     where = address_of(config.host, config.port)
     say(f"jobs at http://{where}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
     app = create_jobs_app(services, hosts={config.host.lower(), *config.host_names.lower().split()})

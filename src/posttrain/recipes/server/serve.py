@@ -11,7 +11,7 @@ One process, one base model, an adapter for each client.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,7 +30,7 @@ from posttrain.serving.base import Base
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import Limits
-from posttrain.serving.services import Services, keys_of
+from posttrain.serving.services import Services
 from posttrain.training.resolve_model import saved_model
 
 
@@ -83,37 +83,23 @@ def run(config: Server) -> Ended:
     """Serve until interrupted, or make or end a key."""
     store = Path(config.store)
     if config.add_key:
-        return Ended(keys_of(store).add(config.add_key))
+        return Ended(Keys.of(store).add(config.add_key))
     if config.remove_key:
-        keys_of(store).remove(config.remove_key)
+        Keys.of(store).remove(config.remove_key)
         return Ended(f"the key of {config.remove_key} is ended")
-    numbers = (
-        "models_per_key",
-        "tokens_per_request",
-        "max_rank",
-        "models_in_memory",
-        "save_every",
-        "microbatch_tokens",
-    )
-    for name in (*numbers, "max_sequences", "cache_gb"):
-        if not getattr(config, name) > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
+    limits = {name: getattr(config, name) for name in vars(Limits()) if hasattr(config, name)}
+    for name, value in limits.items():
+        if name != "batch_gradients" and not value > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {value}")
     place = bound(config.host, config.port)
-    keys = keys_of(store)
+    keys = Keys.of(store)
     refuse_open_door(config, keys)
     say = partial(print, file=sys.stderr, flush=True)
-    limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
     services = Services(
         store,
         in_temporary_thread(partial(load_base, config)),
         keys=keys,  # the same ones: they know from now on whether clients need a key
-        limits=replace(Limits(), **limited),
-        microbatch_tokens=config.microbatch_tokens,
-        max_sequences=config.max_sequences,
-        cache_gb=config.cache_gb,
-        models_in_memory=config.models_in_memory,
-        save_every=config.save_every,
-        batch_gradients=config.batch_gradients,
+        limits=Limits(**limits),
         report=say,
     )
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")

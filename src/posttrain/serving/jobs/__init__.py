@@ -2,8 +2,7 @@
 
 routes.py           routes
 bodies.py           what a client sends; its rows are read one by one
-options.py          the options of commands that a client may set
-specification.py    the files of a job, from what its client sent
+specification.py    the files of a job, from what its client sent, and the options that it may set
 table.py            what is known of jobs: a SQLite table
 processes.py        the process of a job, which outlives the server
 services.py         which process runs next, and what follows when one has ended

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from posttrain.errors import UserError
-from posttrain.serving.answers import first_mistake
+from posttrain.serving.guard import first_mistake
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, strict=True)]
@@ -91,11 +91,7 @@ class Submitted(Body):
 
 
 def submitted(body: bytes | mmap.mmap, take: Callable[[str, dict[str, Any]], None]) -> Submitted:
-    """What a client asks for.
-
-    Args:
-        body: JSON.
-        take: gets each row, with the field that it is of, `dataset` or `eval_dataset`.
+    """What a client asks for in JSON; `take` gets each row, with the field that it is of, `dataset` or `eval_dataset`.
 
     Raises:
         UserError: it is not what it should be; names the field, or the row.

@@ -1,6 +1,7 @@
 """Reads what jobs write, without following links: what runs in a job decides what is in its folder."""
 
 import codecs
+import io
 import json
 import os
 import re
@@ -35,52 +36,40 @@ def clean(text: str) -> str:
 
 @contextmanager
 def opened(folder: Path, *names: str) -> Iterator[BinaryIO]:
-    """A regular file in a job's folder; neither it nor the folders on the way may be links.
-
-    Raises:
-        FileNotFoundError: it is not there, or not a file.
-    """
-    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    """A regular file in a job's folder, empty if there is none; neither it nor the folders on the way may be links."""
+    at, file = -1, None
     try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         for number, name in enumerate(names):
             kind = os.O_NONBLOCK if number == len(names) - 1 else os.O_DIRECTORY
-            try:
-                inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=at)
-            except OSError as error:
-                raise FileNotFoundError(f"{'/'.join(names)} is no file of the job") from error
+            inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=at)
             os.close(at)
             at = inner
-        if not stat.S_ISREG(os.fstat(at).st_mode):
-            raise FileNotFoundError(f"{'/'.join(names)} is no file of the job")
-        file, at = os.fdopen(at, "rb"), -1
+        if stat.S_ISREG(os.fstat(at).st_mode):
+            file, at = os.fdopen(at, "rb"), -1
+    except OSError:
+        pass
     finally:
         if at >= 0:
             os.close(at)
-    with file:
-        yield file
+    with file or io.BytesIO() as found:
+        yield found
 
 
 def log_part(folder: Path, name: str, offset: int, most: int = LOG_BYTES) -> tuple[str, int]:
     """The log from a byte on, and the byte after what is returned."""
-    try:
-        with opened(folder, name) as file:
-            file.seek(offset)
-            raw = file.read(most)
-    except FileNotFoundError:
-        return "", offset
+    with opened(folder, name) as file:
+        file.seek(offset)
+        raw = file.read(most)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(raw)  # without a character at the end whose rest is not there yet
     return clean(text), offset + len(raw) - len(decoder.getstate()[0])
 
 
 def _tail(folder: Path, names: tuple[str, ...], most: int) -> bytes:
-    """The end of a file; empty where there is none."""
-    try:
-        with opened(folder, *names) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read()
-    except FileNotFoundError:
-        return b""
+    with opened(folder, *names) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read()
 
 
 def last_words(folder: Path, name: str) -> str:
@@ -94,16 +83,13 @@ def rows_part(folder: Path, names: tuple[str, ...], offset: int) -> tuple[list[A
     """Whole rows of a JSONL file from row number `offset` on, and the number of the row after them."""
     rows: list[Any] = []
     size = 0
-    try:
-        with opened(folder, *names) as file:
-            for number, line in enumerate(iter(partial(file.readline, ROW_BYTES), b"")):
-                if not line.endswith(b"\n") or len(rows) == ROWS or size > ROW_BYTES:
-                    break
-                if number >= offset:
-                    rows.append(_row(line))
-                    size += len(line)
-    except FileNotFoundError:
-        return [], offset
+    with opened(folder, *names) as file:
+        for number, line in enumerate(iter(partial(file.readline, ROW_BYTES), b"")):
+            if not line.endswith(b"\n") or len(rows) == ROWS or size > ROW_BYTES:
+                break
+            if number >= offset:
+                rows.append(_row(line))
+                size += len(line)
     return rows, offset + len(rows)
 
 
@@ -124,11 +110,8 @@ def last_step(folder: Path, names: tuple[str, ...]) -> int:
 
 def read_object(folder: Path, *names: str) -> dict[str, Any]:
     """A file of one JSON object; empty where there is none."""
-    try:
-        with opened(folder, *names) as file:
-            found = json.loads(file.read(CHUNK))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return {}
+    with opened(folder, *names) as file:
+        found = _row(file.read(CHUNK))
     return found if isinstance(found, dict) else {}
 
 

@@ -15,14 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from posttrain.errors import first_line
-from posttrain.serving.answers import application
-from posttrain.serving.guard import Owner
+from posttrain.serving.guard import Owner, application
 from posttrain.serving.jobs import reading
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import write
 from posttrain.serving.jobs.table import LOG, OPEN, RESULT, RUN, Job
 
-METRICS, SAMPLES, ENVIRONMENT = (RUN, "metrics.jsonl"), (RUN, "samples.jsonl"), (RUN, "environment.json")
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # what a model wrote is never taken for a page
 
 router = APIRouter(prefix="/v1/jobs")
@@ -47,7 +45,7 @@ Mine = Annotated[Job, Depends(_job)]
 
 def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> FastAPI:
     """The application over a server's parts; `hosts` are names of this machine, besides localhost and addresses."""
-    return application("posttrain jobs", services, (router,), hosts, redirect_slashes=False)
+    return application(services, (router,), hosts)
 
 
 @router.post("", status_code=201)
@@ -70,7 +68,7 @@ def _submit(file: int, owner: str, served: JobServices) -> Json:
     body = mmap.mmap(file, 0, access=mmap.ACCESS_READ) if os.fstat(file).st_size else b""
     job = served.table.create(owner, partial(write, body, owner, served.offered))
     served.report(f"job {job.id[:8]} of {owner}: {job.command} of {job.model} submitted")
-    served.look()
+    served.wake.set()
     return job.shown()
 
 
@@ -87,12 +85,9 @@ def jobs(owner: Owner, served: Served, limit: Annotated[int, Query(ge=1, le=200)
 def job(job: Mine, served: Served) -> Json:
     """A job, with its step and how many there shall be."""
     folder = served.table.folder(job)
-    steps = reading.read_object(folder, *ENVIRONMENT).get("steps")
-    return {
-        **job.shown(),
-        "step": reading.last_step(folder, METRICS),
-        "steps": steps if isinstance(steps, int) else job.steps or None,
-    }
+    steps = reading.read_object(folder, RUN, "environment.json").get("steps")
+    known = steps if isinstance(steps, int) else job.steps or None
+    return {**job.shown(), "step": reading.last_step(folder, (RUN, "metrics.jsonl")), "steps": known}
 
 
 @router.get("/{job_id}/logs")
@@ -103,20 +98,12 @@ def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
 
 
 @router.get("/{job_id}/metrics")
-def metrics(job: Mine, served: Served, offset: Offset = 0) -> Response:
-    """Metrics by step, from a row on."""
-    return _rows(served, job, METRICS, offset)
-
-
 @router.get("/{job_id}/samples")
-def samples(job: Mine, served: Served, offset: Offset = 0) -> Response:
-    """Completions with their rewards, from a row on."""
-    return _rows(served, job, SAMPLES, offset)
-
-
-def _rows(served: JobServices, job: Job, names: tuple[str, ...], offset: int) -> Response:
-    rows, after = reading.rows_part(served.table.folder(job), names, offset)
-    return JSONResponse({"rows": rows, "next": after}, headers=NO_SNIFFING)
+def rows(request: Request, job: Mine, served: Served, offset: Offset = 0) -> Response:
+    """Metrics by step, or completions with their rewards, from a row on."""
+    name = request.url.path.rpartition("/")[2]
+    found, after = reading.rows_part(served.table.folder(job), (RUN, f"{name}.jsonl"), offset)
+    return JSONResponse({"rows": found, "next": after}, headers=NO_SNIFFING)
 
 
 @router.post("/{job_id}/cancel")

@@ -18,25 +18,11 @@ from typing import Any
 
 from posttrain.errors import described
 from posttrain.serving.files import locked
+from posttrain.serving.jobs import table
 from posttrain.serving.jobs.processes import PROGRAM, born, clear, ended, go, launch, signalled
 from posttrain.serving.jobs.reading import last_words
 from posttrain.serving.jobs.specification import Offered
-from posttrain.serving.jobs.table import (
-    CANCELLED,
-    EXPORT,
-    FAILED,
-    LOG,
-    OPEN,
-    QUEUED,
-    RESULT,
-    RUN,
-    RUNNING,
-    SUCCEEDED,
-    TOML,
-    TRAIN,
-    Job,
-    Table,
-)
+from posttrain.serving.jobs.table import Job, Table
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import JobLimits
 
@@ -51,22 +37,10 @@ NO_RESULT = "its model could not be exported"
 
 
 class JobServices:
-    """A server's parts over a folder, which belongs to one process at a time.
+    """A server's parts over a folder, which belongs to one process at a time; raises `UserError` if another has it.
 
-    Args:
-        root: the folder.
-        keys: of clients.
-        offered: what clients may use.
-        cache: the folder of packaged models.
-        program: what begins the command line of posttrain.
-        limits: of what clients may ask.
-        at_once: jobs that run at the same time.
-        hours: that a job may train, from each start of its process.
-        grace: seconds that a job has to save a checkpoint when it is ended.
-        report: gets a line for each job that starts or ends, and for each failure that is not a client's.
-
-    Raises:
-        UserError: another process has the folder.
+    `cache` is the folder of packaged models, and `program` begins the command line of posttrain. `report` gets a line
+    for each job that starts or ends, and for each failure that is not a client's.
     """
 
     def __init__(
@@ -78,23 +52,18 @@ class JobServices:
         cache: Path,
         program: Sequence[str] = PROGRAM,
         limits: JobLimits | None = None,
-        at_once: int = 1,
-        hours: float = 24.0,
-        grace: float = 120.0,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.keys, self.limits, self.offered, root = keys, limits or JobLimits(), offered, root.absolute()
-        self._cache, self.program, self._at_once, self._hours, self._grace = cache, program, at_once, hours, grace
-        self.report, self.turn = report, asyncio.Lock()  # the rows of one request at a time are read
+        self._cache, self.program, self.report = cache, program, report
+        self.turn = asyncio.Lock()  # the rows of one request at a time are read
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lock = locked(root, "root")
         self.table = Table(root / "jobs", self.limits, report)
         self._children: dict[str, subprocess.Popen[bytes]] = {}  # of this server; the next one has none of them
         self._told: set[int] = set()  # processes that this server has told to end
-        self._failing: dict[
-            str, tuple[float, float]
-        ] = {}  # jobs that cannot be started: since when, and not before when
-        self._wake, self._closing = threading.Event(), False
+        self._failing: dict[str, tuple[float, float]] = {}  # since when they cannot be started, and when to try again
+        self.wake, self._closing = threading.Event(), False  # `wake`: look at the jobs now
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -104,24 +73,20 @@ class JobServices:
     def close(self) -> None:
         """Start no more jobs. Those that run go on, and the next server finds them."""
         self._closing = True
-        self.look()
+        self.wake.set()
         if self._thread.ident:
             self._thread.join()
         self.lock.release()
 
-    def look(self) -> None:
-        """Look at the jobs now."""
-        self._wake.set()
-
     def cancel(self, job: Job) -> None:
         """End a job; one that trains saves a checkpoint first."""
-        if not self.table.change(job, QUEUED, state=CANCELLED, cancelled=True, ended=time.time()):
-            self.table.change(job, RUNNING, cancelled=True)
-        self.look()
+        if not self.table.change(job, table.QUEUED, state=table.CANCELLED, cancelled=True, ended=time.time()):
+            self.table.change(job, table.RUNNING, cancelled=True)
+        self.wake.set()
 
     def running(self) -> list[Job]:
         """The jobs that run."""
-        return self.table.all("state = ?", RUNNING)
+        return self.table.all("state = ?", table.RUNNING)
 
     def _run(self) -> None:
         while not self._closing:
@@ -131,15 +96,15 @@ class JobServices:
             except Exception as error:  # such as a full disk, which may have room again later
                 self.report(f"jobs cannot go on now: {described(error)}")
                 pause = PAUSE_SECONDS
-            self._wake.wait(pause)
-            self._wake.clear()
+            self.wake.wait(pause)
+            self.wake.clear()
 
     def tick(self) -> None:
         """Bound what runs, settle what has ended, and start what may."""
         for job in self.running():
             if job.id not in self._later():
                 self._tend(job)
-        while len(self.running()) < self._at_once and (job := self.table.next(self._later())):
+        while len(self.running()) < self.limits.at_once and (job := self.table.next(self._later())):
             self._begin(job)
 
     def _later(self) -> list[str]:
@@ -157,12 +122,13 @@ class JobServices:
             return  # they have to be gone first
         self._children.pop(job.id, None)
         self._told.discard(job.pid)
-        if job.pid or (job.cancelled and job.stage == TRAIN):
-            exported = job.stage == EXPORT and code == 0 and self._whole(folder)
-            changes = after(job, code, saved(folder), last_words(folder, LOG), self._hours, exported=exported)
+        if job.pid or (job.cancelled and job.stage == table.TRAIN):
+            exported = job.stage == table.EXPORT and code == 0 and self._whole(folder)
+            said, hours = last_words(folder, table.LOG), self.limits.hours
+            changes = after(job, code, saved(folder), said, hours, exported=exported)
             ended_at = {"ended": time.time()} if "state" in changes else {}
             job = self.table.change(job, pid=0, reason="", told=0.0, **changes, **ended_at) or job
-        if job.state == RUNNING:
+        if job.state == table.RUNNING:
             self._begin(job)
         else:
             why = f": {job.why}" if job.why else ""
@@ -176,19 +142,20 @@ class JobServices:
             self.table.change(job, reason=reason, told=job.told or time.time())
             signalled(job.pid, signal.SIGTERM)
             self._told.add(job.pid)
-        elif time.time() > job.told + self._grace:
+        elif time.time() > job.told + self.limits.grace:
             signalled(job.pid, signal.SIGKILL, group=True)
 
     def _reason(self, job: Job) -> str:
-        if time.time() - job.began > (self._hours * 3600 if job.stage == TRAIN else EXPORT_SECONDS):
+        trains = job.stage == table.TRAIN
+        if time.time() - job.began > (self.limits.hours * 3600 if trains else EXPORT_SECONDS):
             return TIME
-        if job.stage == TRAIN and job.cancelled:
+        if trains and job.cancelled:
             return CANCEL
-        return LOG_SIZE if job.stage == TRAIN and (self.table.folder(job) / LOG).stat().st_size > LOG_LIMIT else ""
+        return LOG_SIZE if trains and (self.table.folder(job) / table.LOG).stat().st_size > LOG_LIMIT else ""
 
     def _whole(self, folder: Path) -> bool:
         """Whether there is a model; where the server keeps its own concerns nobody."""
-        card = folder / RESULT / "README.md"
+        card = folder / table.RESULT / "README.md"
         if not card.is_file() or card.is_symlink():
             return False
         text = card.read_text(encoding="utf-8")
@@ -201,23 +168,23 @@ class JobServices:
         """Start the process of a job's stage, of which nothing lives."""
         folder, begun = self.table.folder(job), None
         last = saved(folder)
-        if job.stage == EXPORT:
-            shutil.rmtree(folder / RESULT, ignore_errors=True)
-            kind = "merge" if any((folder / RUN).glob("checkpoints/step-*/adapter_config.json")) else "hf"
+        if job.stage == table.EXPORT:
+            shutil.rmtree(folder / table.RESULT, ignore_errors=True)
+            kind = "merge" if any((folder / table.RUN).glob("checkpoints/step-*/adapter_config.json")) else "hf"
             title = f"{job.model}-{job.command}"
-            words = ["export", kind, "--model", RUN, "--output", RESULT, "--title", title]
+            words = ["export", kind, "--model", table.RUN, "--output", table.RESULT, "--title", title]
         elif last >= 0:
-            words = [job.command, "--resume", RUN]
+            words = [job.command, "--resume", table.RUN]
         else:  # what is there is of a start that was killed before its first checkpoint
-            shutil.rmtree(folder / RUN, ignore_errors=True)
-            words = [job.command, "--config", TOML, "--output", RUN]
+            shutil.rmtree(folder / table.RUN, ignore_errors=True)
+            words = [job.command, "--config", table.TOML, "--output", table.RUN]
         now = time.time()
         try:
             child = launch([*self.program, *words], folder, self._cache)
             try:
                 about = {"pid": child.pid, "born": born(child.pid), "began": now, "started": job.started or now}
-                attempts = job.attempts + (job.stage == TRAIN)
-                begun = self.table.change(job, *OPEN, state=RUNNING, attempts=attempts, saved=last, **about)
+                attempts = job.attempts + (job.stage == table.TRAIN)
+                begun = self.table.change(job, *table.OPEN, state=table.RUNNING, attempts=attempts, saved=last, **about)
             finally:
                 go(child, begins=begun is not None)
         except (OSError, sqlite3.Error) as error:  # such as a full disk, which may have room again later
@@ -226,7 +193,7 @@ class JobServices:
         self._failing.pop(job.id, None)
         if begun is not None:
             self._children[job.id] = child
-            if job.stage == TRAIN:
+            if job.stage == table.TRAIN:
                 self._say(job, f"{job.command} of {job.model} started{', again' * (job.attempts > 0)}")
 
     def _not_started(self, job: Job, error: Exception) -> None:
@@ -236,7 +203,7 @@ class JobServices:
         self._failing[job.id] = first, now + PAUSE_SECONDS
         self._say(job, why)
         if now - first >= GIVE_UP_SECONDS:
-            self.table.change(job, *OPEN, state=FAILED, why=why, ended=now)
+            self.table.change(job, *table.OPEN, state=table.FAILED, why=why, ended=now)
 
     def _say(self, job: Job, what: str) -> None:
         self.report(f"job {job.id[:8]} of {job.owner}: {what}")
@@ -244,7 +211,7 @@ class JobServices:
 
 def saved(folder: Path) -> int:
     """The step of the last checkpoint; -1 where there is none."""
-    names = [path.name for path in (folder / RUN / "checkpoints").glob("step-*") if path.is_dir()]
+    names = [path.name for path in (folder / table.RUN / "checkpoints").glob("step-*") if path.is_dir()]
     return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=-1)
 
 
@@ -265,28 +232,30 @@ def after(job: Job, code: int | None, last: int, said: str, hours: float, *, exp
 
     def trained(state: str, why: str = "") -> dict[str, Any]:
         if last >= 0:
-            return {"stage": EXPORT, "outcome": state, "why": why, "deaths": 0}
-        return {"state": FAILED, "why": NO_RESULT} if state == SUCCEEDED else {"state": state, "why": why}
+            return {"stage": table.EXPORT, "outcome": state, "why": why, "deaths": 0}
+        return {"state": table.FAILED, "why": NO_RESULT} if state == table.SUCCEEDED else {"state": state, "why": why}
 
     if exported:
         return {"state": job.outcome}
-    if job.stage == TRAIN:
+    if job.stage == table.TRAIN:
         if code == 0:
-            return trained(SUCCEEDED)
+            return trained(table.SUCCEEDED)
         if job.cancelled:
-            return trained(CANCELLED)
+            return trained(table.CANCELLED)
         if job.reason == TIME:
-            return trained(FAILED, f"it trained for {hours:g} hours, which is the limit")
+            return trained(table.FAILED, f"it trained for {hours:g} hours, which is the limit")
         if job.reason == LOG_SIZE:
-            return trained(FAILED, "its log grew too large")
+            return trained(table.FAILED, "its log grew too large")
     deaths = job.deaths + 1 if last == job.saved else 0
     if code != MISTAKE and not job.reason and deaths < MOST_DEATHS:
         return {"deaths": deaths}
-    if job.stage == EXPORT:
-        return {"state": FAILED, "why": said or NO_RESULT} if job.outcome == SUCCEEDED else {"state": job.outcome}
+    if job.stage == table.EXPORT:
+        if job.outcome == table.SUCCEEDED:
+            return {"state": table.FAILED, "why": said or NO_RESULT}
+        return {"state": job.outcome}
     if code is not None and code > 0:
-        return trained(FAILED, said or f"exit code {code}")
+        return trained(table.FAILED, said or f"exit code {code}")
     by = f" by {signal.Signals(-code).name}" if code else ""
     return trained(
-        FAILED, f"its process was ended{by} {deaths} times without a new checkpoint, perhaps for want of memory"
+        table.FAILED, f"its process was ended{by} {deaths} times without a new checkpoint, perhaps for want of memory"
     )

@@ -48,50 +48,30 @@ PATIENCE = 30.0  # seconds that one transaction waits for another
 
 @dataclass(frozen=True)
 class Job:
-    """A job.
+    """A job. Times are seconds since 1970, 0 for not yet."""
 
-    Attributes:
-        id: 32 hexadecimal digits, random.
-        owner: the name of the key that submitted it.
-        command: which trains, such as `rl`.
-        model: the name of the base model.
-        created, started, ended: seconds since 1970; `started` of the first attempt, 0 for not yet.
-        number: grows with each job of the server.
-        steps: how many there shall be; 0 if the data decides.
-        state: one of the states above.
-        cancelled: whether its client has asked for its end.
-        attempts: how often its training was started.
-        stage: what is done now, training or export.
-        outcome: the state that it ends in after its export.
-        why: why it failed.
-        saved: the step of its last checkpoint when its process was last started; -1 for none.
-        deaths: how often its process has ended since, by itself and without a new checkpoint.
-        pid, born, began: its process, what tells it from others of that number, and when it was started; 0 for none.
-        reason, told: why the process is to end, and since when it knows.
-    """
-
-    id: str
-    owner: str
-    command: str
-    model: str
+    id: str  # 32 hexadecimal digits, random
+    owner: str  # the name of the key that submitted it
+    command: str  # which trains, such as `rl`
+    model: str  # the name of the base model
     created: float
-    number: int | None = None
-    steps: int = 0
+    number: int | None = None  # grows with each job of the server
+    steps: int = 0  # how many there shall be; 0 if the data decides
     state: str = QUEUED
-    cancelled: bool = False
-    started: float = 0.0
+    cancelled: bool = False  # whether its client has asked for its end
+    started: float = 0.0  # for the first time
     ended: float = 0.0
-    attempts: int = 0
-    stage: str = TRAIN
-    outcome: str = ""
-    why: str = ""
-    saved: int = -1
-    deaths: int = 0
-    pid: int = 0
-    born: str = ""
-    began: float = 0.0
-    reason: str = ""
-    told: float = 0.0
+    attempts: int = 0  # how often its training was started
+    stage: str = TRAIN  # what is done now
+    outcome: str = ""  # the state that it ends in after its export
+    why: str = ""  # it failed
+    saved: int = -1  # the step of its last checkpoint when its process was last started; -1 for none
+    deaths: int = 0  # how often its process has ended since, by itself and without a new checkpoint
+    pid: int = 0  # of its process; 0 for none
+    born: str = ""  # what tells that process from others of its number
+    began: float = 0.0  # when that process did
+    reason: str = ""  # why the process is to end
+    told: float = 0.0  # since when it knows that
 
     def shown(self) -> dict[str, Any]:
         """What its client sees of it."""
@@ -151,10 +131,7 @@ class Table:
 
     def all(self, where: str = "1", *values: Any) -> list[Job]:
         """All jobs of which a condition in SQL holds, in the order in which they were submitted."""
-        with closing(self._connection()) as db:
-            return _jobs(
-                db.execute(f"SELECT * FROM jobs WHERE state != '{DELETED}' AND {where} ORDER BY number", values)
-            )
+        return self._sql(f"SELECT * FROM jobs WHERE state != '{DELETED}' AND {where} ORDER BY number", *values)
 
     def get(self, owner: str, job_id: str) -> Job:
         """A job of the owner's; raises `HTTPException` 404, also for another's: nobody is told which."""
@@ -163,24 +140,16 @@ class Table:
         return found[0]
 
     def next(self, but: Collection[str] = ()) -> Job | None:
-        """The job that runs next; None if none waits.
+        """The job that runs next, not one with these ids; None if none waits.
 
         Of the owners with waiting jobs the one with the fewest running jobs is next, among those the one whose last
         start is longest ago; of an owner's jobs the first that came. So an owner with a thousand jobs delays another
         one by the jobs that run already, and no more.
-
-        Args:
-            but: ids of jobs that do not count as waiting now.
         """
-        with closing(self._connection()) as db:
-            return next(iter(_jobs(db.execute(NEXT, (json.dumps([*but]),)))), None)
+        return next(iter(self._sql(NEXT, json.dumps([*but]))), None)
 
     def create(self, owner: str, fill: Callable[[Path], dict[str, Any]]) -> Job:
-        """Submit a job.
-
-        Args:
-            owner: whose it is.
-            fill: writes its files into its folder, and returns fields of `Job`.
+        """Submit a job; `fill` writes its files into its folder, and returns fields of `Job`.
 
         Raises:
             HTTPException: 429, the owner has as many jobs or bytes as a key may have.
@@ -198,7 +167,7 @@ class Table:
             sync(folder)
             with self._change() as db:
                 self._check(db, owner)
-                return _insert(db, job)
+                return _insert(db, job)[0]
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -207,8 +176,7 @@ class Table:
         """Change columns of a job that is in one of these states, or in any; None if it is in another one."""
         among = f"AND state IN ({', '.join('?' * len(states))})" if states else ""
         sql = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in changes)} WHERE id = ? {among} RETURNING *"
-        with self._change() as db:
-            return next(iter(_jobs(db.execute(sql, (*changes.values(), job.id, *states)))), None)
+        return next(iter(self._sql(sql, *changes.values(), job.id, *states)), None)
 
     def delete(self, job: Job) -> None:
         """Remove a job that has ended, with all its files; raises `UserError` for another one."""
@@ -216,8 +184,7 @@ class Table:
             raise UserError(f"job {job.id} has not ended; cancel it first")
         mine = f"owner = ? AND state = '{DELETED}'"
         older = f"DELETE FROM jobs WHERE {mine} AND started < (SELECT max(started) FROM jobs WHERE {mine})"
-        with self._change() as db:
-            db.execute(older, (job.owner, job.owner))
+        self._sql(older, job.owner, job.owner)
         shutil.rmtree(self.folder(job), ignore_errors=True)
 
     def _check(self, db: sqlite3.Connection, owner: str) -> None:
@@ -240,14 +207,18 @@ class Table:
                 report(f"{file} cannot be read, and its job is left out: {described(error)}")
         for _, job in sorted(found, key=lambda each: each[0]):
             with self._change() as db:
-                if not db.execute("SELECT 1 FROM jobs WHERE id = ?", (job.id,)).fetchone():
-                    _insert(db, job)
+                _insert(db, job, "OR IGNORE")
             (self.folder(job) / EARLIER).unlink()
         if found:
             report(f"{len(found)} jobs of an earlier version are in {self.root / TABLE} now")
 
     def _connection(self) -> sqlite3.Connection:
         return sqlite3.connect(self.root / TABLE, timeout=PATIENCE, isolation_level=None)
+
+    def _sql(self, sql: str, *values: Any) -> list[Job]:
+        """The jobs that one statement gives; what it changes is on the disk then."""
+        with closing(self._connection()) as db:
+            return _jobs(db.execute(sql, values))
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
@@ -258,14 +229,13 @@ class Table:
 
 
 def _jobs(rows: sqlite3.Cursor) -> list[Job]:
-    names = [column[0] for column in rows.description]
+    names = [column[0] for column in rows.description or ()]
     return [Job(**dict(zip(names, row, strict=True))) for row in rows.fetchall()]
 
 
-def _insert(db: sqlite3.Connection, job: Job) -> Job:
-    places = ", ".join(f":{name}" for name in COLUMNS)
-    sql = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({places}) RETURNING *"
-    return _jobs(db.execute(sql, asdict(job)))[0]
+def _insert(db: sqlite3.Connection, job: Job, how: str = "") -> list[Job]:
+    sql = f"INSERT {how} INTO jobs ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)}) RETURNING *"
+    return _jobs(db.execute(sql, asdict(job)))
 
 
 def _bytes_in(folder: Path) -> int:
