@@ -28,11 +28,13 @@ Load = Callable[[], tuple[type, Callable[..., Any]]]
 
 
 def _lines(result: Any) -> Iterable[str]:
-    return result.lines()
+    return result[0] if isinstance(result, tuple) else result.lines()
 
 
 def _summary(result: Any) -> Any:
-    """All its fields, unless it says which."""
+    """What a command says beside its lines; of an object all its fields, unless it says which."""
+    if isinstance(result, tuple):
+        return result[1]
     return result.summary() if hasattr(result, "summary") else dataclasses.asdict(result)
 
 
@@ -114,11 +116,11 @@ def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
     return lambda: importlib.import_module(f"posttrain.recipes.{module}").dry_run
 
 
-def _with_extra(recipe: str, module: str, form: str) -> Load:
+def _with_extra(recipe: str, module: str, form: str, function: str = "run") -> Load:
     """A command whose packages are an extra: they are needed to run it, and not for --help."""
 
     def run(*parts: Any, **passed: Any) -> Any:
-        return importlib.import_module(f"posttrain.recipes.{recipe}.{module}").run(*parts, **passed)
+        return getattr(importlib.import_module(f"posttrain.recipes.{recipe}.{module}"), function)(*parts, **passed)
 
     return lambda: (getattr(importlib.import_module(f"posttrain.recipes.{recipe}.forms"), form), run)
 
@@ -324,26 +326,32 @@ COMMANDS: dict[str, Command] = {
         extra="annotate",
     ),
     "annotate export": Command(
-        "export annotations to a file", _with_extra("annotate", "export", "Export"), ("json",), extra="annotate"
+        "export annotations to a file",
+        _with_extra("annotate", "records", "Export", "export"),
+        ("json",),
+        extra="annotate",
     ),
     "annotate backup": Command(
         "back up the annotation database; safe while the server runs",
-        _with_extra("annotate", "backup", "Backup"),
+        _with_extra("annotate", "records", "Backup", "backup"),
         ("json",),
         extra="annotate",
     ),
     "annotate status": Command(
         "progress and agreement of each project",
-        _with_extra("annotate", "status", "Status"),
+        _with_extra("annotate", "records", "Status", "status"),
         ("json",),
         extra="annotate",
     ),
     "annotate users": Command(
-        "list, invite, disable or enable users", _with_extra("annotate", "users", "Users"), ("json",), extra="annotate"
+        "list, invite, disable or enable users",
+        _with_extra("annotate", "records", "Users", "users"),
+        ("json",),
+        extra="annotate",
     ),
     "annotate consensus": Command(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        _with_extra("annotate", "consensus", "Consensus"),
+        _with_extra("annotate", "records", "Consensus", "consensus"),
         ("json",),
         extra="annotate",
     ),

@@ -65,7 +65,6 @@ TESTS_OF = {
     "parsing.py": "test_parsing.py test_usage.py",
     "planning/cluster/result.py": "recipes/test_plan_cluster.py",
     "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
-    "recipes/evaluate_reward/report.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
     "recipes/jobs/serve.py": "serving/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",

@@ -143,7 +143,7 @@ def test_a_name_of_a_key_is_a_word(tmp_path, name):
 
 def test_the_command_makes_a_key_and_ends_it(tmp_path):
     store = str(tmp_path / "store")
-    (secret,) = run(Server(store=store, add_key="alice")).lines()
+    ((secret,), _) = run(Server(store=store, add_key="alice"))
     assert Keys(tmp_path / "store" / "keys.json").owner(secret) == "alice"
     run(Server(store=store, remove_key="alice"))
     assert Keys(tmp_path / "store" / "keys.json").owners() == []

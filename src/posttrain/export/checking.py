@@ -4,8 +4,9 @@ Shape letters: N tokens of all texts, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ TEXTS = (
 )
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """How far logprobs are from others, in nats."""
 
     mean: float

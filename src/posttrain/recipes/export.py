@@ -45,25 +45,6 @@ class ExportResult:
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def rounded(self) -> bool:
-        """Whether the weights were computed in float32 and written in a narrower format."""
-        return self.form == "merged" and self.dtype != "float32"
-
-    def summary(self) -> dict[str, Any]:
-        """The numbers for a machine to read."""
-        apart = {name: getattr(self, name) for name in ("moved", "exact", "written")}
-        found = {name: None if value is None else value._asdict() for name, value in apart.items()}
-        return {
-            "output": str(self.output),
-            "form": self.form,
-            "dtype": self.dtype,
-            "files": list(self.files),
-            "tokens": self.tokens,
-            "notes": list(self.notes),
-            **found,
-        }
-
     def lines(self) -> list[str]:
         """The same in words."""
         return [f"{self.output}: {self.form}, {self.dtype}; {', '.join(self.files)}", *self.checks(), *self.notes]
@@ -79,7 +60,8 @@ class ExportResult:
                 f"Merged in float32, they differ by {self.exact.largest:.2g} nats at most (allowed: {EXACT:g})."
             )
         if self.written:
-            limits = f"allowed: {ROUNDED:g} on average" if self.rounded else f"allowed: {EXACT:g} at most"
+            rounded = self.form == "merged" and self.dtype != "float32"
+            limits = f"allowed: {ROUNDED:g} on average" if rounded else f"allowed: {EXACT:g} at most"
             found.append(
                 f"The folder as transformers loads it: {self.written.mean:.2g} nats on average, "
                 f"{self.written.largest:.2g} at most ({limits})."
@@ -91,7 +73,10 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
     """Write the folder; nothing is left of it where anything fails."""
     saved, where, target = _prepare(config)
     adapter = is_adapter(where)
-    base = base_of(where) if adapter else _trained_from(saved, where)
+    if adapter:
+        base = base_of(where)
+    else:  # what a run began with; of a folder without a run, itself
+        base = str(read_run(saved.run).config.get("model", where)) if saved.run else where
     with new_folder(target) as new:
         if isinstance(config, ExportMerge):
             made = _merge(config, where, base, new, target)
@@ -183,11 +168,6 @@ def _copy(where: str, base: str, new: Path, output: Path) -> ExportResult:
     written = checking.difference(reloaded, trained)
     checking.refuse_far("the copied model", written, rounded=False)
     return ExportResult(output, "adapter" if adapter else "model", dtype, len(trained), written=written)
-
-
-def _trained_from(saved: SavedModel, where: str) -> str:
-    """The model that a run began with; of a folder without a run, itself."""
-    return str(read_run(saved.run).config.get("model", where)) if saved.run else where
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -17,39 +17,29 @@ WAYS = (RANDOM, *WORTH, MOVED)
 
 
 def check_choice(config: Import) -> None:
-    """Refuse options that do not go together, before anything is read or sampled.
-
-    Raises:
-        UserError: says which, and what to type.
-    """
-    way = config.choose
+    """Refuse options that do not go together, before anything is read or sampled."""
+    way, ensemble, earlier = config.choose, config.reward_model, config.kl_from
     if way not in WAYS:
         raise unknown("way to choose", way, WAYS)
-    if config.ask < 0:
-        raise UserError(f"--ask must be 0 or more; got {config.ask}")
-    if not config.ask and (way != RANDOM or config.reward_model or config.kl_from):
-        raise UserError("--choose, --reward-model and --kl-from need the number of items to select: pass --ask")
-    if way in WORTH and not config.reward_model:
-        raise UserError(f"--choose {way} needs a reward-model ensemble: pass --reward-model")
-    if config.reward_model and way not in WORTH:
-        raise UserError(
-            f"--choose {way} uses no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
-        )
-    if config.kl_from and way != MOVED:
-        raise UserError(f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}")
-    if way == MOVED and not (config.kl_from and config.models):
-        raise UserError(
-            "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, "
-            "and the earlier one with --kl-from"
-        )
+    named = f"leave out --reward-model, or type --choose {' or '.join(WORTH)}"
+    refused = {
+        f"--ask must be 0 or more; got {config.ask}": config.ask < 0,
+        "--choose, --reward-model and --kl-from need the number of items to select: pass --ask": not config.ask
+        and (way != RANDOM or ensemble or earlier),
+        f"--choose {way} needs a reward-model ensemble: pass --reward-model": way in WORTH and not ensemble,
+        f"--choose {way} uses no reward model; {named}": ensemble and way not in WORTH,
+        f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}": earlier
+        and way != MOVED,
+        "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, and the "
+        "earlier one with --kl-from": way == MOVED and not (earlier and config.models),
+    }
+    for says, wrong in refused.items():
+        if wrong:
+            raise UserError(says)
 
 
 def worths(config: Import, items: Sequence[Item], quiet: bool) -> list[float]:
-    """What it is worth to ask each item; at random they are worth the same.
-
-    Raises:
-        UserError: an item has nothing to compare or is too long, or the members of an ensemble cannot disagree.
-    """
+    """What it is worth to ask each item; at random they are worth the same."""
     if config.choose == MOVED:
         return [item.details[MOVED]["kl"] for item in items]
     if config.choose == RANDOM:

@@ -14,7 +14,6 @@ each.
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -30,17 +29,6 @@ from posttrain.recipes.annotate.forms import Serve
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
-
-
-@dataclass(frozen=True)
-class Served:
-    """It has ended."""
-
-    store: str
-
-    def lines(self) -> list[str]:
-        """Where everything is."""
-        return [f"everything is in {self.store}"]
 
 
 def load_talkers(config: Serve) -> Speak:
@@ -82,8 +70,8 @@ def _url(config: Serve) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-def run(config: Serve) -> Served:
-    """Serve until interrupted."""
+def run(config: Serve) -> tuple[list[str], None]:
+    """Serve until interrupted; says where everything is."""
     url, place = _url(config), bound(config.host, config.port)
     speak = in_temporary_thread(partial(load_talkers, config)) if config.model else None
     store = open_store(config.store)
@@ -100,4 +88,4 @@ def run(config: Serve) -> Served:
         http_server(app, place, proxies=config.proxies).run()
     finally:
         store.close()
-    return Served(store.name)
+    return [f"everything is in {store.name}"], None

@@ -11,7 +11,6 @@ One process, one base model, an adapter for each client.
 """
 
 import sys
-from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -32,17 +31,6 @@ from posttrain.serving.keys import Keys
 from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services, keys_of
 from posttrain.training.resolve_model import saved_model
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What is left when the command ends."""
-
-    text: str
-
-    def lines(self) -> list[str]:
-        """For people."""
-        return [self.text]
 
 
 def load_base(config: Server) -> Base:
@@ -79,45 +67,34 @@ def refuse_open_door(config: Server, keys: Keys) -> None:
         )
 
 
-def run(config: Server) -> Ended:
+def run(config: Server) -> tuple[list[str], None]:
     """Serve until interrupted, or make or end a key."""
     store = Path(config.store)
     if config.add_key:
-        return Ended(keys_of(store).add(config.add_key))
+        return [keys_of(store).add(config.add_key)], None
     if config.remove_key:
         keys_of(store).remove(config.remove_key)
-        return Ended(f"the key of {config.remove_key} is ended")
-    numbers = (
-        "models_per_key",
-        "tokens_per_request",
-        "max_rank",
-        "models_in_memory",
-        "save_every",
-        "microbatch_tokens",
-    )
-    for name in (*numbers, "max_sequences", "cache_gb"):
+        return [f"the key of {config.remove_key} is ended"], None
+    limits = ("models_per_key", "tokens_per_request", "max_rank")
+    own = ("models_in_memory", "save_every", "microbatch_tokens", "max_sequences", "cache_gb")
+    for name in (*limits, *own):
         if not getattr(config, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
     place = bound(config.host, config.port)
     keys = keys_of(store)
     refuse_open_door(config, keys)
     say = partial(print, file=sys.stderr, flush=True)
-    limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
     services = Services(
         store,
         in_temporary_thread(partial(load_base, config)),
         keys=keys,  # the same ones: they know from now on whether clients need a key
-        limits=replace(Limits(), **limited),
-        microbatch_tokens=config.microbatch_tokens,
-        max_sequences=config.max_sequences,
-        cache_gb=config.cache_gb,
-        models_in_memory=config.models_in_memory,
-        save_every=config.save_every,
+        limits=Limits(**{name: getattr(config, name) for name in limits}),
         batch_gradients=config.batch_gradients,
         report=say,
+        **{name: getattr(config, name) for name in own},
     )
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")
     app = create_app(services, hosts=None if keys.needed else {config.host.lower()})
     # The SDK keeps connections for longer than uvicorn's 5 s; held requests for results do not delay the end.
     http_server(app, place, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
-    return Ended(f"everything is in {store}")
+    return [f"everything is in {store}"], None

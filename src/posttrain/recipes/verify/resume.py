@@ -19,8 +19,7 @@ import torch
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError
 from posttrain.models.throughput_probe import probe
-from posttrain.recipes.verify.item import Item, violations
-from posttrain.recipes.verify.logprobs import format_name
+from posttrain.recipes.verify.item import Item, format_name, violations
 from posttrain.recipes.verify.subject import QUESTIONS, Subject
 from posttrain.runs.run import METRICS
 
@@ -36,7 +35,7 @@ def resume(subject: Subject) -> Item:
     with tempfile.TemporaryDirectory(prefix="posttrain-verify-") as name:
         folder = Path(name)
         options = _prepare(subject, folder)
-        killed_at = random.Random(subject.seed).randrange(SAVE_EVERY + 1, subject.resume_steps)
+        killed_at = random.Random(subject.config.seed).randrange(SAVE_EVERY + 1, subject.config.resume_steps)
         through = _start(folder / "through", [*options, "--output", "."])
         killed = _start(folder / "killed", [*options, "--output", "."])
         try:
@@ -47,9 +46,9 @@ def resume(subject: Subject) -> Item:
                 process.kill()
                 process.wait()
         _finish(_start(folder / "killed", ["--resume", "."]), folder / "killed")
-        found = compare(folder / "through", folder / "killed", subject.resume_steps)
+        found = compare(folder / "through", folder / "killed", subject.config.resume_steps)
     steps = (
-        f"{subject.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
+        f"{subject.config.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
     )
     return violations(
         "resume", found, f"{steps}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
@@ -75,7 +74,7 @@ def compare(through: Path, killed: Path, steps: int) -> list[str]:
 
 def _prepare(subject: Subject, folder: Path) -> list[str]:
     """Write model, tasks and reward; returns the command's options."""
-    model = probe(subject.name, 1, dtype=torch.float32)
+    model = probe(subject.config.model, 1, dtype=torch.float32)
     model.network.save_pretrained(folder / "model")
     subject.policy.chat.tokenizer.save_pretrained(str(folder / "model"))
     (folder / "reward.py").write_text(REWARD)
@@ -86,13 +85,13 @@ def _prepare(subject: Subject, folder: Path) -> list[str]:
         "model": folder / "model",
         "reward": f"{folder / 'reward.py'}:varied",
         "precision": format_name(subject.dtype),
-        "steps": subject.resume_steps,
+        "steps": subject.config.resume_steps,
         "save-every": SAVE_EVERY,
         "prompts-per-step": 2,
         "completions-per-prompt": 3,
         "max-new-tokens": 6,
         "lr": 1e-3,
-        "seed": subject.seed,
+        "seed": subject.config.seed,
     }
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
