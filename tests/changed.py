@@ -45,7 +45,9 @@ def recipes(commands: Path) -> dict[str, set[str]]:
         for key, value in zip(table.keys, table.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 known = {
-                    text for text in texts_of(value) if (folder / text).is_dir() or (folder / f"{text}.py").exists()
+                    name
+                    for name in (text.partition(".")[0] for text in texts_of(value))
+                    if (name and (folder / name).is_dir()) or (folder / f"{name}.py").exists()
                 }
                 found.setdefault(key.value.split()[0], set()).update(f"posttrain.recipes.{name}." for name in known)
     return found

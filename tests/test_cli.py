@@ -641,7 +641,8 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
 
 def test_a_table_as_text():
     table = Table("T", ("model", "pass@1", "thinks"), [("base", Estimate(0.25, 0.2, 0.3), None)], note="n")
-    assert commands._table(table) == [
+    assert table.lines() == [
+        "T",
         "model  pass@1                  thinks",
         "base   0.250 (0.200 to 0.300)  -",
         "",

@@ -14,7 +14,6 @@ from posttrain import lookup, user_code
 from posttrain.options.hyperparameters import hyperparameters, is_file
 from posttrain.options.option import MARK, options_of
 from posttrain.parsing import Section
-from posttrain.report import Estimate, Table
 from posttrain.runs.inputs import relocated
 from posttrain.runs.run import Run
 
@@ -102,11 +101,11 @@ class Command:
         return found
 
 
-def _recipe(module: str, form: str) -> Load:
-    """A recipe, imported when it runs, and its form in the room of options: `--help` needs no torch."""
+def _recipe(module: str, form: str, function: str = "run") -> Load:
+    """A recipe, imported when it runs, and its form in the room of options: `--help` needs no torch, and no extra."""
 
     def run(*parts: Any, **passed: Any) -> Any:
-        return importlib.import_module(f"posttrain.recipes.{module}").run(*parts, **passed)
+        return getattr(importlib.import_module(f"posttrain.recipes.{module}"), function)(*parts, **passed)
 
     home, _, name = form.rpartition(".")
     return lambda: (getattr(importlib.import_module(f"posttrain.options.{home}"), name), run)
@@ -114,15 +113,6 @@ def _recipe(module: str, form: str) -> Load:
 
 def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
     return lambda: importlib.import_module(f"posttrain.recipes.{module}").dry_run
-
-
-def _with_extra(recipe: str, module: str, form: str, function: str = "run") -> Load:
-    """A command whose packages are an extra: they are needed to run it, and not for --help."""
-
-    def run(*parts: Any, **passed: Any) -> Any:
-        return getattr(importlib.import_module(f"posttrain.recipes.{recipe}.{module}"), function)(*parts, **passed)
-
-    return lambda: (getattr(importlib.import_module(f"posttrain.recipes.{recipe}.forms"), form), run)
 
 
 def algorithm_of(family: str, name: str, knobs: Any) -> Any:
@@ -134,25 +124,13 @@ def algorithm_of(family: str, name: str, knobs: Any) -> Any:
     return getattr(algorithms, family)(name)(**dataclasses.asdict(knobs))
 
 
-def _table(table: Table) -> list[str]:
-    """A report's table as text."""
-    return [*lookup.columns([tuple(table.columns), *(tuple(map(_cell, row)) for row in table.rows)]), "", table.note]
-
-
-def _cell(cell: str | Estimate | None) -> str:
-    if not isinstance(cell, Estimate):
-        return cell or "-"
-    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
-    return f"{cell.value:.3f}{interval}"
-
-
 def _show_quickstart(result: Any) -> list[str]:
-    return [*_table(result.table()), "", f"{result.seconds / 60:.1f} minutes", f"report  {result.report}"]
+    return [*result.table().lines(), "", f"{result.seconds / 60:.1f} minutes", f"report  {result.report}"]
 
 
 def _show_scores(result: Any) -> list[str]:
     written = [f"all rows in {result.output}"] if result.output else []
-    return [line for table in result.tables() for line in _table(table)] + written
+    return [line for table in result.tables() for line in table.lines()] + written
 
 
 def _show_run(result: Any) -> list[str]:
@@ -317,53 +295,53 @@ COMMANDS: dict[str, Command] = {
         "export to a Hugging Face folder with a model card", _recipe("export", "tools.ExportHF"), ("json",)
     ),
     "annotate serve": Command(
-        "serve the annotation web app", _with_extra("annotate", "serve", "Serve"), extra="annotate"
+        "serve the annotation web app", _recipe("annotate.serve", "services.Serve"), extra="annotate"
     ),
     "annotate import": Command(
         "import prompts and completions to annotate",
-        _with_extra("annotate", "importing", "Import"),
+        _recipe("annotate.importing", "services.Import"),
         ("quiet", "json"),
         extra="annotate",
     ),
     "annotate export": Command(
         "export annotations to a file",
-        _with_extra("annotate", "records", "Export", "export"),
+        _recipe("annotate.records", "services.Export", "export"),
         ("json",),
         extra="annotate",
     ),
     "annotate backup": Command(
         "back up the annotation database; safe while the server runs",
-        _with_extra("annotate", "records", "Backup", "backup"),
+        _recipe("annotate.records", "services.Backup", "backup"),
         ("json",),
         extra="annotate",
     ),
     "annotate status": Command(
         "progress and agreement of each project",
-        _with_extra("annotate", "records", "Status", "status"),
+        _recipe("annotate.records", "services.Status", "status"),
         ("json",),
         extra="annotate",
     ),
     "annotate users": Command(
         "list, invite, disable or enable users",
-        _with_extra("annotate", "records", "Users", "users"),
+        _recipe("annotate.records", "services.Users", "users"),
         ("json",),
         extra="annotate",
     ),
     "annotate consensus": Command(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        _with_extra("annotate", "records", "Consensus", "consensus"),
+        _recipe("annotate.records", "services.Consensus", "consensus"),
         ("json",),
         extra="annotate",
     ),
     "server": Command(
         "serve the Tinker API: train adapters for clients of the tinker SDK",
-        _with_extra("server", "serve", "Server"),
+        _recipe("server", "services.Server"),
         ("config",),
         extra="server",
     ),
     "jobs": Command(
         "serve training jobs over HTTP: a queue of rl, sft, preference and reward-model runs",
-        _with_extra("jobs", "serve", "Jobs"),
+        _recipe("jobs", "services.Jobs"),
         ("config",),
         extra="server",
     ),

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from posttrain.errors import UserError
 from posttrain.options.option import POSITIONAL
 from posttrain.report import compare_report, write_report
+from posttrain.report.run_report import aligned
 from posttrain.runs import read_run
 from posttrain.runs.run import CONFIG, REPORT
 
@@ -142,7 +143,7 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         )
         for row in rows
     }
-    head, *lines = columns([("name", "family", "paper", "models", "passes", "needs"), *cells.values()])
+    head, *lines = aligned([("name", "family", "paper", "models", "passes", "needs"), *cells.values()])
     line_of = dict(zip(cells, lines, strict=True))
     groups = {what: [line_of[row["name"]] for row in rows if row["changes"] == what] for what in catalogue.CHANGES}
     return [
@@ -219,8 +220,3 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
         yield "Run them in this order, each from the model of the one before (--model)."
     yield "posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run."
 
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

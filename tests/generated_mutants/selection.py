@@ -66,7 +66,7 @@ TESTS_OF = {
     "planning/cluster/result.py": "recipes/test_plan_cluster.py",
     "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
-    "recipes/jobs/serve.py": "serving/jobs/test_serve.py",
+    "recipes/jobs.py": "serving/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",
     "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
     "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",

@@ -30,7 +30,7 @@ LOADED = """
 import sys
 from posttrain import cli
 cli._set_up_libraries()
-import posttrain.recipes.server.serve
+import posttrain.recipes.server
 if not sys.stdin.readline():  # the test has ended
     sys.exit()
 sys.exit(cli.main())

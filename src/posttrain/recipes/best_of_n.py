@@ -41,6 +41,7 @@ from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
+from posttrain.report import Table
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
@@ -85,10 +86,10 @@ class BestOfNResult:
         """The same for people."""
         gold = any(one.gold is not None for one in self.earned)
         rows = [
-            f"  {one.n:>5}  {one.kl:>6.2f}  {one.reward:>8.3f}" + (f"  {one.gold:>8.3f}" if gold else "")
+            (f"{one.n}", f"{one.kl:.2f}", f"{one.reward:.3f}", *([f"{one.gold:.3f}"] if gold else []))
             for one in self.earned
         ]
-        head = f"  {'n':>5}  {'KL <=':>6}  {'reward':>8}" + (f"  {'gold':>8}" if gold else "")
+        table = Table("what the best of n earns", ("n", "KL <=", "reward", *(["gold"] if gold else [])), rows)
         kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
         if not self.kept:
             kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
@@ -96,7 +97,7 @@ class BestOfNResult:
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
         notes = [f"note: {as_typed(note)}" for note in self.notes]
-        return [*notes, "what the best of n earns:", head, *rows, kept + cut, *told]
+        return [*notes, *table.lines(), kept + cut, *told]
 
 
 @dataclass

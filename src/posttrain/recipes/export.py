@@ -78,10 +78,7 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
     else:  # what a run began with; of a folder without a run, itself
         base = str(read_run(saved.run).config.get("model", where)) if saved.run else where
     with new_folder(target) as new:
-        if isinstance(config, ExportMerge):
-            made = _merge(config, where, base, new, target)
-        else:
-            made = _copy(where, base, new, target)
+        made = _write(config, where, base, new, target)
         facts = Facts(
             config.title or target.name,
             made.form,
@@ -131,43 +128,37 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     return saved, str(Path(where).resolve()), target
 
 
-def _merge(config: ExportMerge, where: str, base: str, new: Path, output: Path) -> ExportResult:
-    dtype = stored_dtype(base) if config.dtype == "auto" else DTYPES[config.dtype]
-    model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(tokenizer_of(where))
+def _write(config: ExportMerge | ExportHF, where: str, base: str, new: Path, output: Path) -> ExportResult:
+    """Merge or copy into the folder `new`, and compare what transformers loads there with what was trained."""
+    adapter, merging = is_adapter(where), isinstance(config, ExportMerge)
+    dtype = stored_dtype(base if adapter else where)
+    if isinstance(config, ExportMerge) and config.dtype != "auto":
+        dtype = DTYPES[config.dtype]
+    if not merging:
+        copy_model(Path(where), new)
+        if not adapter and scores_sequences(where):
+            return ExportResult(output, "reward model", _name(dtype))
+    model, tokenizer = load_model(where, dtype=torch.float32), load_tokenizer(tokenizer_of(where))
     texts = checking.texts_of(tokenizer, model.context)
     trained = checking.trained_logprobs(model, texts)
-    with model.adapter.disable_adapter():
-        moved = checking.difference(trained, checking.trained_logprobs(model, texts))
-    network = plain_network(model, base)
-    exact = checking.difference(checking.plain_logprobs(network, texts), trained)
-    checking.refuse_far("the merged model", exact, rounded=False)
-    network = narrowed(network, dtype)
-    network.save_pretrained(str(new))
-    save_generation(model, tokenizer, new)
-    tokenizer.save_pretrained(str(new))
-    written = checking.difference(checking.reloaded_logprobs(new, texts), trained)
-    checking.refuse_far(f"the merged model in {_name(dtype)}", written, rounded=dtype != torch.float32)
-    return ExportResult(output, "merged", _name(dtype), len(trained), moved, exact, written)
-
-
-def _copy(where: str, base: str, new: Path, output: Path) -> ExportResult:
-    adapter = is_adapter(where)
-    dtype = _name(stored_dtype(base if adapter else where))
-    copy_model(Path(where), new)
-    if not adapter and scores_sequences(where):
-        return ExportResult(output, "reward model", dtype)
-    model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(tokenizer_of(where))
-    texts = checking.texts_of(tokenizer, model.context)
-    trained = checking.trained_logprobs(model, texts)
+    moved = exact = None
+    if merging:
+        with model.adapter.disable_adapter():
+            moved = checking.difference(trained, checking.trained_logprobs(model, texts))
+        network = plain_network(model, base)
+        exact = checking.difference(checking.plain_logprobs(network, texts), trained)
+        checking.refuse_far("the merged model", exact, rounded=False)
+        narrowed(network, dtype).save_pretrained(str(new))
+        del network  # another one is loaded
     save_generation(model, tokenizer, new)
     if adapter:  # which may have had none
         tokenizer.save_pretrained(str(new))
-    reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter else "")
+    reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter and not merging else "")
     written = checking.difference(reloaded, trained)
-    checking.refuse_far("the copied model", written, rounded=False)
-    return ExportResult(output, "adapter" if adapter else "model", dtype, len(trained), written=written)
+    what = f"the merged model in {_name(dtype)}" if merging else "the copied model"
+    checking.refuse_far(what, written, rounded=merging and dtype != torch.float32)
+    form = "merged" if merging else "adapter" if adapter else "model"
+    return ExportResult(output, form, _name(dtype), len(trained), moved, exact, written)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -13,14 +13,14 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.bindings import feedback
 from posttrain.bindings.backend import offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Feedback, Units, feedback_for
+from posttrain.bindings.feedback import feedback_for
 from posttrain.bindings.feedback_session import feedback_training
 from posttrain.bindings.lora_options import lora_of
 from posttrain.data.order import seed_for
@@ -38,7 +38,7 @@ from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.cached_reference import CachedLogprobs, remember
-from posttrain.training.learner import POLICY, REFERENCE, Learner
+from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.pairwise import TOGETHER, needs_column
 from posttrain.training.preference import may_be_remembered, objective_for
@@ -78,9 +78,14 @@ def _run(
         remembered: list[CachedLogprobs] = []  # of the reference, from when the directory of the run is open
 
         def prepare() -> None:
-            if _remembers(config, algorithm, saved.where):
-                quiet = where.get("quiet", False)
-                remembered.append(_remembered(config, learner, kind, units, quiet=quiet))
+            if not _remembers(config, algorithm, saved.where):
+                return
+            heldout = [units.heldout] if units.heldout else []
+            batches = map(kind.examples, chain((units.batch(step) for step in range(units.steps)), heldout))
+            most, quiet = config.microbatch_tokens, where.get("quiet", False)
+            with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
+                known = remember(learner, batches, microbatch_tokens=most, together=TOGETHER, on_batch=progress.step)
+            remembered.append(known)
 
         training = feedback_training(
             config,
@@ -91,6 +96,7 @@ def _run(
             notes=(*saved.notes(), *units.notes),
             prepare=prepare,
         )
+
         def examine() -> dict[str, float]:
             found = objective.evaluate(units.heldout) | {"pairs": len(units.heldout)}
             return {f"evaluation/{name}": value for name, value in found.items()}
@@ -153,14 +159,3 @@ def _remembers(config: Preferences, algorithm: PreferenceOptimizer, where: str) 
     """
     adapted = lora_of(config) is not None or is_adapter(where)
     return not adapted and needs_column(algorithm) and may_be_remembered(algorithm)
-
-
-def _remembered(
-    config: Preferences, learner: Learner, kind: Feedback[Any, Any], units: Units[Any], *, quiet: bool
-) -> CachedLogprobs:
-    """Precompute the logprobs of every response under the initial policy."""
-    heldout = [units.heldout] if units.heldout else []
-    batches = chain((units.batch(step) for step in range(units.steps)), heldout)
-    words = {"microbatch_tokens": config.microbatch_tokens, "together": TOGETHER}
-    with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
-        return remember(learner, map(kind.examples, batches), on_batch=progress.step, **words)

@@ -21,25 +21,27 @@ people have judged; typed again, as many more.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
-from posttrain.annotation.acquisition import choose
+from posttrain.annotation.acquisition import WORTH, choose, worth
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import Record, load_tasks, parse_columns, read_rows, seed_for
 from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import load_scorer
 from posttrain.episodes.prompt_filter import fitting
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, RewardError, UserError, unknown
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model
-from posttrain.recipes.annotate.active_selection import MOVED, check_choice, worths
-from posttrain.recipes.annotate.forms import Import
+from posttrain.options.services import Import
 from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import SavedModel, saved_model
-from posttrain.types import Message, Request, Sampling, Task
+from posttrain.types import Message, Request, Role, Sampling, Task
 
+RANDOM, MOVED = "random", "moved"
+WAYS = (RANDOM, *WORTH, MOVED)
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
 
@@ -49,7 +51,7 @@ def run(config: Import, *, quiet: bool = False) -> tuple[list[str], dict[str, An
         raise UserError("--project is required; it is created if missing")
     if not config.dataset:
         raise UserError("--dataset is required: a file, folder, glob or hub id")
-    check_choice(config)
+    _check_choice(config)
     store = open_store(config.store)
     with store.read() as connection:
         names = projects.names_of_items(connection, config.project)
@@ -91,10 +93,67 @@ def run(config: Import, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     return [f"{added:,} items added to {config.project}{told}"], {"project": config.project, **counts}
 
 
+def _check_choice(config: Import) -> None:
+    """Refuse options that do not go together, before anything is read or sampled."""
+    way, ensemble, earlier = config.choose, config.reward_model, config.kl_from
+    if way not in WAYS:
+        raise unknown("way to choose", way, WAYS)
+    named = f"leave out --reward-model, or type --choose {' or '.join(WORTH)}"
+    refused = {
+        f"--ask must be 0 or more; got {config.ask}": config.ask < 0,
+        "--choose, --reward-model and --kl-from need the number of items to select: pass --ask": not config.ask
+        and (way != RANDOM or ensemble or earlier),
+        f"--choose {way} needs a reward-model ensemble: pass --reward-model": way in WORTH and not ensemble,
+        f"--choose {way} uses no reward model; {named}": ensemble and way not in WORTH,
+        f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}": earlier
+        and way != MOVED,
+        "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, and the "
+        "earlier one with --kl-from": way == MOVED and not (earlier and config.models),
+    }
+    for says, wrong in refused.items():
+        if wrong:
+            raise UserError(says)
+
+
+def _worths(config: Import, items: Sequence[Item], quiet: bool) -> list[float]:
+    """What it is worth to ask each item; at random they are worth the same."""
+    if config.choose == MOVED:
+        return [item.details[MOVED]["kl"] for item in items]
+    if config.choose == RANDOM:
+        return [0.0] * len(items)
+    short = next((item.name for item in items if len(item.completions) < 2), None)
+    if short is not None:
+        raise UserError(f"item '{short}' has fewer than two completions, which an ensemble needs to compare")
+    saved = saved_model(config.reward_model)
+    scorer = load_scorer(saved.where, precision=config.precision)
+    if scorer.model.members < 2:
+        raise UserError(
+            f"the reward model {config.reward_model} has one member; train an ensemble with reward-model --ensemble 5"
+        )
+    if not scorer.model.comparable:
+        raise UserError(
+            f"the scores of {config.reward_model} are not calibrated, so the information gain is "
+            "unknown; train it with held-out pairs (--eval-share)"
+        )
+    found: list[float] = []
+    with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
+        for done, item in enumerate(items, 1):
+            prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
+            try:
+                told = scorer([[*prompt, Message("assistant", one.text)] for one in item.completions])
+            except RewardError as problem:
+                raise UserError(
+                    f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
+                ) from problem
+            found.append(worth(told, config.choose))
+            progress.step(done)
+    return found
+
+
 def _worth_asking(config: Import, items: Sequence[Item], quiet: bool) -> list[Item]:
     """Those to ask now, and all that are there to see who pays attention."""
     free = [item for item in items if item.expected is None]
-    asked = {free[place].name for place in choose(worths(config, free, quiet), config.ask, seed=config.seed)}
+    asked = {free[place].name for place in choose(_worths(config, free, quiet), config.ask, seed=config.seed)}
     return [item for item in items if item.expected is not None or item.name in asked]
 
 

@@ -39,7 +39,7 @@ from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Project
 from posttrain.annotation.training_rows import LESSONS
 from posttrain.errors import UserError, unknown
-from posttrain.recipes.annotate.forms import Backup, Consensus, Export, Status, Users
+from posttrain.options.services import Backup, Consensus, Export, Status, Users
 from posttrain.runs import jsonl
 
 SHOWN = 20  # items of a consensus in the table for people

@@ -25,7 +25,7 @@ from posttrain.engine.policy import load_policy
 from posttrain.episodes.two_replies import Asked, Candidate, Talker, TwoReplies
 from posttrain.errors import UserError, as_typed
 from posttrain.models.host_threads import in_temporary_thread
-from posttrain.recipes.annotate.forms import Serve
+from posttrain.options.services import Serve
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling

@@ -64,10 +64,7 @@ class EvaluateResult:
         return list(map(as_typed, self._words()))
 
     def _words(self) -> list[str]:
-        found = [f"{self.model.model} on {self.config.dataset or self.config.environment}", *self.model.lines()]
-        if self.baseline is not None:
-            found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
-            found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
+        found = [*_table(self).lines(), *(f"{finding.title}: {finding.evidence}" for finding in _differences(self))]
         return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
 
 

@@ -67,27 +67,6 @@ class ModelResult:
             "ties_said": None if self.ties is None else self.ties._asdict(),
         }
 
-    def lines(self) -> list[str]:
-        """The same in words."""
-        found = self.summary()
-        lines = [f"as people judge: {_share(accuracy(self.pairs))}; {len(self.pairs)} pairs, {found['ties']} ties"]
-        lines += [f"    {name or 'without a category'}: {_share(one)}" for name, one in by_category(self.pairs).items()]
-        lines.append(
-            f"calibration error {found['calibration_error']:.3f}; {found['calibration_error_at_temperature']:.3f} with "
-            f"its scores divided by {found['temperature']:.2f}"
-        )
-        sides = [f"{_share(one)} where the chosen one is {name}" for name, one in by_length(self.pairs).items()]
-        if found["length_correlation"] is not None:
-            lines.append(f"correlation with length {found['length_correlation']:+.2f}; {', '.join(sides)}")
-        if found["members"] > 1:
-            told = "-" if found["disagreement_tells"] is None else f"{found['disagreement_tells']:.2f}"
-            lines.append(f"{found['members']} members; their disagreement predicts errors with an AUC of {told}")
-        if (ties := self.ties) is not None:
-            lines.append(
-                f"{ties.ties} ties: distinguished from other pairs with an AUC of {ties.told:.2f}; right in "
-                f"{percent(ties.accuracy, ties.ci95)} of all with ties, {100 * ties.never:.1f} % without"
-            )
-        return [f"  {line}" for line in lines]
 
 
 @dataclass(frozen=True)
@@ -103,7 +82,7 @@ class EvaluateRewardResult:
     notes: tuple[str, ...]
 
     @property
-    def models(self) -> list[ModelResult]:
+    def _models(self) -> list[ModelResult]:
         """The model, and the baseline where there is one."""
         return [one for one in (self.model, self.baseline) if one is not None]
 
@@ -126,20 +105,15 @@ class EvaluateRewardResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        found = [f"{self.model.model} on {self.dataset}", *self.model.lines()]
-        if self.baseline is not None and self.difference is not None:
+        found = [line for table in _tables(self) for line in table.lines()]
+        if self.difference is not None:
             value, (low, high) = self.difference
-            found += [f"{self.baseline.model} on the same pairs", *self.baseline.lines()]
-            found.append(f"  difference {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+            found.append(f"difference to the baseline {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
         return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
 def _numbers(found: PairAccuracy) -> dict[str, Any]:
     return {"accuracy": found.value, "ci95": list(found.ci95), "n": found.pairs}
-
-
-def _share(found: PairAccuracy) -> str:
-    return percent(found.value, found.ci95)
 
 
 def write_page(result: EvaluateRewardResult) -> None:
@@ -153,13 +127,14 @@ def write_page(result: EvaluateRewardResult) -> None:
 
 def _tables(result: EvaluateRewardResult) -> list[Table]:
     rows: list[tuple[str | Estimate | None, ...]] = []
-    for judged in result.models:
+    for judged in result._models:
         sides, length, tells = by_length(judged.pairs), length_correlation(judged.pairs), disagreement_tells(judged.pairs)
         rows.append(
             (
                 judged.model,
                 _estimate(accuracy(judged.pairs)),
                 f"{calibration_error(judged.pairs):.3f}",
+                f"{crossfitted_error(judged.pairs):.3f} (/ {fit_temperature(judged.pairs):.2f})",
                 "-" if length is None else f"{length:+.2f}",
                 _estimate(sides["longer"]) if "longer" in sides else None,
                 _estimate(sides["shorter"]) if "shorter" in sides else None,
@@ -167,16 +142,17 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
             )
         )
     columns = (
-        *("model", "agrees with people", "calibration error", "correlation with length"),
+        *("model", "agrees with people", "calibration error", "with scores divided", "correlation with length"),
         *("chosen is longer", "chosen is shorter", "AUC of disagreement"),
     )
     note = (
         f"{len(result.model.pairs)} pairs; ranges are 95% intervals over pairs; equal scores are half right. The "
         "correlation is of how much more a response scores with how many more tokens it has. The last is the chance "
-        "that an ensemble's members disagree more over a pair that is judged wrongly."
+        "that an ensemble's members disagree more over a pair that is judged wrongly. Scores are divided by what is in "
+        "brackets, as it is fitted on other pairs."
     )
     tables = [Table(f"Held-out pairs: {result.dataset}", columns, rows, note)]
-    if said := [(judged.model, ties) for judged in result.models if (ties := judged.ties) is not None]:
+    if said := [(judged.model, ties) for judged in result._models if (ties := judged.ties) is not None]:
         lines = [
             (model, f"{ties.told:.2f}", Estimate(ties.accuracy, *ties.ci95), percent(ties.never), f"{ties.epsilon:.3f}")
             for model, ties in said
@@ -188,12 +164,12 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
         )
         tables.append(Table("Ties", columns, lines, note))
     if categories := by_category(result.model.pairs):
-        each = [by_category(judged.pairs) for judged in result.models]
+        each = [by_category(judged.pairs) for judged in result._models]
         lines = [
             (name or "none", str(one.pairs), *(_estimate(found[name]) for found in each))
             for name, one in categories.items()
         ]
-        columns = ("category", "pairs", *(judged.model for judged in result.models))
+        columns = ("category", "pairs", *(judged.model for judged in result._models))
         tables.append(Table("By category", columns, lines))
     return tables
 
@@ -202,7 +178,7 @@ def _curve(result: EvaluateRewardResult) -> Chart:
     """How often the model is right, by how sure it is."""
     series = [
         Series(judged.model, [(100 * one.confidence, one.right) for one in calibration(judged.pairs)])
-        for judged in result.models
+        for judged in result._models
     ]
     perfect = Series("calibrated", [(50.0, 0.5), (100.0, 1.0)])
     return Chart("Reliability (%)", [*series, perfect], percent=True, zero=False)

@@ -21,6 +21,7 @@ from posttrain.errors import PosttrainError
 from posttrain.models.throughput_probe import probe
 from posttrain.recipes.verify.item import Item, format_name, violations
 from posttrain.recipes.verify.subject import QUESTIONS, Subject
+from posttrain.runs import jsonl
 from posttrain.runs.run import METRICS
 
 REWARD = "def varied(completion):\n    return float(len(completion) % 3)\n"  # random words do not solve anything
@@ -47,13 +48,12 @@ def resume(subject: Subject) -> Item:
                 process.wait()
         _finish(_start(folder / "killed", ["--resume", "."]), folder / "killed")
         found = compare(folder / "through", folder / "killed", subject.config.resume_steps)
-    steps = (
-        f"{subject.config.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
-    )
-    return violations(
-        "resume", found, f"{steps}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
+    detail = (
+        f"{subject.config.resume_steps} steps of rl on one random layer of this architecture in "
+        f"{format_name(subject.dtype)}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
         "optimiser bit for bit"
-    )  # fmt: skip
+    )
+    return violations("resume", found, detail)
 
 
 def compare(through: Path, killed: Path, steps: int) -> list[str]:
@@ -105,11 +105,8 @@ def _start(run: Path, options: list[str]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={
-                **os.environ,
-                **fast_paths.for_children(),
-                "PYTHONSAFEPATH": "1",
-            },  # the run's folder is no place to import from
+            # the folder of the run is no place to import from
+            env={**os.environ, **fast_paths.for_children(), "PYTHONSAFEPATH": "1"},
         )
 
 
@@ -143,7 +140,5 @@ def _failed(what: str, run: Path) -> PosttrainError:
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
     """The rows that are whole, without what is measured of the machine."""
-    path = run / METRICS
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
+    rows = jsonl.read(run / METRICS)
     return [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]

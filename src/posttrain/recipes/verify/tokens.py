@@ -156,12 +156,7 @@ def _in_demonstrations(chat: ChatFormat, examples: Sequence[TrainingIds]) -> lis
     turns = [m.content for m in CONVERSATION if m.role == "assistant"]
     together = len(examples) == 1  # one example with all turns, or one per turn
     for number, (token_ids, mask) in enumerate(examples):
-        at = 0
-        spans: list[tuple[bool, list[int]]] = []
-        for learned, part in groupby(mask):
-            length = len(list(part))
-            spans.append((learned, token_ids[at : at + length]))
-            at += length
+        spans = _spans(token_ids, mask)
         learned_spans = [ids for learned, ids in spans if learned]
         expected = turns if together else turns[number : number + 1]
         if len(learned_spans) != len(expected):
@@ -188,11 +183,7 @@ def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
     except TemplateError:
         return [], "the chat template knows no tool calls, which would be an error in data"
     found: list[str] = []
-    runs = [
-        (learned, [token for token, _ in run])
-        for token_ids, mask in examples
-        for learned, run in groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
-    ]
+    runs = [span for example in examples for span in _spans(*example)]
     said = [chat.decode(ids) for learned, ids in runs if learned]
     if len(said) != 2 or not all(word in said[0] for word in ("get_weather", "Paris")):
         found.append(f"of a call of a tool and an answer, {said!r} is learned")
@@ -208,6 +199,12 @@ def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
         found,
         f"a call of a tool is learned ({sum(sum(e.mask) for e in examples)} tokens with the answer), its result is not",
     )
+
+
+def _spans(token_ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
+    """Tokens that are all learned, or all not, one such stretch after the other."""
+    pairs = groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
+    return [(learned, [token for token, _ in pair]) for learned, pair in pairs]
 
 
 def _spoken(chat: ChatFormat, cut: bool) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.recipes.server.forms import Server
+from posttrain.options.services import Server
 from posttrain.serving.app import create_app
 from posttrain.serving.base import Base
 from posttrain.serving.http_server import address_of, bound, http_server

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
-from posttrain.recipes.jobs.forms import Jobs
+from posttrain.options.services import Jobs
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
