@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_origin
 
 import pytest
 
-from posttrain import commands, lookup
+from posttrain import lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.bindings import cluster_options

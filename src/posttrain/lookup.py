@@ -219,4 +219,3 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
     if len(found) > 1:
         yield "Run them in this order, each from the model of the one before (--model)."
     yield "posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run."
-

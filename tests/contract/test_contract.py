@@ -9,6 +9,8 @@ import sys
 
 import pytest
 import torch
+from posttrain.recipes.verify.gradients import cosine
+from posttrain.recipes.verify.masks import in_calls
 
 from posttrain import fast_paths
 from posttrain.data.chat import ChatFormat
@@ -28,8 +30,6 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import reduce
 from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
-from posttrain.recipes.verify.gradients import cosine
-from posttrain.recipes.verify.masks import in_calls
 from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.training import inputs, policy, policy_batch

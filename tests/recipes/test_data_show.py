@@ -104,7 +104,9 @@ def test_pairs_tasks_and_judgements(model):
     answers = [line for line in said if line.startswith("  > ")]
     assert answers == ["  > 2<|im_end|>", "  > three<|im_end|>"]  # and nothing of the prompt
     told, tasks = run(DataShow(in_memory([{"prompt": "1+1?", "answer": "2\x1b[2J"}]), model))
-    assert tasks["layout"] == "rl" and tasks["tokens"]["learned"] == 0 and text(tasks).endswith("<|im_start|>assistant\n")
+    assert (
+        tasks["layout"] == "rl" and tasks["tokens"]["learned"] == 0 and text(tasks).endswith("<|im_start|>assistant\n")
+    )
     assert "  answer: 2\\x1b[2J" in told
     thumbs = show(in_memory([{"prompt": "1+1?", "completion": "2", "label": "1"}]), model)
     assert thumbs["layout"] == "judgements" and thumbs["shown"][0]["part"] == "good"
@@ -233,6 +235,4 @@ def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_c
     sft = SFT(in_memory(ROWS[:1]), model, steps=1, examples_per_step=1, precision="float32", template_args="mood=gay")
     trained = train(replace(sft, chat_template=config.chat_template), output=tmp_path / "run", quiet=True).run
     assert tomllib.loads((trained / "config.toml").read_text())["template_args"] == "mood=gay"
-    assert (
-        text(show(in_memory(ROWS[:1]), str(trained))) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
-    )
+    assert text(show(in_memory(ROWS[:1]), str(trained))) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra server")
 
 from posttrain.errors import UserError
-from posttrain.recipes import sft
 from posttrain.options.services import Server
+from posttrain.recipes import sft
 from posttrain.recipes.server import load_base
 from tests.recipes.folders import model_folder
 

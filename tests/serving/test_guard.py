@@ -18,8 +18,8 @@ import zstandard
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
-from posttrain.recipes import server as serve
 from posttrain.options.services import Server
+from posttrain.recipes import server as serve
 from posttrain.recipes.server import refuse_open_door, run
 from posttrain.serving.files import checked_name, read_json, write_json
 from posttrain.serving.guard import Pending, TooMuchWaits

@@ -63,7 +63,6 @@ class Examination:
         }
 
 
-
 def numbers(found: Accuracy) -> dict[str, Any]:
     """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
     ks = sorted(found.pass_at)

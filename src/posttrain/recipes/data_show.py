@@ -15,7 +15,16 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.bindings.feedback import JUDGEMENTS, PAIRS, Feedback, demonstrations
-from posttrain.data import ChatFormat, Record, hold_out, load_tasks, load_tokenizer, parse_columns, question_of, read_rows
+from posttrain.data import (
+    ChatFormat,
+    Record,
+    hold_out,
+    load_tasks,
+    load_tokenizer,
+    parse_columns,
+    question_of,
+    read_rows,
+)
 from posttrain.data.given import Source
 from posttrain.data.layouts import layout_of
 from posttrain.data.loaded import Loaded, Unusable

@@ -127,9 +127,7 @@ def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[lis
     return [[pairs[i] for i in batch_indices(len(pairs), size, update, seed)] for update in updates]
 
 
-def _learner(
-    config: OnlinePreference, algorithm: PreferenceOptimizer, policy: Policy, ranks: Ranks
-) -> Learner:
+def _learner(config: OnlinePreference, algorithm: PreferenceOptimizer, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a policy, with a reference if the algorithm declares one."""
     renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None

@@ -21,7 +21,6 @@ from posttrain.planning.cluster.splits import COLOCATED, Search
 from posttrain.planning.cluster.workload import Workload
 from posttrain.report.chart import Chart, Series, picture
 
-SYNCS = ("broadcast", "channel")
 MOST_GPUS = 1 << 16  # that are looked at to say how many would do
 
 
@@ -31,7 +30,10 @@ def run(config: PlanCluster) -> ClusterPlan:
     Raises:
         UserError: an option is wrong, or the model does not fit on the GPUs.
     """
-    _check(config)
+    if config.gpu not in GPUS:
+        raise unknown("gpu", config.gpu, GPUS)
+    if config.plot and (not config.plot.endswith(".svg") or not Path(config.plot).parent.is_dir()):
+        raise UserError(f"--plot must name a .svg file in a folder that exists; got '{config.plot}'")
     shape = read_shape(config.model) if config.model else dense_shape(config.model_parameters)
     work = Workload(
         prompts=config.prompts_per_step,
@@ -93,11 +95,3 @@ def _drawn(plan: ClusterPlan) -> str:
     parameters, config = plan.cluster.shape.parameters, plan.config
     title = f"Trained tokens/s of {parameters / 1e9:.3g}B parameters on {config.gpus} {config.gpu}"
     return picture(Chart(title, series, unit="GPUs that train"))
-
-
-def _check(config: PlanCluster) -> None:
-    """Validate the options."""
-    if config.gpu not in GPUS:
-        raise unknown("gpu", config.gpu, GPUS)
-    if config.plot and (not config.plot.endswith(".svg") or not Path(config.plot).parent.is_dir()):
-        raise UserError(f"--plot must name a .svg file in a folder that exists; got '{config.plot}'")

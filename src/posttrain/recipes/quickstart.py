@@ -253,9 +253,7 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
     return directory
 
 
-def _examined(
-    config: Quickstart, policy: Policy, name: str, tasks: Sequence[Task], quiet: bool
-) -> Examination:
+def _examined(config: Quickstart, policy: Policy, name: str, tasks: Sequence[Task], quiet: bool) -> Examination:
     """Sampled and greedy answers; every model gets the same problems and the same noise."""
     found: dict[str, Accuracy] = {}
     with Progress(f"examine {name}", 2, quiet=quiet) as progress:

@@ -51,7 +51,10 @@ class Table:
 
     def lines(self) -> list[str]:
         """The table as text, with its note behind an empty line."""
-        rows = [tuple(self.columns), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in self.rows)]
+        rows = [
+            tuple(self.columns),
+            *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in self.rows),
+        ]
         return [*filter(None, [self.title]), *aligned(rows), *(["", self.note] if self.note else [])]
 
 

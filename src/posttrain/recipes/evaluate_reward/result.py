@@ -68,7 +68,6 @@ class ModelResult:
         }
 
 
-
 @dataclass(frozen=True)
 class EvaluateRewardResult:
     """What was found, and where all of it is."""
@@ -108,7 +107,9 @@ class EvaluateRewardResult:
         found = [line for table in _tables(self) for line in table.lines()]
         if self.difference is not None:
             value, (low, high) = self.difference
-            found.append(f"difference to the baseline {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+            found.append(
+                f"difference to the baseline {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+            )
         return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
@@ -128,7 +129,11 @@ def write_page(result: EvaluateRewardResult) -> None:
 def _tables(result: EvaluateRewardResult) -> list[Table]:
     rows: list[tuple[str | Estimate | None, ...]] = []
     for judged in result._models:
-        sides, length, tells = by_length(judged.pairs), length_correlation(judged.pairs), disagreement_tells(judged.pairs)
+        sides, length, tells = (
+            by_length(judged.pairs),
+            length_correlation(judged.pairs),
+            disagreement_tells(judged.pairs),
+        )
         rows.append(
             (
                 judged.model,

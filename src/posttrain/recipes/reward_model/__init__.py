@@ -50,7 +50,6 @@ from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 
-
 HEADS: Mapping[str, type[Heads]] = MappingProxyType(
     {"preference": Preference, "attributes": Attributes, "steps": Steps}
 )
