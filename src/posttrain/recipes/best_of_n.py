@@ -48,7 +48,7 @@ from posttrain.runs.progress import Progress
 from posttrain.runs.resumable_output import Chunks
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Group, Message, Row, StopReason, Task
+from posttrain.types import Group, Message, Row, StopReason
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
@@ -253,7 +253,16 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         seen.annotation_items += adversarial.item_rows(group, config.seed)
         seen.cut_off += seen.whole[-1].count(False)
         seen.without += not best
-        seen.rows += [_record(group.task, row) for row in best]
+        seen.rows += [
+            {
+                "messages": written(row.conversation),
+                **tools_column(row.conversation),
+                "id": group.task.id,
+                "reward": row.reward,
+                "scores": {name: score.total for name, score in row.scores.items() if score.applicable},
+            }
+            for row in best
+        ]
     return seen
 
 
@@ -264,13 +273,3 @@ def chosen(group: Group, keep: int, least: float | None) -> list[Row]:
         if row.trajectory.stop_reason is StopReason.STOP and (least is None or row.reward >= least):
             texts.setdefault(row.conversation, row)
     return list(texts.values())[:keep]
-
-
-def _record(task: Task, row: Row) -> dict[str, Any]:
-    return {
-        "messages": written(row.conversation),
-        **tools_column(row.conversation),
-        "id": task.id,
-        "reward": row.reward,
-        "scores": {name: score.total for name, score in row.scores.items() if score.applicable},
-    }

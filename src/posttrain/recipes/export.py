@@ -73,10 +73,8 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
     """Write the folder; nothing is left of it where anything fails."""
     saved, where, target = _prepare(config)
     adapter = is_adapter(where)
-    if adapter:
-        base = base_of(where)
-    else:  # what a run began with; of a folder without a run, itself
-        base = str(read_run(saved.run).config.get("model", where)) if saved.run else where
+    begun = str(read_run(saved.run).config.get("model", where)) if saved.run else where
+    base = base_of(where) if adapter else begun  # what a run began with; of a folder without a run, itself
     with new_folder(target) as new:
         made = _write(config, where, base, new, target)
         facts = Facts(

@@ -62,7 +62,13 @@ def run(config: PlanCluster) -> ClusterPlan:
         now = next((split for split in built if split.mode != COLOCATED or config.gpus == 1), None)
     plan = ClusterPlan(config, cluster, trainers, sizes[0], splits, now)
     if config.plot:
-        Path(config.plot).write_text(_drawn(plan), encoding="utf-8")
+        series: list[Series] = []
+        for mode in dict.fromkeys(split.mode for split in splits):
+            points = sorted((s.trainers, s.tokens_per_second) for s in splits if s.mode == mode)
+            series.append(Series(mode, points))
+        title = f"Trained tokens/s of {shape.parameters / 1e9:.3g}B parameters on {config.gpus} {config.gpu}"
+        drawn = picture(Chart(title, series, unit="GPUs that train"))
+        Path(config.plot).write_text(drawn, encoding="utf-8")
     return plan
 
 
@@ -84,14 +90,3 @@ def _fewest(config: PlanCluster, cluster: GPUCluster) -> tuple[int, list[int]]:
         return trainers, [config.tensor_parallel]
     fewest = cluster.fewest_of_sampler(MOST_GPUS)
     return trainers, [fewest] + [size for size in (2, 4, 8) if fewest < size]
-
-
-def _drawn(plan: ClusterPlan) -> str:
-    """Tokens per second by the number of trainers, of each mode."""
-    series: list[Series] = []
-    for mode in dict.fromkeys(split.mode for split in plan.splits):
-        points = sorted((s.trainers, s.tokens_per_second) for s in plan.splits if s.mode == mode)
-        series.append(Series(mode, points))
-    parameters, config = plan.cluster.shape.parameters, plan.config
-    title = f"Trained tokens/s of {parameters / 1e9:.3g}B parameters on {config.gpus} {config.gpu}"
-    return picture(Chart(title, series, unit="GPUs that train"))

@@ -10,7 +10,7 @@ loss. Examples are packed into rows without padding, with attention within an ex
 prompts, and a loss averaged per example.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
             settings=settings,
             environment={**about, **backend.compute, "model": saved.where, "given": marked},
             notes=(*saved.notes(), *units.notes),
-            score=_score,
+            score=lambda row: None if row.get(LOSS) is None else -row[LOSS],  # None where it was not finite
             headline={"loss": "loss", "lr": "lr"},
         )
 
@@ -98,11 +98,6 @@ def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
                 session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
     return SFTResult(*session.ended, len(units.learned), units.dropped, losses[0], losses[-1])
-
-
-def _score(row: Mapping[str, float | None]) -> float | None:
-    loss = row.get(LOSS)  # None where it was not finite
-    return None if loss is None else -loss
 
 
 def _learner(config: SFT, policy: Policy, ranks: Ranks) -> LocalLearner[LanguageModel]:

@@ -30,7 +30,7 @@ from typing import Any
 
 from posttrain.annotation import agreement
 from posttrain.annotation.aggregation import METHODS, method
-from posttrain.annotation.consensus import Agreed, agree
+from posttrain.annotation.consensus import agree
 from posttrain.annotation.rankings import load_rankings
 from posttrain.annotation.store import exports, people, projects
 from posttrain.annotation.store.backup import back_up
@@ -159,18 +159,16 @@ def consensus(config: Consensus) -> Said:
     for one in annotators:
         agrees = f"agrees with the consensus in {_shown(one.agreement)} of {one.comparisons:,} comparisons"
         lines.append(f"{one.annotator}: {'NOISY: ' if one.noisy else ''}{agrees}, {one.evidence}")
+    items: list[dict[str, Any]] = []
+    for one in agreed:
+        items.append({name: getattr(one, name) for name in ("item", "order", "pairs", "failed")})
+        if strengths := one.belief.strengths:
+            items[-1]["strengths"] = {str(i): value for i, value in sorted(strengths.items())}
+            items[-1]["standard_errors"] = {str(i): value for i, value in sorted(one.belief.errors.items())}
     return lines, {
         "method": config.method,
-        "items": [_item(one) for one in agreed],
+        "items": items,
         "annotators": [asdict(one) | {"evidence": one.evidence} for one in annotators],
         "alpha": alpha,
         "kendall_w": kendall_w,
     }
-
-
-def _item(one: Agreed) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(one, name) for name in ("item", "order", "pairs", "failed")}
-    if one.belief.strengths:
-        found["strengths"] = {str(i): value for i, value in sorted(one.belief.strengths.items())}
-        found["standard_errors"] = {str(i): value for i, value in sorted(one.belief.errors.items())}
-    return found

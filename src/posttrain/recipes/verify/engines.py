@@ -1,4 +1,4 @@
-"""Items 4, 11 and 12: engine, trainer and the processes of a cluster agree, and samples depend on their request alone."""
+"""Items 4, 11, 12: engine, trainer and the processes of a cluster agree; samples depend on their request alone."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -50,8 +50,8 @@ def resume(subject: Subject) -> Item:
         found = compare(folder / "through", folder / "killed", subject.config.resume_steps)
     detail = (
         f"{subject.config.resume_steps} steps of rl on one random layer of this architecture in "
-        f"{format_name(subject.dtype)}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
-        "optimiser bit for bit"
+        f"{format_name(subject.dtype)}, killed after step {killed_at} and resumed: same metrics, and the same weights "
+        "and optimiser bit for bit"
     )
     return violations("resume", found, detail)
 

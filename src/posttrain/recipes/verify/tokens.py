@@ -49,9 +49,10 @@ def loss_mask(subject: Subject) -> Item:
     found = _in_demonstrations(chat, examples)
     wrong, told = in_calls(chat)
     found += wrong
-    sampled = 0
+    sampled, ids = 0, tuple(chat.tokenizer.encode("I will ask the tool.", add_special_tokens=False))
     for cut in (False, True):  # turns that end with the stop token, and turns that are cut by their length
-        engine = ScriptedEngine(lambda request, cut=cut: _spoken(chat, cut), chat.stop_ids)
+        spoken = ids * 1000 if cut else (*ids, min(chat.stop_ids))
+        engine = ScriptedEngine(lambda request, spoken=spoken: spoken, chat.stop_ids)
         groups, said = subject.recorded(subject.policy, Dialogue(max_turns=2), engine)
         found += differences(batch_of(groups), said)
         sampled += sum(len(completion.token_ids) for _, completion in said)
@@ -205,12 +206,6 @@ def _spans(token_ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, l
     """Tokens that are all learned, or all not, one such stretch after the other."""
     pairs = groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
     return [(learned, [token for token, _ in pair]) for learned, pair in pairs]
-
-
-def _spoken(chat: ChatFormat, cut: bool) -> tuple[int, ...]:
-    """A reply; one that is cut goes on for longer than any limit here."""
-    ids = tuple(chat.tokenizer.encode("I will ask the tool.", add_special_tokens=False))
-    return ids * 1000 if cut else (*ids, min(chat.stop_ids))
 
 
 def _unstable(subject: Subject) -> tuple[int, ...]:
