@@ -9,8 +9,8 @@ import sys
 
 import pytest
 import torch
-from posttrain.recipes.verify.gradients import cosine
-from posttrain.recipes.verify.masks import in_calls
+from posttrain.recipes.verify.numerics import cosine
+from posttrain.recipes.verify.tokens import in_calls
 
 from posttrain import fast_paths
 from posttrain.data.chat import ChatFormat

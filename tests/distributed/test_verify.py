@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from posttrain.recipes.verify.processes import processes
+from posttrain.recipes.verify.engines import processes
 
 from posttrain.bindings.cluster_options import ClusterOptions
 from posttrain.distributed import samplers, trainers
