@@ -32,7 +32,7 @@ from overoptimization import ENSEMBLE, OTHERS, PROMPTS, interval, sample, scorer
 
 from posttrain.annotation.acquisition import WORTH, choose, worth
 from posttrain.recipes import reward_model
-from posttrain.recipes.annotate.active_selection import RANDOM
+from posttrain.recipes.annotate.importing import RANDOM
 from posttrain.recipes.reward_model import Scoring
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message

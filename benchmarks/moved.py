@@ -30,9 +30,9 @@ from sqlalchemy import select
 
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Item
+from posttrain.options.services import Import
 from posttrain.recipes.annotate import importing
-from posttrain.recipes.annotate.active_selection import MOVED, RANDOM
-from posttrain.recipes.annotate.importing import Import
+from posttrain.recipes.annotate.importing import MOVED, RANDOM
 from posttrain.training import checkpoint
 from posttrain.types import Message
 

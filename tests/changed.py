@@ -44,7 +44,7 @@ def recipes(commands: Path) -> dict[str, set[str]]:
     for table in (node for node in ast.walk(ast.parse(commands.read_text("utf-8"))) if isinstance(node, ast.Dict)):
         for key, value in zip(table.keys, table.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                names = {text.partition(".")[0] for text in texts_of(value)}
+                names = {text.partition(".")[0] for text in texts_of(value)} - {""}
                 known = {name for name in names if (folder / name).is_dir() or (folder / f"{name}.py").exists()}
                 found.setdefault(key.value.split()[0], set()).update(f"posttrain.recipes.{name}." for name in known)
     return found

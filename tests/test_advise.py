@@ -92,7 +92,7 @@ def test_it_asks_what_it_is_not_told(monkeypatch, capsys):
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
-    assert [advice["method"] for advice in lookup.advise(lookup.Advise()).summary()] == ["dpo"]
+    assert [advice["method"] for advice in lookup.advise(lookup.Advise())[1]] == ["dpo"]
     assert len(asked) == len(FEEDBACK) + 2
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_origin
 
 import pytest
 
-from posttrain import commands, lookup
+from posttrain import lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import SHARED, find, main, read
@@ -274,6 +274,11 @@ def test_version(run):
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
         ("rl --clip-low -1", "clip_low must be a number of at least 0; got -1.0"),
         ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
+        (
+            "reward-model-attributes --ratings r.jsonl",
+            "reward-model-attributes is reward-model --heads attributes now; type: posttrain reward-model --heads "
+            "attributes, then the other options",
+        ),
         ("reward-model --ratings r.jsonl", "--ratings is for --heads attributes; leave it out, or type --heads attr"),
         ("rl --importance-cap 2", "--importance-cap was renamed; type --tis-cap"),
         ("rl --renew_reference=2", "--renew_reference was renamed; type --ref-sync-every"),
@@ -616,7 +621,8 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
 
 def test_a_table_as_text():
     table = Table("T", ("model", "pass@1", "thinks"), [("base", Estimate(0.25, 0.2, 0.3), None)], note="n")
-    assert commands._table(table) == [
+    assert table.lines() == [
+        "T",
         "model  pass@1                  thinks",
         "base   0.250 (0.200 to 0.300)  -",
         "",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain import usage
-from posttrain.commands import COMMANDS, EXAMPLES, Command, algorithm_of, begun, given_objects, sections_of
+from posttrain.commands import COMMANDS, EXAMPLES, FORMER, Command, algorithm_of, begun, given_objects, sections_of
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown, words_of
 from posttrain.lookup import fetch
 from posttrain.options.hyperparameters import field_docstrings
@@ -160,6 +160,9 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     length = 2 if pairs else 1
     name = " ".join(words[:length])
     if name not in COMMANDS:
+        if name in FORMER:
+            meant = " ".join(FORMER[name][1:])
+            raise UserError(f"{name} is {meant} now; type: posttrain {meant}, then the other options")
         raise unknown("command", name, COMMANDS)
     return name, list(words[length:])
 

@@ -15,7 +15,6 @@ from posttrain.options.cluster import AsyncOptions, ClusterOptions, ScorerOption
 from posttrain.options.hyperparameters import hyperparameters, is_file
 from posttrain.options.option import MARK, options_of
 from posttrain.parsing import Section
-from posttrain.report import Estimate, Table
 from posttrain.runs.inputs import relocated
 from posttrain.runs.run import Run
 
@@ -26,8 +25,14 @@ EXAMPLES = (
 )
 
 
+def _lines(result: Any) -> Iterable[str]:
+    return result[0] if isinstance(result, tuple) else result.lines()
+
+
 def _summary(result: Any) -> Any:
-    """All its fields, unless it says which."""
+    """What a command says beside its lines; of an object all its fields, unless it says which."""
+    if isinstance(result, tuple):
+        return result[1]
     return result.summary() if hasattr(result, "summary") else dataclasses.asdict(result)
 
 
@@ -39,7 +44,7 @@ class Command:
     load: Callable[[], tuple[type, Callable[..., Any]]]  # the dataclass of its options, and the function that runs it
     shared: tuple[str, ...] = ()  # which of the options that several commands have
     dry_run: Callable[..., Any] | None = None  # what a run will take, for commands with `dry_run` among `shared`
-    show: Callable[[Any], Iterable[str]] = lambda result: result.lines()  # its result in lines for people
+    show: Callable[[Any], Iterable[str]] = _lines  # its result in lines for people
     answer: Callable[[Any], Any] = _summary  # its result as JSON, for commands with `json` among `shared`
     code: Callable[[Any], int] = lambda _: 0  # the exit code that the result means
     fetches: bool = False  # whether a packaged model is fetched first, which is then shown
@@ -49,9 +54,9 @@ class Command:
 
 
 def _recipe(
-    summary: str, module: str, form: str, shared: tuple[str, ...] = (), *, extra: str = "", **others: Any
+    summary: str, module: str, form: str, shared: tuple[str, ...] = (), *, function: str = "run", **others: Any
 ) -> Command:
-    """A recipe, imported when it runs. Its form is in the room of options, or beside it: `--help` needs no torch."""
+    """A recipe, imported when it runs. Its form is in the room of options: `--help` needs no torch, and no extra."""
 
     def late(name: str) -> Callable[..., Any]:
         def call(*parts: Any, **passed: Any) -> Any:
@@ -59,13 +64,12 @@ def _recipe(
 
         return call
 
-    home, _, kind = (f"recipes.{module.partition('.')[0]}.forms.{form}" if extra else f"options.{form}").rpartition(".")
+    home, _, kind = f"posttrain.options.{form}".rpartition(".")
     return Command(
         summary,
-        lambda: (getattr(importlib.import_module(f"posttrain.{home}"), kind), late("run")),
+        lambda: (getattr(importlib.import_module(home), kind), late(function)),
         shared,
         late("dry_run"),
-        extra=extra,
         **others,
     )
 
@@ -79,25 +83,13 @@ def algorithm_of(family: str, name: str, knobs: Any) -> Any:
     return getattr(algorithms, family)(name)(**dataclasses.asdict(knobs))
 
 
-def _table(table: Table) -> list[str]:
-    """A report's table as text."""
-    return [*lookup.columns([tuple(table.columns), *(tuple(map(_cell, row)) for row in table.rows)]), "", table.note]
-
-
-def _cell(cell: str | Estimate | None) -> str:
-    if not isinstance(cell, Estimate):
-        return cell or "-"
-    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
-    return f"{cell.value:.3f}{interval}"
-
-
 def _show_quickstart(result: Any) -> list[str]:
-    return [*_table(result.table()), "", f"{result.seconds / 60:.1f} minutes", f"report  {result.report}"]
+    return [*result.table().lines(), "", f"{result.seconds / 60:.1f} minutes", f"report  {result.report}"]
 
 
 def _show_scores(result: Any) -> list[str]:
     written = [f"all rows in {result.output}"] if result.output else []
-    return [line for table in result.tables() for line in _table(table)] + written
+    return [line for table in result.tables() for line in table.lines()] + written
 
 
 def _show_run(result: Any) -> list[str]:
@@ -229,48 +221,65 @@ COMMANDS: dict[str, Command] = {
         "merge a LoRA adapter into its base model, checked by logprobs", "export", "tools.ExportMerge", ("json",)
     ),
     "export hf": _recipe("export to a Hugging Face folder with a model card", "export", "tools.ExportHF", ("json",)),
-    "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "Serve", extra="annotate"),
+    "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "services.Serve", extra="annotate"),
     "annotate import": _recipe(
         "import prompts and completions to annotate",
         "annotate.importing",
-        "Import",
+        "services.Import",
         ("quiet", "json"),
         extra="annotate",
     ),
     "annotate export": _recipe(
-        "export annotations to a file", "annotate.export", "Export", ("json",), extra="annotate"
+        "export annotations to a file",
+        "annotate.records",
+        "services.Export",
+        ("json",),
+        function="export",
+        extra="annotate",
     ),
     "annotate backup": _recipe(
         "back up the annotation database; safe while the server runs",
-        "annotate.backup",
-        "Backup",
+        "annotate.records",
+        "services.Backup",
         ("json",),
+        function="backup",
         extra="annotate",
     ),
     "annotate status": _recipe(
-        "progress and agreement of each project", "annotate.status", "Status", ("json",), extra="annotate"
+        "progress and agreement of each project",
+        "annotate.records",
+        "services.Status",
+        ("json",),
+        function="status",
+        extra="annotate",
     ),
     "annotate users": _recipe(
-        "list, invite, disable or enable users", "annotate.users", "Users", ("json",), extra="annotate"
+        "list, invite, disable or enable users",
+        "annotate.records",
+        "services.Users",
+        ("json",),
+        function="users",
+        extra="annotate",
     ),
     "annotate consensus": _recipe(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        "annotate.consensus",
-        "Consensus",
+        "annotate.records",
+        "services.Consensus",
         ("json",),
+        function="consensus",
         extra="annotate",
     ),
     "server": _recipe(
         "serve the Tinker API: train adapters for clients of the tinker SDK",
-        "server.serve",
-        "Server",
+        "server",
+        "services.Server",
         ("config",),
         extra="server",
     ),
     "jobs": _recipe(
         "serve training jobs over HTTP: a queue of rl, sft, preference and reward-model runs",
-        "jobs.serve",
-        "Jobs",
+        "jobs",
+        "services.Jobs",
         ("config",),
         extra="server",
     ),
@@ -304,11 +313,11 @@ COMMANDS: dict[str, Command] = {
 }
 """By the name that is typed, in the order of `posttrain --help`."""
 
-_FORMER = {
+FORMER = {
     "preference": ("iterate", "online-preference", "rounds"),
-    "reward-model-attributes": ("", "reward-model", ""),
+    "reward-model-attributes": ("", "reward-model", "--heads attributes"),
 }
-"""Commands of runs of earlier versions: with which option they are another one now, and what that is called there."""
+"""Commands of earlier versions: with which option they are another one now, and what that is called, or asks, there."""
 
 
 def given_objects(config: Mapping[str, Any]) -> list[str]:
@@ -319,7 +328,7 @@ def given_objects(config: Mapping[str, Any]) -> list[str]:
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
     """The command of a run, by the name that it has now, and its options, with paths where they are now."""
     name, config = run.command, dict(run.config)
-    option, now, called = _FORMER.get(name, ("", name, ""))
+    option, now, called = FORMER.get(name, ("", name, ""))
     if option in ("", *config):
         name, config = now, {called: config.pop(option), **config} if option else config
     return name, relocated(config, run.path, [run.environment, *run.environment.get("resumed", [])])

@@ -108,7 +108,7 @@ def _flag(found: re.Match[str]) -> str:
 def _options() -> set[str]:
     """The names of the options of all commands: those with a text under them in the sources of forms and algorithms."""
     here = Path(__file__).parent
-    names = ("cli.py", "lookup.py", "options/*.py", "algorithms/*.py", "recipes/*/forms.py")
+    names = ("cli.py", "lookup.py", "options/*.py", "algorithms/*.py")
     texts = [file.read_text(encoding="utf-8") for name in names for file in here.glob(name)]
     return {name for text in texts for name in _DECLARED.findall(text)}
 

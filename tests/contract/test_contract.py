@@ -27,9 +27,9 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import reduce
 from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
-from posttrain.recipes.verify.gradients import cosine
-from posttrain.recipes.verify.masks import in_calls
+from posttrain.recipes.verify.numerics import cosine
 from posttrain.recipes.verify.resume import compare
+from posttrain.recipes.verify.tokens import in_calls
 from posttrain.rewards import combine
 from posttrain.training import inputs, policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW

@@ -9,7 +9,7 @@ pytest.importorskip("ray")
 from posttrain.bindings.cluster_options import ClusterOptions
 from posttrain.distributed import samplers, trainers
 from posttrain.recipes.verify import Verify, subject_of
-from posttrain.recipes.verify.processes import processes
+from posttrain.recipes.verify.engines import processes
 from tests.recipes.folders import model_folder
 
 module = sys.modules[processes.__module__]  # the package has an item of the same name

@@ -43,13 +43,6 @@ def test_metrics_are_named_by_how_was_answered():
     assert found["sampled/tokens"] == 5.0 and found["sampled/unparsed"] == 0.125
 
 
-def test_lines_say_what_the_numbers_say():
-    sampled, greedy = BOTH.lines()
-    assert sampled.startswith("  sampled  pass@1 41.7% (10.0 to 90.0), pass@4 66.7% (")
-    assert "3 tasks, 4 answers each" in sampled and "unparsed 12.5%, truncated 50.0%, 5 tokens" in sampled
-    assert greedy.startswith("  greedy   pass@1 66.7% (10.0 to 90.0); 3 tasks, 1 answer each")
-
-
 def test_one_model_over_another():
     before = Examination("before", accuracy([0.0, 0.0, 0.0]), accuracy([0.0, 0.0, 0.0], samples=1, greedy=True))
     over = BOTH.over(before)

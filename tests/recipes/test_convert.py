@@ -32,10 +32,10 @@ def read(path):
 
 
 def test_a_file_there_and_back(data, tmp_path):
-    found = run(Convert(data, "conversations", str(tmp_path / "out.jsonl")))
-    assert (found.written, found.path) == (2, tmp_path / "out.jsonl")
-    assert [line.partition(": ")[2] for line in found.left_out] == ["'chosen' and 'rejected' are the same"]
-    assert "hh.jsonl line 2" in found.left_out[0] and "1 left out: " in found.lines()[1]
+    lines, found = run(Convert(data, "conversations", str(tmp_path / "out.jsonl")))
+    assert (found["written"], found["path"]) == (2, tmp_path / "out.jsonl")
+    assert [line.partition(": ")[2] for line in found["left_out"]] == ["'chosen' and 'rejected' are the same"]
+    assert "hh.jsonl line 2" in found["left_out"][0] and "1 left out: " in lines[1]
     run(Convert(str(tmp_path / "out.jsonl"), "transcripts", str(tmp_path / "back.jsonl")))
     assert read(tmp_path / "back.jsonl") == [hh("a", "b", "c"), hh("e", "f", "g")]
     assert {path.name for path in tmp_path.iterdir()} == {"hh.jsonl", "out.jsonl", "back.jsonl"}
@@ -43,9 +43,9 @@ def test_a_file_there_and_back(data, tmp_path):
 
 def test_rows_that_cannot_be_said_are_left_out_and_named(tmp_path):
     rows = [{"prompt": text, "chosen": "b", "rejected": "c"} for text in ("a", " a", "x\n\nHuman: a", "b ", "c ")]
-    found = run(Convert(write(tmp_path / "in.jsonl", *rows), "transcripts", str(tmp_path / "out.jsonl")))
-    assert found.written == 1 and len(found.left_out) == 4
-    assert found.lines()[1].startswith("4 left out: ") and found.lines()[1].endswith("; and 1 more")
+    lines, found = run(Convert(write(tmp_path / "in.jsonl", *rows), "transcripts", str(tmp_path / "out.jsonl")))
+    assert found["written"] == 1 and len(found["left_out"]) == 4
+    assert lines[1].startswith("4 left out: ") and lines[1].endswith("; and 1 more")
     nothing = write(tmp_path / "none.jsonl", rows[1])
     with pytest.raises(DataError, match=r"nothing was written: .*none.jsonl line 1"):
         run(Convert(nothing, "transcripts", str(tmp_path / "none-out.jsonl")))
@@ -55,8 +55,8 @@ def test_rows_that_cannot_be_said_are_left_out_and_named(tmp_path):
 def test_a_response_that_won_twice_is_demonstrated_once_and_judged_twice(tmp_path):
     row = {"prompt": "p", "responses": ["best", "x", "y"], "scores": [2, 1, 1]}
     data = write(tmp_path / "in.jsonl", row)
-    assert run(Convert(data, "demonstrations", str(tmp_path / "a.jsonl"))).written == 1
-    assert run(Convert(data, "judgements", str(tmp_path / "b.jsonl"))).written == 4
+    assert run(Convert(data, "demonstrations", str(tmp_path / "a.jsonl")))[1]["written"] == 1
+    assert run(Convert(data, "judgements", str(tmp_path / "b.jsonl")))[1]["written"] == 4
 
 
 def test_options_of_reading_hold(tmp_path):
@@ -68,8 +68,8 @@ def test_options_of_reading_hold(tmp_path):
     (tmp_path / "parts").mkdir()
     write(tmp_path / "parts" / "test.jsonl", hh("a", "b", "c"))
     write(tmp_path / "parts" / "train.jsonl", hh("d", "e", "f"), hh("g", "h", "i"))
-    found = run(Convert(str(tmp_path / "parts"), "pairs", str(tmp_path / "test-out.jsonl"), split="test"))
-    assert found.written == 1
+    _, found = run(Convert(str(tmp_path / "parts"), "pairs", str(tmp_path / "test-out.jsonl"), split="test"))
+    assert found["written"] == 1
 
 
 @pytest.mark.parametrize(

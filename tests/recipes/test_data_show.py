@@ -15,7 +15,8 @@ from posttrain.data import ChatFormat, in_memory, load_demonstrations, load_toke
 from posttrain.errors import UserError
 from posttrain.options.training import PairOptions
 from posttrain.parsing import Section, parse
-from posttrain.recipes.data_show import DataShow, _dropped, result, run
+from posttrain.recipes import data_show
+from posttrain.recipes.data_show import DataShow, _dropped, run
 from posttrain.recipes.sft import SFT
 from posttrain.recipes.sft import run as train
 from posttrain.report import masked_text
@@ -32,18 +33,25 @@ def model(tmp_path_factory):
     return str(model_folder(tmp_path_factory.mktemp("show") / "model"))
 
 
-def text(found, number=0):
-    return found.summary()["shown"][number]["text"]
+def show(*args, **options):
+    return run(DataShow(*args, **options))[1]
+
+
+def lines(*args, **options):
+    return run(DataShow(*args, **options))[0]
+
+
+def text(found):
+    return found["shown"][0]["text"]
 
 
 def test_doctests():
-    assert doctest.testmod(masked_text).failed == doctest.testmod(result).failed == 0
+    assert doctest.testmod(masked_text).failed == doctest.testmod(data_show).failed == 0
 
 
 def test_demonstrations_by_hand(model):
     # The tokenizer is one of bytes; <|im_start|> and <|im_end|> are one token each.
-    found = run(DataShow(in_memory(ROWS), model, rows=9))
-    answer = found.summary()
+    answer = show(in_memory(ROWS), model, rows=9)
     assert (answer["layout"], answer["rows"], answer["kept"], answer["dropped"]) == ("sft", 4, 4, [])
     assert (answer["duplicates"], answer["repeated_prompts"], answer["heldout"]) == (1, 2, None)
     rendered = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
@@ -53,18 +61,18 @@ def test_demonstrations_by_hand(model):
     for shown, conversation in zip(answer["shown"], load_demonstrations(in_memory(ROWS)), strict=True):
         assert (shown["token_ids"], shown["learned"]) == tuple(chat.training_ids(conversation))
     assert answer["tokens"]["learned"] == 2 + 2 + 2 + 2 + 41
-    assert answer["tokens"]["total"] == sum(len(one["token_ids"]) for one in answer["shown"]) == sum(found.lengths)
+    assert answer["tokens"]["total"] == sum(len(one["token_ids"]) for one in answer["shown"])
     assert sum(one["n"] for one in answer["histogram"]) == 4
 
 
 def test_what_is_left_out_is_what_sft_leaves_out(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sizes = run(DataShow(in_memory(ROWS), model)).lengths
-    assert run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes))).dropped == ()
-    found = run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes) - 1, rows=1, first=4))
-    assert found.dropped == ((f"over {max(sizes) - 1} tokens", 1, ("row 4",)),)
-    assert (found.kept, found.learned, found.lengths) == (3, 6, sizes)
-    assert found.lines()[0] == f"row 4: {max(sizes)} tokens, 43 learned, left out: over {max(sizes) - 1} tokens"
+    sizes = [len(one["token_ids"]) for one in show(in_memory(ROWS), model, rows=9)["shown"]]
+    assert show(in_memory(ROWS), model, max_tokens=max(sizes))["dropped"] == []
+    said, found = run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes) - 1, rows=1, first=4))
+    assert found["dropped"] == [{"reason": f"over {max(sizes) - 1} tokens", "n": 1, "first": ["row 4"]}]
+    assert (found["kept"], found["tokens"]["learned"], found["tokens"]["max"]) == (3, 6, max(sizes))
+    assert said[0] == f"row 4: {max(sizes)} tokens, 43 learned, left out: over {max(sizes) - 1} tokens"
     config = SFT(in_memory(ROWS), model, steps=1, examples_per_step=3, max_tokens=max(sizes) - 1, precision="float32")
     trained = train(config, quiet=True)
     assert (trained.examples, trained.dropped) == (3, 1)
@@ -73,9 +81,9 @@ def test_what_is_left_out_is_what_sft_leaves_out(model, tmp_path, monkeypatch):
 
 def test_the_context_of_the_model_counts_too(model):
     long = [{"prompt": "a" * 300, "completion": "b"}, ROWS[1]]
-    assert [one.reason for one in run(DataShow(in_memory(long), model)).dropped] == ["over 256 tokens"]
+    assert [one["reason"] for one in show(in_memory(long), model)["dropped"]] == ["over 256 tokens"]
     asked = [{"prompt": "a" * 300}, {"prompt": "b"}]
-    assert [one.reason for one in run(DataShow(in_memory(asked), model)).dropped] == ["over 255 tokens"]
+    assert [one["reason"] for one in show(in_memory(asked), model)["dropped"]] == ["over 255 tokens"]
 
 
 def test_pairs_tasks_and_judgements(model):
@@ -86,21 +94,23 @@ def test_pairs_tasks_and_judgements(model):
         {"prompt": "2+2?", "chosen": "5", "rejected": "5"},
     ]
     source = in_memory(pairs)
-    found = run(DataShow(source, model))
-    assert (found.layout, found.rows) == ("preference", 1)
-    assert found.dropped == (
-        ("'chosen' and 'rejected' are the same", 2, (f"row 2 of {source}", f"row 4 of {source}")),
-        ("'chosen' says nothing", 1, (f"row 3 of {source}",)),
-    )
-    assert [(one["part"], sum(one["learned"])) for one in found.summary()["shown"]] == [("chosen", 2), ("rejected", 6)]
-    answers = [line for line in found.lines() if line.startswith("  > ")]
+    said, found = run(DataShow(source, model))
+    assert (found["layout"], found["rows"]) == ("preference", 1)
+    assert [tuple(one.values()) for one in found["dropped"]] == [
+        ("'chosen' and 'rejected' are the same", 2, [f"row 2 of {source}", f"row 4 of {source}"]),
+        ("'chosen' says nothing", 1, [f"row 3 of {source}"]),
+    ]
+    assert [(one["part"], sum(one["learned"])) for one in found["shown"]] == [("chosen", 2), ("rejected", 6)]
+    answers = [line for line in said if line.startswith("  > ")]
     assert answers == ["  > 2<|im_end|>", "  > three<|im_end|>"]  # and nothing of the prompt
-    tasks = run(DataShow(in_memory([{"prompt": "1+1?", "answer": "2\x1b[2J"}]), model))
-    assert tasks.layout == "rl" and tasks.learned == 0 and text(tasks).endswith("<|im_start|>assistant\n")
-    assert "  answer: 2\\x1b[2J" in tasks.lines()
-    thumbs = run(DataShow(in_memory([{"prompt": "1+1?", "completion": "2", "label": "1"}]), model))
-    assert thumbs.layout == "judgements" and thumbs.summary()["shown"][0]["part"] == "good"
-    assert run(DataShow("gym:chain_sum", model, limit=3)).rows == 3
+    told, tasks = run(DataShow(in_memory([{"prompt": "1+1?", "answer": "2\x1b[2J"}]), model))
+    assert (
+        tasks["layout"] == "rl" and tasks["tokens"]["learned"] == 0 and text(tasks).endswith("<|im_start|>assistant\n")
+    )
+    assert "  answer: 2\\x1b[2J" in told
+    thumbs = show(in_memory([{"prompt": "1+1?", "completion": "2", "label": "1"}]), model)
+    assert thumbs["layout"] == "judgements" and thumbs["shown"][0]["part"] == "good"
+    assert show("gym:chain_sum", model, limit=3)["rows"] == 3
 
 
 @pytest.mark.parametrize(
@@ -116,17 +126,17 @@ def test_pairs_tasks_and_judgements(model):
 def test_the_layout_is_told_by_the_columns(model, row, layout):
     other = row | {"response": "c", "helpfulness": 4}
     rows = [row, other] if "response" in row else [row]
-    assert run(DataShow(in_memory(rows), model)).layout == layout
+    assert show(in_memory(rows), model)["layout"] == layout
 
 
 def test_held_out_rows_that_are_no_test(model):
     heldout = [{"prompt": "1+1?", "completion": "x"}, *[{"prompt": "new?", "completion": "y"}] * 2]
-    found = run(DataShow(in_memory(ROWS), model, eval_dataset=in_memory(heldout)))
-    assert found.heldout == (3, 1, 1)
-    assert "held out: 3 rows; the prompts of 1 are also in the data set, of 1 stood before among them" in found.lines()
+    said, found = run(DataShow(in_memory(ROWS), model, eval_dataset=in_memory(heldout)))
+    assert found["heldout"] == {"n": 3, "overlap": 1, "duplicates": 1}
+    assert "held out: 3 rows; the prompts of 1 are also in the data set, of 1 stood before among them" in said
     many = [{"prompt": f"{i}?", "completion": "y"} for i in range(40)]
-    shared = run(DataShow(in_memory(many), model, eval_share=0.3)).heldout
-    assert shared.overlap == 0 and 4 <= shared.n <= 20
+    shared = show(in_memory(many), model, eval_share=0.3)["heldout"]
+    assert shared["overlap"] == 0 and 4 <= shared["n"] <= 20
 
 
 def test_what_the_data_say_is_not_obeyed_by_the_terminal(model, capsys, monkeypatch):
@@ -137,15 +147,15 @@ def test_what_the_data_say_is_not_obeyed_by_the_terminal(model, capsys, monkeypa
     assert "      > b<|im_end|>\u21b5" in out and "  > \\x1b[2J\\u202e\\rc<|im_end|>" in out.splitlines()
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    coloured = run(DataShow(in_memory(bad), model)).lines()
+    coloured = lines(in_memory(bad), model)
     assert any(line.startswith("  > \x1b[1;32m\\x1b[2J") for line in coloured)
     assert [re.sub("\x1b\\[[0-9;]*m", "", line) for line in coloured] == out.splitlines()
 
 
 def test_tokens_are_listed_with_their_ids(model):
-    lines = run(DataShow(in_memory(ROWS), model, rows=1, tokens=True)).lines()
-    ids = run(DataShow(in_memory(ROWS), model)).summary()["shown"][0]["token_ids"]
-    assert lines[len(ids)] == f"  > {len(ids) - 1:>5} {ids[-1]:>7} <|im_end|>" and lines[len(ids) + 1] == ""
+    said, found = run(DataShow(in_memory(ROWS), model, rows=1, tokens=True))
+    ids = found["shown"][0]["token_ids"]
+    assert said[len(ids)] == f"  > {len(ids) - 1:>5} {ids[-1]:>7} <|im_end|>" and said[len(ids) + 1] == ""
 
 
 def test_a_mark_is_at_the_beginning_of_every_line():
@@ -175,7 +185,7 @@ def test_mistakes_are_one_line(model, capsys, options, problem):
 
 def test_reasons_name_options_as_flags():
     (found,) = _dropped(["a line 1: map `columns`", "a line 2: map `columns`"])
-    assert found == ("map --columns", 2, ("a line 1", "a line 2"))
+    assert found == {"reason": "map --columns", "n": 2, "first": ["a line 1", "a line 2"]}
 
 
 def test_json_is_the_last_line(model, capsys):
@@ -197,9 +207,9 @@ def test_a_chat_template_of_ones_own(model, tmp_path):
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    found = run(DataShow(in_memory(ROWS[:1]), model, chat_template=str(tmp_path / "plain.jinja")))
-    assert text(found) == "[user]1+1?<|im_end|>[assistant]2<|im_end|>" and found.learned == 2
-    assert found.lines()[1:3] == ["    [user]1+1?<|im_end|>[assistant]", "  > 2<|im_end|>"]
+    said, found = run(DataShow(in_memory(ROWS[:1]), model, chat_template=str(tmp_path / "plain.jinja")))
+    assert text(found) == "[user]1+1?<|im_end|>[assistant]2<|im_end|>" and found["tokens"]["learned"] == 2
+    assert said[1:3] == ["    [user]1+1?<|im_end|>[assistant]", "  > 2<|im_end|>"]
 
 
 def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_config(model, tmp_path):
@@ -216,8 +226,8 @@ def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_c
     assert typed.template_args == "mood=gay"
     for one in (table, typed):
         config = replace(one, dataset=in_memory(ROWS[:1]), model=model, chat_template=str(tmp_path / "mood.jinja"))
-        assert text(run(config)) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
-        assert run(config).learned == 2
+        assert text(run(config)[1]) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
+        assert run(config)[1]["tokens"]["learned"] == 2
     with pytest.raises(UserError, match=r"`template_args` has a value that is no JSON: .* date"):
         DataShow(template_args={"mood": date(2026, 1, 1)})
     with pytest.raises(UserError, match="unknown name of `template_args` 'moo'; did you mean 'mood'"):
@@ -225,6 +235,4 @@ def test_an_argument_of_the_template_is_words_or_a_table_and_is_saved_with_the_c
     sft = SFT(in_memory(ROWS[:1]), model, steps=1, examples_per_step=1, precision="float32", template_args="mood=gay")
     trained = train(replace(sft, chat_template=config.chat_template), output=tmp_path / "run", quiet=True).run
     assert tomllib.loads((trained / "config.toml").read_text())["template_args"] == "mood=gay"
-    assert (
-        text(run(DataShow(in_memory(ROWS[:1]), str(trained)))) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"
-    )
+    assert text(show(in_memory(ROWS[:1]), str(trained))) == "[gay:user]1+1?<|im_end|>[gay:assistant]2<|im_end|>"

@@ -131,8 +131,11 @@ def test_both_are_measured_unless_one_is_asked_for(folder, tasks, engines, tmp_p
     assert summary["accuracy"] == summary["sampled"]["accuracy"] == 0.4375
     assert summary["greedy"]["accuracy"] == 0.5
     assert {name: answers.greedy for name, answers in found.model.answers.items()} == {"sampled": False, "greedy": True}
-    lines = "\n".join(found.lines())
-    assert "sampled  pass@1 43.8%" in lines and "pass@4 75.0%" in lines and "greedy   pass@1 50.0%" in lines
+    title, head, sampled, greedy, *_, note = found.lines()[:6]
+    assert title == f"Held-out tasks: {tasks}" and head.split()[:4] == ["model", "answers", "pass@1", "pass@k"]
+    assert (
+        "sampled  0.438 (" in sampled and " 0.750 (" in sampled and "greedy   0.500 (" in greedy and "4 tasks" in note
+    )
 
 
 def test_a_baseline_gets_the_same_tasks_and_the_difference_its_own_interval(folder, tasks, engines, tmp_path):

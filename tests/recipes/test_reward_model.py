@@ -235,7 +235,7 @@ def test_pairs_that_people_found_equal_are_told_apart_from_others(config, tmp_pa
     assert said["accuracy"] > said["never"]
     assert [tie.prompt for tie in found.model.equal] == [pair.prompt for pair in found.model.pairs]
     assert len(read_run(found.run).samples) == 12  # ties are no pairs on which it could be wrong
-    assert any("12 ties: distinguished" in line for line in found.lines())
+    assert any("12 pairs that people found equal beside 12" in line for line in found.lines())
     assert "Ties" in found.report.read_text(encoding="utf-8")
     assert any("no tie" in note for note in found.notes)
     assert replace(found.model, equal=()).summary()["ties_said"] is None

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from posttrain.bindings.cluster_options import ONE_PROCESS
-from posttrain.data import load_tokenizer
+from posttrain.bindings import feedback
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.errors import TrainingError, UserError
-from posttrain.recipes import sft
+from posttrain.models.footprint import read_shape
 from posttrain.recipes.sft import SFT, run
 from posttrain.runs.inputs import InputsChanged
 from posttrain.training import checkpoint
@@ -145,11 +145,16 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
     assert "the learning rate never leaves its warmup" in said
 
 
+def units_of(config):
+    kind, chat = feedback.demonstrations(config.train_on), ChatFormat(load_tokenizer(config.model))
+    return feedback.tokenize(config, kind, feedback.read(config, kind), chat, read_shape(config.model).context)
+
+
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
-    lengths = [len(example.continuation) for example in sft._prepare(config, ONE_PROCESS, {}).data.learned]
-    assert sft._prepare(replace(config, max_tokens=max(lengths)), ONE_PROCESS, {}).data.dropped == 0
+    lengths = [len(example.continuation) for example in units_of(config).learned]
+    assert units_of(replace(config, max_tokens=max(lengths))).dropped == 0
     with pytest.raises(UserError, match="all 6 examples are longer than"):
-        sft._prepare(replace(config, max_tokens=min(lengths) - 1), ONE_PROCESS, {})
+        units_of(replace(config, max_tokens=min(lengths) - 1))
 
 
 def test_turns_that_are_learned(config, model, tmp_path):
@@ -162,8 +167,7 @@ def test_turns_that_are_learned(config, model, tmp_path):
     dataset = write_rows(tmp_path / "talk.jsonl", [{"messages": talk}])
     learned = {}
     for which in ("all", "last"):
-        parts = sft._prepare(replace(config, dataset=dataset, examples_per_step=1, train_on=which), ONE_PROCESS, {})
-        (example,) = parts.data.learned
+        (example,) = units_of(replace(config, dataset=dataset, examples_per_step=1, train_on=which)).learned
         ids = [t for t, mine in zip(example.continuation, example.learned, strict=True) if mine]
         learned[which] = load_tokenizer(model).decode(ids)
     assert learned == {"all": "bcd<|im_end|>fg<|im_end|>", "last": "fg<|im_end|>"}

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra server")
 
 from posttrain.errors import UserError
+from posttrain.options.services import Server
 from posttrain.recipes import sft
-from posttrain.recipes.server.forms import Server
-from posttrain.recipes.server.serve import load_base
+from posttrain.recipes.server import load_base
 from tests.recipes.folders import model_folder
 
 

@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
-from posttrain.recipes.server import serve
-from posttrain.recipes.server.forms import Server
-from posttrain.recipes.server.serve import refuse_open_door, run
+from posttrain.options.services import Server
+from posttrain.recipes import server as serve
+from posttrain.recipes.server import refuse_open_door, run
 from posttrain.serving.files import checked_name, read_json, write_json
 from posttrain.serving.guard import Pending
 from posttrain.serving.keys import Keys
@@ -144,7 +144,7 @@ def test_a_name_of_a_key_is_a_word(tmp_path, name):
 
 def test_the_command_makes_a_key_and_ends_it(tmp_path):
     store = str(tmp_path / "store")
-    (secret,) = run(Server(store=store, add_key="alice")).lines()
+    ((secret,), _) = run(Server(store=store, add_key="alice"))
     assert Keys(tmp_path / "store" / "keys.json").owner(secret) == "alice"
     run(Server(store=store, remove_key="alice"))
     assert Keys(tmp_path / "store" / "keys.json").owners() == []

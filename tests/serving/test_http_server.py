@@ -23,7 +23,7 @@ SHORT = 0.4  # seconds
 
 def tinker_server(port):
     pytest.importorskip("tinker", reason="needs the extra server")
-    from posttrain.recipes.server.serve import Server, run
+    from posttrain.recipes.server import Server, run
 
     run(Server(port=port))
 
@@ -36,7 +36,7 @@ def annotation(port):
 
 def jobs(port):
     pytest.importorskip("filelock", reason="needs the extra server")
-    from posttrain.recipes.jobs.serve import Jobs, run
+    from posttrain.recipes.jobs import Jobs, run
 
     os.mkdir("m")
     Path("m/config.json").touch()

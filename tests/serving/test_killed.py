@@ -29,7 +29,7 @@ def free_port():
 LOADED = """
 import sys
 from posttrain import cli
-import posttrain.recipes.server.serve
+import posttrain.recipes.server
 if not sys.stdin.readline():  # the test has ended
     sys.exit()
 sys.exit(cli.main())

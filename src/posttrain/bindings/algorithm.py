@@ -74,14 +74,15 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
         )
 
 
-def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
-    """The same of online-preference, whose algorithm learns from pairs."""
+def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> PreferenceAlgorithm:
+    """The same of online-preference, whose algorithm learns from pairs, and is returned."""
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(
             f'{config.algorithm} is unpaired, and online-preference trains on pairs; type `algorithm="dpo"`'
         )
     _check_reference(config, algorithm)
     lora_of(config)
+    return algorithm
 
 
 def _check_reference(config: RL | OnlinePreference, algorithm: OnlineAlgorithm | PreferenceAlgorithm) -> None:

@@ -218,10 +218,6 @@ class Examination:
             metrics |= {f"{decoding}/{name}": value for name, value in named.items()}
         return metrics
 
-    def lines(self) -> list[str]:
-        """Results as text, one line each for sampled and greedy."""
-        return [f"  {decoding:<8} {_sentence(found)}" for decoding, found in self.answers.items()]
-
 
 def numbers(found: Accuracy) -> dict[str, Any]:
     """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
@@ -237,19 +233,6 @@ def numbers(found: Accuracy) -> dict[str, Any]:
         "truncated": found.truncated,
         "mean_tokens": found.mean_tokens,
     }
-
-
-def _sentence(found: Accuracy) -> str:
-    size, most = found.samples_per_task, max(found.pass_at, default=1)
-    passes = [f"pass@1 {percent(found.accuracy, found.ci95)}"]
-    if found.measure == "reward":
-        passes = [f"mean reward {found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"]
-    if most > 1:
-        passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
-    return (
-        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; unparsed "
-        f"{percent(found.unparsed)}, truncated {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
-    )
 
 
 def percent(share: float, interval: tuple[float, float] | None = None) -> str:

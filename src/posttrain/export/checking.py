@@ -4,8 +4,9 @@ Shape letters: N tokens of all texts, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,8 @@ def save_generation(model: LanguageModel, tokenizer: ChatTokenizer, folder: Path
     settings.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """How far logprobs are from others, in nats."""
 
     mean: float

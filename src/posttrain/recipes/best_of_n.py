@@ -41,13 +41,14 @@ from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
+from posttrain.report import Table
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.runs import jsonl
 from posttrain.runs.jsonl import Chunks
 from posttrain.runs.progress import Progress
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Group, Message, Row, StopReason, Task
+from posttrain.types import Group, Message, Row, StopReason
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
@@ -85,10 +86,10 @@ class BestOfNResult:
         """The same for people."""
         gold = any(one.gold is not None for one in self.earned)
         rows = [
-            f"  {one.n:>5}  {one.kl:>6.2f}  {one.reward:>8.3f}" + (f"  {one.gold:>8.3f}" if gold else "")
+            (f"{one.n}", f"{one.kl:.2f}", f"{one.reward:.3f}", *([f"{one.gold:.3f}"] if gold else []))
             for one in self.earned
         ]
-        head = f"  {'n':>5}  {'KL <=':>6}  {'reward':>8}" + (f"  {'gold':>8}" if gold else "")
+        table = Table("what the best of n earns", ("n", "KL <=", "reward", *(["gold"] if gold else [])), rows)
         kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
         if not self.kept:
             kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
@@ -96,7 +97,7 @@ class BestOfNResult:
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
         notes = [f"note: {as_typed(note)}" for note in self.notes]
-        return [*notes, "what the best of n earns:", head, *rows, kept + cut, *told]
+        return [*notes, *table.lines(), kept + cut, *told]
 
 
 @dataclass
@@ -252,7 +253,16 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         seen.annotation_items += adversarial.item_rows(group, config.seed)
         seen.cut_off += seen.whole[-1].count(False)
         seen.without += not best
-        seen.rows += [_record(group.task, row) for row in best]
+        seen.rows += [
+            {
+                "messages": written(row.conversation),
+                **tools_column(row.conversation),
+                "id": group.task.id,
+                "reward": row.reward,
+                "scores": {name: score.total for name, score in row.scores.items() if score.applicable},
+            }
+            for row in best
+        ]
     return seen
 
 
@@ -263,13 +273,3 @@ def chosen(group: Group, keep: int, least: float | None) -> list[Row]:
         if row.trajectory.stop_reason is StopReason.STOP and (least is None or row.reward >= least):
             texts.setdefault(row.conversation, row)
     return list(texts.values())[:keep]
-
-
-def _record(task: Task, row: Row) -> dict[str, Any]:
-    return {
-        "messages": written(row.conversation),
-        **tools_column(row.conversation),
-        "id": task.id,
-        "reward": row.reward,
-        "scores": {name: score.total for name, score in row.scores.items() if score.applicable},
-    }

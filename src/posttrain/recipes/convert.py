@@ -7,13 +7,11 @@ Every row is read back before it is written, and must say the same. Left out: ot
 whom a response was chosen, for which these layouts have no fields.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from posttrain.data import parse_columns
-from posttrain.data.convert import TARGETS, Target
+from posttrain.data.convert import TARGETS
 from posttrain.errors import DataError, UserError, as_typed, unknown
 from posttrain.options.tools import Convert
 from posttrain.runs import jsonl
@@ -21,41 +19,13 @@ from posttrain.runs import jsonl
 SHOWN = 3  # of what is left out
 
 
-@dataclass(frozen=True)
-class ConvertResult:
-    """What was written, and what could not be."""
-
-    path: Path
-    layout: str
-    written: int
-    left_out: tuple[str, ...]  # where each row is, and why
-
-    def summary(self) -> dict[str, Any]:
-        """Everything for a machine to read."""
-        return {
-            "path": self.path,
-            "layout": self.layout,
-            "written": self.written,
-            "left_out": [as_typed(line) for line in self.left_out],
-        }
-
-    def lines(self) -> list[str]:
-        """The same for people, with the first of what was left out."""
-        found = [f"{self.written:,} rows in {self.path}: {TARGETS[self.layout].says}"]
-        if self.left_out:
-            more = "" if len(self.left_out) <= SHOWN else f"; and {len(self.left_out) - SHOWN:,} more"
-            found.append(f"{len(self.left_out):,} left out: " + "; ".join(self.left_out[:SHOWN]) + more)
-        return [as_typed(line) for line in found]
-
-
-def run(config: Convert) -> ConvertResult:
+def run(config: Convert) -> tuple[list[str], dict[str, Any]]:
     """Read, convert and write; the file is there when all of it is, or not at all."""
     if not config.dataset:
         raise UserError("--dataset is required: a file, folder, glob or hub id")
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
-    path = jsonl.new_file(config.output)
-    target = TARGETS[config.to]
+    path, target = jsonl.new_file(config.output), TARGETS[config.to]
     found = target.load(
         config.dataset,
         split=config.split or None,
@@ -64,27 +34,24 @@ def run(config: Convert) -> ConvertResult:
         system=config.system,
         prompt_template=config.prompt_template,
     )
-    left_out = list(found.left_out)
-    written = jsonl.write(path, _rows(found.items, target, left_out))
-    return ConvertResult(path, config.to, written, tuple(left_out))
+    left_out = [as_typed(line) for line in found.left_out]
 
+    def rows() -> Iterator[dict[str, Any]]:
+        seen: set[str] = set()
+        for item in found.items:
+            try:
+                for row in target.rows(item):
+                    if not target.once or repr(row) not in seen:
+                        yield row
+                    seen.add(repr(row) if target.once else "")
+            except DataError as problem:
+                left_out.append(as_typed(str(problem)))
+        if not seen:
+            raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
 
-def _rows(items: Iterable[Any], target: Target, left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of all items, of which there must be some; what cannot be said is told to `left_out`."""
-    seen: set[str] = set()
-    some = False
-    for item in items:
-        try:
-            rows = target.rows(item)
-        except DataError as problem:
-            left_out.append(str(problem))
-            continue
-        for row in rows:
-            some = True
-            if not target.once:
-                yield row
-            elif (said := repr(row)) not in seen:
-                seen.add(said)
-                yield row
-    if not some:
-        raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
+    written = jsonl.write(path, rows())
+    lines = [f"{written:,} rows in {path}: {as_typed(target.says)}"]
+    if left_out:
+        more = "" if len(left_out) <= SHOWN else f"; and {len(left_out) - SHOWN:,} more"
+        lines.append(f"{len(left_out):,} left out: {'; '.join(left_out[:SHOWN])}{more}")
+    return lines, {"path": path, "layout": config.to, "written": written, "left_out": left_out}

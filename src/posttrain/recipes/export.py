@@ -50,25 +50,6 @@ class ExportResult:
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def rounded(self) -> bool:
-        """Whether the weights were computed in float32 and written in a narrower format."""
-        return self.form == "merged" and self.dtype != "float32"
-
-    def summary(self) -> dict[str, Any]:
-        """The numbers for a machine to read."""
-        apart = {name: getattr(self, name) for name in ("moved", "exact", "written")}
-        found = {name: None if value is None else value._asdict() for name, value in apart.items()}
-        return {
-            "output": str(self.output),
-            "form": self.form,
-            "dtype": self.dtype,
-            "files": list(self.files),
-            "tokens": self.tokens,
-            "notes": list(self.notes),
-            **found,
-        }
-
     def lines(self) -> list[str]:
         """The same in words."""
         return [f"{self.output}: {self.form}, {self.dtype}; {', '.join(self.files)}", *self.checks(), *self.notes]
@@ -84,7 +65,8 @@ class ExportResult:
                 f"Merged in float32, they differ by {self.exact.largest:.2g} nats at most (allowed: {EXACT:g})."
             )
         if self.written:
-            limits = f"allowed: {ROUNDED:g} on average" if self.rounded else f"allowed: {EXACT:g} at most"
+            rounded = self.form == "merged" and self.dtype != "float32"
+            limits = f"allowed: {ROUNDED:g} on average" if rounded else f"allowed: {EXACT:g} at most"
             found.append(
                 f"The folder as transformers loads it: {self.written.mean:.2g} nats on average, "
                 f"{self.written.largest:.2g} at most ({limits})."
@@ -96,12 +78,10 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
     """Write the folder; nothing is left of it where anything fails."""
     saved, where, target = _prepare(config)
     adapter = is_adapter(where)
-    base = base_of(where) if adapter else _trained_from(saved, where)
+    begun = str(read_run(saved.run).config.get("model", where)) if saved.run else where
+    base = base_of(where) if adapter else begun  # what a run began with; of a folder without a run, itself
     with new_folder(target) as new:
-        if isinstance(config, ExportMerge):
-            made = _merge(config, where, base, new, target)
-        else:
-            made = _copy(where, base, new, target)
+        made = _write(config, where, base, new, target)
         facts = Facts(
             config.title or target.name,
             made.form,
@@ -151,48 +131,37 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     return saved, str(Path(where).resolve()), target
 
 
-def _merge(config: ExportMerge, where: str, base: str, new: Path, output: Path) -> ExportResult:
-    dtype = stored_dtype(base) if config.dtype == "auto" else DTYPES[config.dtype]
-    model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(tokenizer_of(where))
+def _write(config: ExportMerge | ExportHF, where: str, base: str, new: Path, output: Path) -> ExportResult:
+    """Merge or copy into the folder `new`, and compare what transformers loads there with what was trained."""
+    adapter, merging = is_adapter(where), isinstance(config, ExportMerge)
+    dtype = stored_dtype(base if adapter else where)
+    if isinstance(config, ExportMerge) and config.dtype != "auto":
+        dtype = DTYPES[config.dtype]
+    if not merging:
+        copy_model(Path(where), new)
+        if not adapter and is_classifier(read_config(where, where)):
+            return ExportResult(output, "reward model", _name(dtype))
+    model, tokenizer = load_model(where, dtype=torch.float32), load_tokenizer(tokenizer_of(where))
     texts = checking.texts_of(tokenizer, model.context)
     trained = checking.trained_logprobs(model, texts)
-    with model.adapter.disable_adapter():
-        moved = checking.difference(trained, checking.trained_logprobs(model, texts))
-    network = plain_network(model, base)
-    exact = checking.difference(checking.plain_logprobs(network, texts), trained)
-    checking.refuse_far("the merged model", exact, rounded=False)
-    network = checking.narrowed(network, dtype)
-    network.save_pretrained(str(new))
-    save_generation(model, tokenizer, new)
-    tokenizer.save_pretrained(str(new))
-    written = checking.difference(checking.reloaded_logprobs(new, texts), trained)
-    checking.refuse_far(f"the merged model in {_name(dtype)}", written, rounded=dtype != torch.float32)
-    return ExportResult(output, "merged", _name(dtype), len(trained), moved, exact, written)
-
-
-def _copy(where: str, base: str, new: Path, output: Path) -> ExportResult:
-    adapter = is_adapter(where)
-    dtype = _name(stored_dtype(base if adapter else where))
-    copy_model(Path(where), new)
-    if not adapter and is_classifier(read_config(where, where)):
-        return ExportResult(output, "reward model", dtype)
-    model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(tokenizer_of(where))
-    texts = checking.texts_of(tokenizer, model.context)
-    trained = checking.trained_logprobs(model, texts)
+    moved = exact = None
+    if merging:
+        with model.adapter.disable_adapter():
+            moved = checking.difference(trained, checking.trained_logprobs(model, texts))
+        network = plain_network(model, base)
+        exact = checking.difference(checking.plain_logprobs(network, texts), trained)
+        checking.refuse_far("the merged model", exact, rounded=False)
+        checking.narrowed(network, dtype).save_pretrained(str(new))
+        del network  # another one is loaded
     save_generation(model, tokenizer, new)
     if adapter:  # which may have had none
         tokenizer.save_pretrained(str(new))
-    reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter else "")
+    reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter and not merging else "")
     written = checking.difference(reloaded, trained)
-    checking.refuse_far("the copied model", written, rounded=False)
-    return ExportResult(output, "adapter" if adapter else "model", dtype, len(trained), written=written)
-
-
-def _trained_from(saved: SavedModel, where: str) -> str:
-    """The model that a run began with; of a folder without a run, itself."""
-    return str(read_run(saved.run).config.get("model", where)) if saved.run else where
+    what = f"the merged model in {_name(dtype)}" if merging else "the copied model"
+    checking.refuse_far(what, written, rounded=merging and dtype != torch.float32)
+    form = "merged" if merging else "adapter" if adapter else "model"
+    return ExportResult(output, form, _name(dtype), len(trained), moved, exact, written)
 
 
 def _name(dtype: torch.dtype) -> str:

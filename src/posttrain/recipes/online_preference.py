@@ -10,7 +10,6 @@ Not supported: algorithms for single responses (KTO).
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -32,14 +31,16 @@ from posttrain.planning.online import plan_online_preference as dry_run  # noqa:
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
 from posttrain.runs.run import samples_of
-from posttrain.runs.session import Session, open_session
+from posttrain.runs.session import open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training, patience
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
-from posttrain.training.preference import examples_of, objective_for, pairs_of
+from posttrain.training.preference import OfPairs, examples_of, pairs_of
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from, precision_of
+from posttrain.training.resolve_model import SavedModel, began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
+
+PreferenceOptimizer = PreferenceAlgorithm | UnpairedAlgorithm
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class OnlinePreferenceResult(RunResult):
 
 def run(
     config: OnlinePreference,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    algorithm: PreferenceOptimizer,
     cluster: ClusterOptions = ONE_PROCESS,
     **where: Unpack[RunOptions],
 ) -> OnlinePreferenceResult:
@@ -61,21 +62,28 @@ def run(
 
 
 def _run(
-    config: OnlinePreference,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
-    where: RunOptions,
+    config: OnlinePreference, algorithm: PreferenceOptimizer, cluster: ClusterOptions, where: RunOptions
 ) -> OnlinePreferenceResult:
-    parts = _prepare(config, algorithm, cluster, where)
-    setup, learner = parts.setup, parts.setup.backend.learner
-    objective = objective_for(algorithm, learner)
+    pairwise = check_pairing(config, algorithm)
+    exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
+    saved = began_from(config.model, where.get("resume"))
+    build = partial(_learner, exact, algorithm)
+    load = partial(online_backend, exact, saved.where, build, cluster, where.get("learner"))
+    setup = set_up(exact, saved.where, load, together=2, cluster=cluster)
+    learner = setup.backend.learner
+    objective = OfPairs(pairwise, learner)
+    settings = as_written(config) | {"knobs": asdict(algorithm), **setup.backend.settings}
 
     def examine() -> dict[str, float]:
         groups, found = examined(setup, config, session.progress.tokens)
         session.log_heldout(groups)
         return found
 
-    with setup.backend.stack, _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
+    with (
+        setup.backend.stack,
+        open_session("online-preference", settings, _training(config, setup, settings, saved), **where) as session,
+        setup.open_in(session.directory.path),
+    ):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
@@ -104,8 +112,7 @@ def _run(
             state = {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
-    before, after = held_out(session.rows)
-    return OnlinePreferenceResult(*session.ended, before, after)
+    return OnlinePreferenceResult(*session.ended, *held_out(session.rows))
 
 
 def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[list[Pair]]:
@@ -117,34 +124,7 @@ def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[lis
     return [[pairs[i] for i in batch_indices(len(pairs), size, update, seed)] for update in updates]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    setup: Setup
-    model: str  # where the policy was loaded from
-    notes: tuple[str, ...]  # messages to the user
-
-
-def _prepare(
-    config: OnlinePreference,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
-    where: RunOptions,
-) -> _Parts:
-    """Load all parts and validate all options, before anything is written."""
-    resume = where.get("resume")
-    check_pairing(config, algorithm)
-    config = replace(config, precision=precision_of(config.precision, resume))
-    saved = began_from(config.model, resume)
-    build = partial(_learner, config, algorithm)
-    load = partial(online_backend, config, saved.where, build, cluster, where.get("learner"))
-    setup = set_up(config, saved.where, load, together=2, cluster=cluster)
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
-    return _Parts(setup, saved.where, notes)
-
-
-def _learner(
-    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy, ranks: Ranks
-) -> Learner:
+def _learner(config: OnlinePreference, algorithm: PreferenceOptimizer, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a policy, with a reference if the algorithm declares one."""
     renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None
@@ -152,28 +132,23 @@ def _learner(
     return learner_for(config, policy.model, policy.save, references=references, renewed=renewed, ranks=ranks)
 
 
-def _open(
-    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
-) -> AbstractContextManager[Session]:
+def _training(config: OnlinePreference, setup: Setup, settings: Mapping[str, Any], saved: SavedModel) -> Training:
     def score(row: Mapping[str, Any]) -> float | None:
-        return goodness(row, by=chosen_by(parts.setup))
+        return goodness(row, by=chosen_by(setup))
 
-    settings = as_written(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
-    about = parts.setup.about(settings, parts.model, config.rounds)
-    training = Training(
+    return Training(
         steps=config.rounds,
-        trained=parts.setup.backend.learner,
+        trained=setup.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.rounds),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
-        environment=about,
+        environment=setup.about(settings, saved.where, config.rounds),
         save_every=config.save_every,
         keep_last=config.keep_last,
         counted="rounds",
         # `iterate`: its name in older runs
-        may_differ=("rounds", "iterate", "stop_after", *engine_may_differ(config.engine), *parts.setup.may_differ),
-        notes=parts.notes,
-        headline=parts.setup.headline,
-        spans=parts.setup.backend.spans,
+        may_differ=("rounds", "iterate", "stop_after", *engine_may_differ(config.engine), *setup.may_differ),
+        notes=(*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds)),
+        headline=setup.headline,
+        spans=setup.backend.spans,
     )
-    return open_session("online-preference", settings, training, **where)

@@ -177,7 +177,12 @@ def run(config: PlanCluster) -> ClusterPlan:
         built = Search(replace(cluster, channel=CHANNEL), config.gpus, trainers, [1], config.max_staleness).splits()
         now = next((split for split in built if split.mode != COLOCATED or config.gpus == 1), None)
     if config.plot:
-        Path(config.plot).write_text(_drawn(config, shape.parameters, splits), encoding="utf-8")
+        series: list[Series] = []
+        for mode in dict.fromkeys(split.mode for split in splits):
+            series.append(Series(mode, sorted((s.trainers, s.tokens_per_second) for s in splits if s.mode == mode)))
+        title = f"Trained tokens/s of {shape.parameters / 1e9:.3g}B parameters on {config.gpus} {config.gpu}"
+        drawn = picture(Chart(title, series, unit="GPUs that train"))
+        Path(config.plot).write_text(drawn, encoding="utf-8")
     return ClusterPlan(config, cluster, trainers, sizes[0], splits, now)
 
 
@@ -199,15 +204,6 @@ def _fewest(config: PlanCluster, cluster: GPUCluster) -> tuple[int, list[int]]:
         return trainers, [config.tensor_parallel]
     fewest = cluster.fewest_of_sampler(MOST_GPUS)
     return trainers, [fewest] + [size for size in (2, 4, 8) if fewest < size]
-
-
-def _drawn(config: PlanCluster, parameters: int, splits: Sequence[Split]) -> str:
-    """Tokens per second by the number of trainers, of each mode."""
-    series: list[Series] = []
-    for mode in dict.fromkeys(split.mode for split in splits):
-        series.append(Series(mode, sorted((s.trainers, s.tokens_per_second) for s in splits if s.mode == mode)))
-    title = f"Trained tokens/s of {parameters / 1e9:.3g}B parameters on {config.gpus} {config.gpu}"
-    return picture(Chart(title, series, unit="GPUs that train"))
 
 
 def _described(split: Split) -> str:

@@ -38,7 +38,15 @@ from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError
-from posttrain.evaluation.accuracy import Accuracy, Difference, difference, evaluate, numbers, pass_at_interval
+from posttrain.evaluation.accuracy import (
+    Accuracy,
+    Difference,
+    Examination,
+    difference,
+    evaluate,
+    numbers,
+    pass_at_interval,
+)
 from posttrain.models.precision import compute_of
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import as_written
@@ -63,94 +71,77 @@ from posttrain.types import Message, Sampling, Task
 SYSTEM = "Solve the problem."
 MAX_NEW_TOKENS = 48
 MICROBATCH_TOKENS = 768
-HELDOUT_DEMONSTRATIONS = (
-    32  # whose loss is logged: that of training is of ordered ones, and cannot show what is learned
-)
+# whose loss is logged: that of training is of ordered ones, and cannot show what is learned
+HELDOUT_DEMONSTRATIONS = 32
 LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: the last number of whatever was said
 ENVIRONMENT = ScoredEnvironment(
     Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0)))
 )
 
 
-@dataclass(frozen=True)
-class StageResult:
-    """One model's answers to the held-out problems."""
+def _share(exam: Examination, score: str) -> float:
+    """The mean of a score over sampled completions: `tags` for thinking, `last_number` for a lenient judge."""
+    return fmean(row.scores[score].total for group in exam.answers["sampled"].groups for row in group.rows)
 
-    name: str
-    sampled: Accuracy
-    greedy: Accuracy
 
-    def share(self, score: str) -> float:
-        """The mean of a score over sampled completions: `tags` for thinking, `last_number` for a lenient judge."""
-        return fmean(row.scores[score].total for group in self.sampled.groups for row in group.rows)
-
-    def solved_by(self, thinking: bool) -> float | None:
-        """The share of sampled completions with (or without) thinking that are right; None if there are none."""
-        scores = [row.scores for group in self.sampled.groups for row in group.rows]
-        solved = [part[ENVIRONMENT.outcome].total >= SOLVED for part in scores if (part["tags"].value == 1) == thinking]
-        return fmean(solved) if solved else None
+def _solved_by(exam: Examination, thinking: bool) -> float | None:
+    """The share of sampled completions with (or without) thinking that are right; None if there are none."""
+    scores = [row.scores for group in exam.answers["sampled"].groups for row in group.rows]
+    solved = [part[ENVIRONMENT.outcome].total >= SOLVED for part in scores if (part["tags"].value == 1) == thinking]
+    return fmean(solved) if solved else None
 
 
 @dataclass(frozen=True)
 class QuickstartResult:
-    """What the job found: base, cold start and RL."""
+    """What the job found: base, cold start and RL on the held-out problems."""
 
     run: Path
     report: Path
     seconds: float
-    base: StageResult
-    cold_start: StageResult
-    rl: StageResult
+    base: Examination
+    cold_start: Examination
+    rl: Examination
 
     @property
     def gains(self) -> dict[str, Difference]:
         """RL minus cold start on the same problems: `sampled` pass@1, `greedy`, and `pass_at_K` with all K samples."""
-        most = self.rl.sampled.samples_per_task
-        before, after = self.cold_start, self.rl
-        return {
-            "sampled": difference(before.sampled, after.sampled),
-            "greedy": difference(before.greedy, after.greedy),
-            f"pass_at_{most}": difference(before.sampled, after.sampled, max(after.sampled.pass_at)),
-        }
+        before, after = self.cold_start.answers["sampled"], self.rl.answers["sampled"]
+        most = max(after.pass_at)
+        return self.rl.over(self.cold_start) | {f"pass_at_{after.samples_per_task}": difference(before, after, most)}
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON; accuracies are held-out and between 0 and 1, `gain` is RL minus cold start."""
         found: dict[str, Any] = {
-            key: {
-                "sampled": numbers(exam.sampled),
-                "greedy": numbers(exam.greedy),
-                "thinking": exam.share("tags"),
-                "solved_if_thinking": exam.solved_by(thinking=True),
-                "solved_if_not": exam.solved_by(thinking=False),
-                "lenient": exam.share("last_number"),
+            key: {name: numbers(answers) for name, answers in exam.answers.items()}
+            | {
+                "thinking": _share(exam, "tags"),
+                "solved_if_thinking": _solved_by(exam, thinking=True),
+                "solved_if_not": _solved_by(exam, thinking=False),
+                "lenient": _share(exam, "last_number"),
             }
             for key, exam in (("base", self.base), ("cold_start", self.cold_start), ("rl", self.rl))
         }
         found["gain"] = {name: {"value": gain.value, "ci95": list(gain.ci95)} for name, gain in self.gains.items()}
-        return found | {"n": self.rl.sampled.n, "seconds": self.seconds, "peak_gb": peak_gb(), "run": str(self.run)}
+        return found | {"n": self.rl.headline.n, "seconds": self.seconds, "peak_gb": peak_gb(), "run": str(self.run)}
 
     def table(self) -> Table:
         """The numbers for people."""
-        most = max(self.rl.sampled.pass_at)
-        rows = [
-            (
-                exam.name,
-                Estimate(exam.sampled.accuracy, *exam.sampled.ci95),
-                Estimate(exam.greedy.accuracy, *exam.greedy.ci95),
-                Estimate(exam.sampled.pass_at[most], *pass_at_interval(exam.sampled, most)),
-                f"{exam.share('tags'):.0%}",
-                f"{exam.sampled.mean_tokens:.0f}",
-            )
-            for exam in (self.base, self.cold_start, self.rl)
-        ]
+        most = max(self.rl.headline.pass_at)
+        rows: list[tuple[str | Estimate, ...]] = []
+        for exam in (self.base, self.cold_start, self.rl):
+            sampled = exam.answers["sampled"]
+            accuracies = [Estimate(found.accuracy, *found.ci95) for found in exam.answers.values()]
+            passed = Estimate(sampled.pass_at[most], *pass_at_interval(sampled, most))
+            rows.append((exam.model, *accuracies, passed, f"{_share(exam, 'tags'):.0%}", f"{sampled.mean_tokens:.0f}"))
         gains = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high), _ in self.gains.values()]
         return Table(
             "Held-out problems",
             ("model", "sampled pass@1", "greedy", f"pass@{most}", "thinks", "tokens"),
             [*rows, ("gain of RL", *gains, "", "")],
-            note=f"{self.rl.sampled.n} problems that no training stage has seen ({self.base.sampled.n} for the base). "
-            "Ranges are 95% intervals over problems, of the gain paired by problem. Sampled at temperature 1; greedy "
-            f"takes the most likely token; pass@{most} is the share of problems that one of {most} samples solves.",
+            note=f"{self.rl.headline.n} problems that no training stage has seen ({self.base.headline.n} for the "
+            "base). Ranges are 95% intervals over problems, of the gain paired by problem. Sampled at temperature 1; "
+            f"greedy takes the most likely token; pass@{most} is the share of problems that one of {most} samples "
+            "solves.",
         )
 
 
@@ -165,16 +156,15 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
     about = compute_of(policy.model, "auto")
     with RunDirectory.create(output, "quickstart", as_written(config), environment=about) as directory:
         announce(machine_line(directory.environment), quiet=quiet)
-        examine = _Examiner(config, policy, heldout, quiet)
-        base = examine("base", config.base_problems)
+        base = _examined(config, policy, "base", heldout[: config.base_problems], quiet)
         cold_start_log = _cold_start(config, policy, demonstrated, heldout, directory.path / "cold-start", quiet)
-        cold_start = examine("cold start")
+        cold_start = _examined(config, policy, "cold start", heldout, quiet)
         policy.save(directory.path / "cold-start" / "model")
         rl_log = _reinforce(config, policy, practised, directory.path / "rl", quiet)
-        rl = examine("RL")
+        rl = _examined(config, policy, "RL", heldout, quiet)
         policy.save(directory.path / "rl" / "model")
         for stage, exam in enumerate((base, cold_start, rl)):
-            directory.log_samples(stage, samples_of(exam.greedy.groups[:8], model=exam.name))
+            directory.log_samples(stage, samples_of(exam.answers["greedy"].groups[:8], model=exam.model))
         result = QuickstartResult(directory.path, directory.report, time.monotonic() - began, base, cold_start, rl)
         write_report(directory.read(), tables=[result.table()], parts=[cold_start_log.read(), rl_log.read()])
     return result
@@ -269,34 +259,22 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
     return directory
 
 
-@dataclass(frozen=True)
-class _Examiner:
-    config: Quickstart
-    policy: Policy
-    tasks: Sequence[Task]
-    quiet: bool
-
-    def __call__(self, name: str, problems: int | None = None) -> StageResult:
-        """Sampled and greedy answers to the first `problems`; every model gets the same ones and the same noise."""
-
-        def answers(samples: int, temperature: float) -> Accuracy:
+def _examined(config: Quickstart, policy: Policy, name: str, tasks: Sequence[Task], quiet: bool) -> Examination:
+    """Sampled and greedy answers; every model gets the same problems and the same noise."""
+    found: dict[str, Accuracy] = {}
+    with Progress(f"examine {name}", 2, quiet=quiet) as progress:
+        for decoding, samples, temperature in (("sampled", config.samples, 1.0), ("greedy", 1, 0.0)):
             sampling = Sampling(MAX_NEW_TOKENS, temperature)
-            return evaluate(
-                ENVIRONMENT,
-                self.tasks[:problems],
-                Players(self.policy.engine, self.policy.chat, sampling, on_tokens=progress.tokens),
-                samples_per_task=samples,
-                seed=seed_for(self.config.seed, "examination"),
-            )
-
-        with Progress(f"examine {name}", 2, quiet=self.quiet) as progress:
-            with progress.phase("sampled"):
-                sampled = answers(self.config.samples, 1.0)
-            progress.step(1, sampled=sampled.accuracy)
-            with progress.phase("greedy"):
-                greedy = answers(1, 0.0)
-            progress.step(2, sampled=sampled.accuracy, greedy=greedy.accuracy)
-        return StageResult(name, sampled, greedy)
+            with progress.phase(decoding):
+                found[decoding] = evaluate(
+                    ENVIRONMENT,
+                    tasks,
+                    Players(policy.engine, policy.chat, sampling, on_tokens=progress.tokens),
+                    samples_per_task=samples,
+                    seed=seed_for(config.seed, "examination"),
+                )
+            progress.step(len(found), **{name: accuracy.accuracy for name, accuracy in found.items()})
+    return Examination(name, **found)
 
 
 def _problems(config: Quickstart, split: str, size: int) -> list[Task]:

@@ -18,7 +18,7 @@ Before the next step the engine has the new weights: in one process it samples f
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import pstdev
@@ -105,9 +105,10 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
     parts = _prepare(config, algorithm, cluster, where)
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs = asdict(algorithm)
+    settings = as_written(config) | {"knobs": knobs, **setup.backend.settings}
     with (
         setup.backend.stack,
-        _open(config, algorithm, parts, where) as session,
+        open_session("rl", settings, _training(config, algorithm, parts, settings), **where) as session,
         setup.open_in(session.directory.path),
         ExitStack() as stack,
     ):
@@ -274,21 +275,19 @@ def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
     return found | thrown_away | dict(setup.backend.metrics())
 
 
-def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
+def _training(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, settings: Mapping[str, Any]) -> Training:
     def score(row: Mapping[str, Any]) -> float | None:
         return heldout.goodness(row, config.kl_budget, heldout.chosen_by(parts.setup))
 
-    settings = as_written(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
-    about = parts.setup.about(settings, parts.model, config.steps)
-    training = Training(
+    return Training(
         steps=config.steps,
         trained=parts.setup.trained,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
         evaluations=Evaluations(
             config.eval_every, held, held, score, partial(heldout.reason_to_stop, config, parts.setup)
         ),
-        environment=about,
+        environment=parts.setup.about(settings, parts.model, config.steps),
         save_every=config.save_every,
         keep_last=config.keep_last,
         may_differ=(*MAY_DIFFER, *engine_may_differ(config.engine), *parts.setup.may_differ),
@@ -297,4 +296,3 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         spans=parts.setup.backend.spans,
         overlapped=parts.setup.backend.staleness > 0,
     )
-    return open_session("rl", settings, training, **where)

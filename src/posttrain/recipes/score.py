@@ -11,7 +11,7 @@ same prompt and answer are one group then.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os.path import isfile
 from pathlib import Path
@@ -113,7 +113,13 @@ class ScoreResult:
             f"and {more:,} more{'' if self.output else '; --output FILE.jsonl writes all of them'}" if more > 0 else ""
         )
         told = [
-            (_cell(row.id), name, _value(score), _read(score), _cell(score.explanation))
+            (
+                _cell(row.id),
+                name,
+                f"{score.total:.3f}" if score.applicable else "not applicable",
+                _read(score),
+                _cell(score.explanation),
+            )
             for row in self.rows[:SHOWN]
             for name, score in row.scores.items()
         ]
@@ -130,7 +136,9 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     groups = _groups(episodes, environment.reward)
     found: dict[int, Scored] = {}
     with judging.kept_beside(path), Progress("score", len(episodes), quiet=quiet) as progress:
-        for some in _at_a_time(groups):
+        at_once = max(1, AT_A_TIME // max(len(rows) for _, rows in groups))
+        for first in range(0, len(groups), at_once):
+            some = groups[first : first + at_once]
             scores = finish(environment.reward.score_parts([group for group, _ in some]))
             for (group, places), of_group in zip(some, scores, strict=True):
                 shown = [of_seat(scores, "") for scores in of_group]
@@ -165,20 +173,6 @@ def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[Episode
     return [
         (EpisodeGroup(episodes[rows[0]].task, tuple(episodes[row] for row in rows)), rows) for rows in places.values()
     ]
-
-
-def _at_a_time(
-    groups: Sequence[tuple[EpisodeGroup, list[int]]],
-) -> Iterator[list[tuple[EpisodeGroup, list[int]]]]:
-    """Groups of `AT_A_TIME` rows together, or of one group that has more."""
-    some: list[tuple[EpisodeGroup, list[int]]] = []
-    for group in groups:
-        if some and sum(len(rows) for _, rows in some) + len(group[1]) > AT_A_TIME:
-            yield some
-            some = []
-        some.append(group)
-    if some:
-        yield some
 
 
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
@@ -245,10 +239,6 @@ def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
         "completion": episode.completion,
         "answer": answer if isinstance(answer, str | int | float | list | None) else str(answer),
     }
-
-
-def _value(score: Score) -> str:
-    return f"{score.total:.3f}" if score.applicable else "not applicable"
 
 
 def _mean(values: Iterable[float]) -> float | None:

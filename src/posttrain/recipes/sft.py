@@ -10,8 +10,7 @@ loss. Examples are packed into rows without padding, with attention within an ex
 prompts, and a loss averaged per example.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import Unpack
 
 from posttrain.algorithms import SUPERVISED
 from posttrain.bindings import feedback
-from posttrain.bindings.backend import Backend, offline_backend
+from posttrain.bindings.backend import offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Conversation, Sides, Units, demonstrations, feedback_training
-from posttrain.data import Example
+from posttrain.bindings.feedback import Conversation, Sides, demonstrations, feedback_training
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.environments.load import load_environment
@@ -35,7 +33,7 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
-from posttrain.runs.session import Session, open_session
+from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -62,62 +60,43 @@ def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunO
 
 
 def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
-    parts = _prepare(config, cluster, where)
-    learner, loss = parts.backend.learner, NLL(algorithm=SUPERVISED[config.algorithm]())
-
-    def examine() -> dict[str, float]:
-        return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
-
-    with parts.backend.stack, _open(config, cluster, parts, where) as session:
-        parts.backend.log_in(session.directory.path)
-        session.evaluate(examine)
-        for step in session.steps():
-            examples = parts.data.batch(step)
-            batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
-            with session.update(examples):
-                metrics = learner.forward_backward(batch, loss)
-                metrics |= learner.optim_step({POLICY: session.lr}) | {"tokens": batch.counts.tokens}
-            session.finish_step(metrics, tokens=batch.counts.tokens)
-            session.evaluate(examine)
-    losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
-    return SFTResult(*session.ended, len(parts.data.learned), parts.data.dropped, losses[0], losses[-1])
-
-
-def _open(config: SFT, cluster: TrainerOptions, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
-    def score(row: Mapping[str, float | None]) -> float | None:
-        loss = row.get(LOSS)  # None where it was not finite
-        return None if loss is None else -loss
-
-    units, settings = parts.data, as_written(config) | settings_of(cluster)
-    about = {"examples": len(units.learned), "dropped": units.dropped, "heldout": len(units.heldout)}
-    about |= {**parts.backend.compute, "model": parts.model, "given": parts.given}
-    words = {"settings": settings, "environment": about, "notes": parts.notes}
-    words |= {"score": score, "headline": {"loss": "loss", "lr": "lr"}}
-    return open_session("sft", settings, feedback_training(config, units, parts.backend.learner, **words), **where)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    data: Units[Example]
-    given: bool  # whether an assistant's turn is not learned, by what its row says
-    backend: Backend
-    model: str  # where the model was loaded from
-    notes: tuple[str, ...]  # messages to the user
-
-
-def _prepare(config: SFT, cluster: TrainerOptions, where: RunOptions) -> _Parts:
-    """Load all parts and validate all options, before anything is written."""
-    resume = where.get("resume")
     kind, sides = demonstrations(config.train_on), _read(config)
-    config = replace(config, precision=precision_of(config.precision, resume))
-    saved = began_from(config.model, resume)
-    build = partial(_learner, config)
-    backend = offline_backend(config, saved.where, build, cluster, learner=where.get("learner"))
-    with backend.ended_by_errors():
-        units = feedback.tokenize(config, kind, sides, backend.chat, backend.context)
-    turns = (message for conversation in sides.learned for message in conversation)
-    marked = any(message.role == "assistant" and not message.learned for message in turns)
-    return _Parts(units, marked, backend, saved.where, (*saved.notes(), *units.notes))
+    exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
+    saved = began_from(config.model, where.get("resume"))
+    backend = offline_backend(exact, saved.where, partial(_learner, exact), cluster, learner=where.get("learner"))
+    with backend.stack:
+        learner, units = backend.learner, feedback.tokenize(config, kind, sides, backend.chat, backend.context)
+        loss, settings = NLL(algorithm=SUPERVISED[config.algorithm]()), as_written(config) | settings_of(cluster)
+        turns = (message for conversation in sides.learned for message in conversation)
+        marked = any(message.role == "assistant" and not message.learned for message in turns)
+        about = {"examples": len(units.learned), "dropped": units.dropped, "heldout": len(units.heldout)}
+        training = feedback_training(
+            config,
+            units,
+            learner,
+            settings=settings,
+            environment={**about, **backend.compute, "model": saved.where, "given": marked},
+            notes=(*saved.notes(), *units.notes),
+            score=lambda row: None if row.get(LOSS) is None else -row[LOSS],  # None where it was not finite
+            headline={"loss": "loss", "lr": "lr"},
+        )
+
+        def examine() -> dict[str, float]:
+            return {LOSS: learner.forward(supervised_batch(units.heldout), NLL())["loss"]}
+
+        with open_session("sft", settings, training, **where) as session:
+            backend.log_in(session.directory.path)
+            session.evaluate(examine)
+            for step in session.steps():
+                examples = units.batch(step)
+                batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
+                with session.update(examples):
+                    metrics = learner.forward_backward(batch, loss)
+                    metrics |= learner.optim_step({POLICY: session.lr}) | {"tokens": batch.counts.tokens}
+                session.finish_step(metrics, tokens=batch.counts.tokens)
+                session.evaluate(examine)
+    losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
+    return SFTResult(*session.ended, len(units.learned), units.dropped, losses[0], losses[-1])
 
 
 def _learner(config: SFT, policy: Policy, ranks: Ranks) -> LocalLearner[LanguageModel]:

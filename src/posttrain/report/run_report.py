@@ -34,6 +34,10 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def __str__(self) -> str:
+        interval = "" if self.low is None or self.high is None else f" ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.value:.3f}{interval}"
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -43,6 +47,20 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Estimate | None]]
     note: str = ""
+
+    def lines(self) -> list[str]:
+        """The table as text, with its note behind an empty line."""
+        rows = [
+            tuple(self.columns),
+            *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in self.rows),
+        ]
+        return [*filter(None, [self.title]), *aligned(rows), *(["", self.note] if self.note else [])]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def write_report(

@@ -4,8 +4,8 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.errors import UserError
-from posttrain.recipes.jobs import serve
-from posttrain.recipes.jobs.forms import Jobs
+from posttrain.options.services import Jobs
+from posttrain.recipes import jobs as serve
 
 
 @pytest.fixture

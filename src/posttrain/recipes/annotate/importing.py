@@ -19,56 +19,39 @@ people have judged; typed again, as many more.
 """
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
-from posttrain.annotation.acquisition import choose
+from posttrain.annotation.acquisition import WORTH, choose, worth
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.task_kinds import KINDS, NoAnswer
-from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
-from posttrain.data.sources import map_columns
+from posttrain.data import Record, load_tasks, parse_columns, read_rows, seed_for
 from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import load_scorer
 from posttrain.episodes.prompt_filter import fitting
-from posttrain.errors import UserError
+from posttrain.errors import DataError, RewardError, UserError, unknown
 from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model
-from posttrain.recipes.annotate.active_selection import MOVED, check_choice, worths
-from posttrain.recipes.annotate.forms import Import
-from posttrain.recipes.annotate.item_rows import item_of, spoken
+from posttrain.options.services import Import
 from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import SavedModel, saved_model
-from posttrain.types import Request, Sampling, Task
+from posttrain.types import Message, Request, Role, Sampling, Task
+
+RANDOM, MOVED = "random", "moved"
+WAYS = (RANDOM, *WORTH, MOVED)
+_READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
 
-@dataclass(frozen=True)
-class Imported:
-    """What was added."""
-
-    project: str
-    items: int
-    there: int  # that were in the project already
-    skipped: int  # for which too few different completions were sampled
-    unasked: int = 0  # that were left for later
-
-    def lines(self) -> list[str]:
-        """The same for people."""
-        more = f", {self.there:,} were there already" if self.there else ""
-        more += f", {self.skipped:,} left out whose completions were all the same" if self.skipped else ""
-        more += f", {self.unasked:,} left for later" if self.unasked else ""
-        return [f"{self.items:,} items added to {self.project}{more}"]
-
-
-def run(config: Import, *, quiet: bool = False) -> Imported:
+def run(config: Import, *, quiet: bool = False) -> tuple[list[str], dict[str, Any]]:
     """Read or sample, then add all items at once or none."""
     if not config.project:
         raise UserError("--project is required; it is created if missing")
     if not config.dataset:
         raise UserError("--dataset is required: a file, folder, glob or hub id")
-    check_choice(config)
+    _check_choice(config)
     store = open_store(config.store)
     with store.read() as connection:
         names = projects.names_of_items(connection, config.project)
@@ -78,11 +61,16 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     if config.models and kind in KINDS and KINDS[kind].goes_on:
         raise UserError(f"--models samples answers; to {KINDS[kind].says}, name it with annotate serve --model")
     text = _text(config.instructions, "instructions")
-    items, skipped = _sampled(config, kind, names, quiet) if config.models else (_given(config, kind), 0)
+    columns = parse_columns(config.columns) if config.columns else None
+    if config.models:
+        items, skipped = _sampled(config, kind, names, columns, quiet)
+    else:
+        rows = read_rows(config.dataset, columns=columns, limit=config.limit)
+        items, skipped = [_given(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows], 0
     new = [item for item in items if item.name not in names]
     chosen = _worth_asking(config, new, quiet) if config.ask else new
     with store.write() as connection:
-        if config.project not in {project.name for project in projects.everything(connection)}:
+        if not projects.kind_of(connection, config.project):
             projects.create(
                 connection,
                 config.project,
@@ -98,13 +86,74 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
             added = projects.add_items(connection, project, chosen)
         except NoAnswer as problem:
             raise UserError(f"an item's 'expected' is no answer: {problem}") from problem
-    return Imported(config.project, added, len(items) - len(new), skipped, len(new) - len(chosen))
+    counts = {"items": added, "there": len(items) - len(new), "skipped": skipped, "unasked": len(new) - len(chosen)}
+    more = {"there": "were there already", "skipped": "left out whose completions were all the same"}
+    more["unasked"] = "left for later"
+    told = "".join(f", {counts[name]:,} {words}" for name, words in more.items() if counts[name])
+    return [f"{added:,} items added to {config.project}{told}"], {"project": config.project, **counts}
+
+
+def _check_choice(config: Import) -> None:
+    """Refuse options that do not go together, before anything is read or sampled."""
+    way, ensemble, earlier = config.choose, config.reward_model, config.kl_from
+    if way not in WAYS:
+        raise unknown("way to choose", way, WAYS)
+    named = f"leave out --reward-model, or type --choose {' or '.join(WORTH)}"
+    refused = {
+        f"--ask must be 0 or more; got {config.ask}": config.ask < 0,
+        "--choose, --reward-model and --kl-from need the number of items to select: pass --ask": not config.ask
+        and (way != RANDOM or ensemble or earlier),
+        f"--choose {way} needs a reward-model ensemble: pass --reward-model": way in WORTH and not ensemble,
+        f"--choose {way} uses no reward model; {named}": ensemble and way not in WORTH,
+        f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}": earlier
+        and way != MOVED,
+        "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, and the "
+        "earlier one with --kl-from": way == MOVED and not (earlier and config.models),
+    }
+    for says, wrong in refused.items():
+        if wrong:
+            raise UserError(says)
+
+
+def _worths(config: Import, items: Sequence[Item], quiet: bool) -> list[float]:
+    """What it is worth to ask each item; at random they are worth the same."""
+    if config.choose == MOVED:
+        return [item.details[MOVED]["kl"] for item in items]
+    if config.choose == RANDOM:
+        return [0.0] * len(items)
+    short = next((item.name for item in items if len(item.completions) < 2), None)
+    if short is not None:
+        raise UserError(f"item '{short}' has fewer than two completions, which an ensemble needs to compare")
+    saved = saved_model(config.reward_model)
+    scorer = load_scorer(saved.where, precision=config.precision)
+    if scorer.model.members < 2:
+        raise UserError(
+            f"the reward model {config.reward_model} has one member; train an ensemble with reward-model --ensemble 5"
+        )
+    if not scorer.model.comparable:
+        raise UserError(
+            f"the scores of {config.reward_model} are not calibrated, so the information gain is "
+            "unknown; train it with held-out pairs (--eval-share)"
+        )
+    found: list[float] = []
+    with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
+        for done, item in enumerate(items, 1):
+            prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
+            try:
+                told = scorer([[*prompt, Message("assistant", one.text)] for one in item.completions])
+            except RewardError as problem:
+                raise UserError(
+                    f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
+                ) from problem
+            found.append(worth(told, config.choose))
+            progress.step(done)
+    return found
 
 
 def _worth_asking(config: Import, items: Sequence[Item], quiet: bool) -> list[Item]:
     """Those to ask now, and all that are there to see who pays attention."""
     free = [item for item in items if item.expected is None]
-    asked = {free[place].name for place in choose(worths(config, free, quiet), config.ask, seed=config.seed)}
+    asked = {free[place].name for place in choose(_worths(config, free, quiet), config.ask, seed=config.seed)}
     return [item for item in items if item.expected is not None or item.name in asked]
 
 
@@ -118,14 +167,9 @@ def _text(file: str, what: str) -> str:
         raise UserError(f"cannot read the {what} in '{file}': {problem}") from problem
 
 
-def _given(config: Import, kind: str) -> list[Item]:
-    rows = read_rows(config.dataset, limit=config.limit)
-    if config.columns:
-        rows = map_columns(rows, parse_columns(config.columns))
-    return [item_of(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows]
-
-
-def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> tuple[list[Item], int]:
+def _sampled(
+    config: Import, kind: str, there: Collection[str], columns: Mapping[str, str] | None, quiet: bool
+) -> tuple[list[Item], int]:
     """Items with completions of every model; what says the same as another one is left out.
 
     Of those that are there already nothing is sampled: they come back empty, to be counted.
@@ -139,7 +183,6 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
             f"to {KINDS[kind].says} there must be {fewest} to {most} answers; {config.completions} of each of "
             f"{len(models)} {'models are' if len(models) > 1 else 'model is'} {config.completions * len(models)}"
         )
-    columns = parse_columns(config.columns) if config.columns else None
     every = load_tasks(config.dataset, columns=columns, limit=config.limit)
     tasks = [task for task in every if task.id not in there]
     saved = {model: saved_model(model) for model in models if tasks}
@@ -172,7 +215,7 @@ def _item_of(
     for answer, _ in answers:
         answer.number = len(first)
         first.setdefault(answer.text, answer)
-    return Item(name=task.id, prompt=spoken(task.id, task.prompt), completions=list(first.values()), details=details)
+    return Item(name=task.id, prompt=_spoken(task.id, task.prompt), completions=list(first.values()), details=details)
 
 
 def _sample(
@@ -208,3 +251,42 @@ def _sample(
         )
         for done, nats in zip(found, moved, strict=True)
     ]
+
+
+def _given(row: Record, *, talk: bool) -> Item:
+    """The item that a row describes; in one for people who `talk` with a model, they say the first word."""
+    said = () if talk and "prompt" not in row and "topic" in row else row.messages("prompt")
+    if talk and said and said[-1].role == "user":
+        raise row.fail("people say the first word in a conversation; give them a 'topic', and no prompt that asks")
+    prompt = _spoken(row.place, said)
+    value = row.fields.get("completions") or []
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise row.fail(f"field 'completions' must be a list; got {value!r}")
+    expected, priority = row.fields.get("expected"), row.fields.get("priority", 0)
+    if expected is not None and not isinstance(expected, Mapping):
+        raise row.fail(f"field 'expected' must be an answer, such as {{\"ranking\": [[1], [0]]}}; got {expected!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int | float):
+        raise row.fail(f"field 'priority' must be a number; got {priority!r}")
+    return Item(
+        name=str(row.fields.get("item", row.fields.get("id", row.id))),
+        prompt=prompt,
+        completions=[_completion(row, one, number) for number, one in enumerate(value)],
+        details={key: value for key, value in row.fields.items() if key not in _READ},
+        expected=None if expected is None else dict(expected),
+        priority=float(priority),
+    )
+
+
+def _spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
+    """A prompt as annotators see it; the pages do not show tools or calls of tools."""
+    if any(message.tools or message.tool_calls for message in messages):
+        raise DataError(f"{place}: annotators cannot be shown tools or tool calls yet; write them into the content")
+    return [{"role": message.role, "content": message.text} for message in messages]
+
+
+def _completion(row: Record, value: Any, number: int) -> Completion:
+    said = {"text": value} if isinstance(value, str) else value
+    if not isinstance(said, Mapping) or not isinstance(said.get("text"), str):
+        raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
+    details = {key: word for key, word in said.items() if key not in ("text", "model")}
+    return Completion(number=number, text=said["text"], model=str(said.get("model", "")), details=details)

@@ -14,7 +14,7 @@ each.
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.errors import TemplateError, UserError, as_typed
 from posttrain.models.host_memory import in_temporary_thread
-from posttrain.recipes.annotate.forms import Serve
+from posttrain.options.services import Serve
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Request, Role, Sampling
@@ -38,17 +38,6 @@ Asked = tuple[int, Sequence[Mapping[str, str]]]
 """A seed, and a conversation."""
 Talker = tuple[str, Policy]
 """A policy, with the name that is recorded with its replies."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """It has ended."""
-
-    store: str
-
-    def lines(self) -> list[str]:
-        """Where everything is."""
-        return [f"everything is in {self.store}"]
 
 
 def load_talkers(config: Serve) -> Speak:
@@ -141,8 +130,8 @@ def _url(config: Serve) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-def run(config: Serve) -> Served:
-    """Serve until interrupted."""
+def run(config: Serve) -> tuple[list[str], None]:
+    """Serve until interrupted; says where everything is."""
     url, place = _url(config), bound(config.host, config.port)
     speak = in_temporary_thread(partial(load_talkers, config)) if config.model else None
     store = open_store(config.store)
@@ -159,4 +148,4 @@ def run(config: Serve) -> Served:
         http_server(app, place, proxies=config.proxies).run()
     finally:
         store.close()
-    return Served(store.name)
+    return [f"everything is in {store.name}"], None

@@ -11,7 +11,6 @@ rewards are saved with each sample and not averaged.
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,21 +46,20 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     """Evaluate a model, and a baseline if there is one, into a new run directory."""
     began = time.monotonic()
     parts = _prepare(config)
-    models = [parts.model] + ([parts.baseline] if parts.baseline else [])
     answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
-    policy = _load(config, parts.model)
-    about = compute_of(policy.model, config.precision) | {"model": parts.model.where, "notes": list(parts.notes)}
+    policy = _load(config, parts.models[0])
+    about = compute_of(policy.model, config.precision) | {"model": parts.models[0].where, "notes": list(parts.notes)}
     directory = RunDirectory.create(output, "evaluate", as_written(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
-    failed: Counter[str] = Counter()
+    failed, asked = Counter[str](), answers * len(parts.models)
     with (
         directory,
         verdicts_kept_in(directory.path, parts.judging.kept_in(directory.path)),
-        Progress("evaluate", answers * len(models), quiet=quiet) as progress,
+        Progress("evaluate", asked, quiet=quiet) as progress,
         opened(parts.environment.environment),
     ):
-        for saved in models:
+        for saved in parts.models:
             if found:
                 del policy  # its memory is needed for the next one
                 policy = _load(config, saved)
@@ -77,14 +75,18 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
         for baseline in found[1:]:
             metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
         directory.log_metrics(0, metrics | lost_metrics(failed))
+    notes = parts.notes
+    if failed:
+        causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
+        notes = (*notes, f"{failed.total()} of {asked} episodes failed ({causes}) and are in no denominator")
     result = EvaluateResult(
         run=directory.path,
         report=directory.report,
         seconds=time.monotonic() - began,
         config=config,
         model=found[0],
-        baseline=found[1] if parts.baseline else None,
-        notes=(*parts.notes, *_lost(failed, answers * len(models))),
+        baseline=found[1] if found[1:] else None,
+        notes=notes,
     )
     write_page(result)
     return result
@@ -134,18 +136,11 @@ def _examine(
     return Examination(title, **found)
 
 
-def _lost(failed: Mapping[str, int], asked: int) -> list[str]:
-    """The message about failed episodes."""
-    causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
-    return [f"{sum(failed.values())} of {asked} episodes failed ({causes}) and are in no denominator"] if failed else []
-
-
 @dataclass(frozen=True)
 class _Parts:
     tasks: list[Task]
     environment: ScoredEnvironment
-    model: SavedModel
-    baseline: SavedModel | None
+    models: list[SavedModel]  # the model, and the baseline where there is one
     notes: tuple[str, ...]
     judging: JudgeModels
 
@@ -178,14 +173,10 @@ def _prepare(config: Evaluate) -> _Parts:
     tasks, notes = _tasks(config, environment)
     refuse_unknown_rewards(tasks, environment.reward)
     notes += judge_notes
-    model = saved_model(config.model)
-    baseline = saved_model(config.baseline) if config.baseline else None
-    models = [saved for saved in (model, baseline) if saved is not None]
+    models, kept = [saved_model(name) for name in (config.model, *filter(None, [config.baseline]))], tasks
     for saved in models:
         notes += saved.notes()
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
-    kept = tasks
-    for saved in models:
         kept = fitting(
             kept,
             saved.where,
@@ -197,7 +188,7 @@ def _prepare(config: Evaluate) -> _Parts:
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
     judging.load()
-    return _Parts(kept, environment, model, baseline, tuple(notes), judging)
+    return _Parts(kept, environment, models, tuple(notes), judging)
 
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:

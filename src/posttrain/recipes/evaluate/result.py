@@ -12,7 +12,6 @@ from posttrain.evaluation.accuracy import Difference, Examination, numbers, pass
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.runs import Sample, read_run
-from posttrain.runs.result import listed
 from posttrain.runs.run import samples_of
 from posttrain.types import Group
 
@@ -47,14 +46,7 @@ class EvaluateResult:
         return next(iter(self.model.over(self.baseline).values())) if self.baseline is not None else None
 
     def _repr_html_(self) -> str:
-        table = _table(self)
-        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-        notes = [table.note, *self.notes]
-        return (
-            f"<div><b>{html.escape(table.title)}</b></div><table><tr>{head}</tr>{rows}</table>"
-            f"{listed(_differences(self))}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"
-        )
+        return f"<pre>{html.escape(chr(10).join(self._words()))}</pre>"
 
     def summary(self) -> dict[str, Any]:
         """The results as JSON. The headline numbers are at the top level: sampled, if there are samples."""
@@ -68,11 +60,11 @@ class EvaluateResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        found = [f"{self.model.model} on {self.config.dataset or self.config.environment}", *self.model.lines()]
-        if self.baseline is not None:
-            found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
-            found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
-        return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
+        return list(map(as_typed, self._words()))
+
+    def _words(self) -> list[str]:
+        found = [*_table(self).lines(), *(f"{finding.title}: {finding.evidence}" for finding in _differences(self))]
+        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
 
 
 def answers_of(groups: Sequence[Group], model: str, decoding: str, outcome: str) -> list[Answer]:
@@ -130,14 +122,6 @@ def _table(result: EvaluateResult) -> Table:
         f"drawn at temperature {result.config.temperature:g}."
     )
     return Table(f"Held-out tasks: {result.config.dataset or result.config.environment}", columns, rows, note)
-
-
-def _cell(cell: str | Estimate | None) -> str:
-    """A cell of the table in a notebook, which has no style sheet."""
-    if not isinstance(cell, Estimate):
-        return f"<td>{html.escape(cell or '-')}</td>"
-    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
-    return f"<td>{cell.value:.3f}{interval}</td>"
 
 
 def _differences(result: EvaluateResult) -> list[Finding]:

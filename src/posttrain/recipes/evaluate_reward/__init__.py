@@ -29,8 +29,7 @@ from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
-from posttrain.recipes.evaluate_reward.report import write_page
-from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, write_page
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
@@ -69,24 +68,29 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     found: list[ModelResult] = []
     done = 0
     everything = [*rankings, *equal]
+    # one number for each prompt, wherever it is among the pairs and the ties
+    first_with = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
     with directory, Progress("evaluate", len(everything) * len(models), quiet=quiet) as progress:
         for saved in models:
             if found:
                 del scorer  # its memory is needed for the next one
                 scorer = _load(config, saved)
-            judged = ModelResult(saved.title, ())
+            pairs, ties = list[ScoredPair](), list[ScoredPair]()
             for first in range(0, len(everything), AT_A_TIME):
                 some = everything[first : first + AT_A_TIME]
                 units = [ranked_of(scorer.chat, preferences) for preferences in some]
                 with progress.phase("scoring"):
                     scored = scored_pairs(units, scorer.of(sequences_of(units)), first=first)
-                compared = [one for preferences in some for one in preferences]
-                judged = _more(judged, compared, scored, len(rankings))
-                decided = [pair for pair in zip(compared, scored, strict=True) if pair[1].prompt < len(rankings)]
-                directory.log_samples(0, (_row(saved.title, *pair) for pair in decided))
+                rows: list[Compared] = []
+                for one, pair in zip([one for preferences in some for one in preferences], scored, strict=True):
+                    known = pair.prompt < len(rankings)
+                    rows += [_row(saved.title, one, pair)] if known else []
+                    told = replace(pair, category=one.category, prompt=first_with[everything[pair.prompt][0].prompt])
+                    (pairs if known else ties).append(told)
+                directory.log_samples(0, rows)
                 done += len(some)
-                progress.step(done, accuracy=accuracy(judged.pairs).value)
-            found.append(_by_prompt(judged, everything))
+                progress.step(done, accuracy=accuracy(pairs).value)
+            found.append(ModelResult(saved.title, tuple(pairs), tuple(ties)))
         directory.log_metrics(0, measures(found[0].pairs))
     seconds = time.monotonic() - began
     baseline = found[1] if config.baseline else None
@@ -95,25 +99,6 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     )
     write_page(result)
     return result
-
-
-def _more(
-    judged: ModelResult, compared: Sequence[Preference], scored: Sequence[ScoredPair], decided: int
-) -> ModelResult:
-    """The same with more pairs; those from number `decided` on are ties."""
-    new = [replace(pair, category=one.category) for pair, one in zip(scored, compared, strict=True)]
-    pairs, equal = ([p for p in new if (p.prompt < decided) == known] for known in (True, False))
-    return replace(judged, pairs=(*judged.pairs, *pairs), equal=(*judged.equal, *equal))
-
-
-def _by_prompt(judged: ModelResult, everything: Sequence[tuple[Preference, ...]]) -> ModelResult:
-    """The same with one number for each prompt, wherever it is among the pairs and the ties."""
-    first = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
-
-    def numbered(pairs: Sequence[ScoredPair]) -> tuple[ScoredPair, ...]:
-        return tuple(replace(pair, prompt=first[everything[pair.prompt][0].prompt]) for pair in pairs)
-
-    return replace(judged, pairs=numbered(judged.pairs), equal=numbered(judged.equal))
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:

@@ -1,6 +1,6 @@
-"""Results of evaluating one or two reward models on held-out pairs."""
+"""Results of evaluating one or two reward models on held-out pairs: as data, in words, and as a report."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,7 +23,14 @@ from posttrain.evaluation.pairs import (
     log_loss,
 )
 from posttrain.evaluation.ties import Ties, ties_of
+from posttrain.report import Estimate, Finding, Severity, Table, write_report
+from posttrain.report.chart import Chart, Series
+from posttrain.runs import read_run
 from posttrain.statistics import Interval, paired_difference_interval
+
+SHOWN = 4  # pairs
+MISCALIBRATED = 0.1  # of calibration error: being wrong one time in ten more than it says
+LENGTH_RULES = 0.4  # of correlation with length: a sixth of the variance of the margins
 
 
 @dataclass(frozen=True)
@@ -60,28 +67,6 @@ class ModelResult:
             "ties_said": None if self.ties is None else self.ties._asdict(),
         }
 
-    def lines(self) -> list[str]:
-        """The same in words."""
-        found = self.summary()
-        lines = [f"as people judge: {_share(accuracy(self.pairs))}; {len(self.pairs)} pairs, {found['ties']} ties"]
-        lines += [f"    {name or 'without a category'}: {_share(one)}" for name, one in by_category(self.pairs).items()]
-        lines.append(
-            f"calibration error {found['calibration_error']:.3f}; {found['calibration_error_at_temperature']:.3f} with "
-            f"its scores divided by {found['temperature']:.2f}"
-        )
-        sides = [f"{_share(one)} where the chosen one is {name}" for name, one in by_length(self.pairs).items()]
-        if found["length_correlation"] is not None:
-            lines.append(f"correlation with length {found['length_correlation']:+.2f}; {', '.join(sides)}")
-        if found["members"] > 1:
-            told = "-" if found["disagreement_tells"] is None else f"{found['disagreement_tells']:.2f}"
-            lines.append(f"{found['members']} members; their disagreement predicts errors with an AUC of {told}")
-        if (ties := self.ties) is not None:
-            lines.append(
-                f"{ties.ties} ties: distinguished from other pairs with an AUC of {ties.told:.2f}; right in "
-                f"{percent(ties.accuracy, ties.ci95)} of all with ties, {100 * ties.never:.1f} % without"
-            )
-        return [f"  {line}" for line in lines]
-
 
 @dataclass(frozen=True)
 class EvaluateRewardResult:
@@ -94,6 +79,11 @@ class EvaluateRewardResult:
     model: ModelResult
     baseline: ModelResult | None
     notes: tuple[str, ...]
+
+    @property
+    def _models(self) -> list[ModelResult]:
+        """The model, and the baseline where there is one."""
+        return [one for one in (self.model, self.baseline) if one is not None]
 
     @property
     def difference(self) -> tuple[float, Interval] | None:
@@ -114,11 +104,12 @@ class EvaluateRewardResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        found = [f"{self.model.model} on {self.dataset}", *self.model.lines()]
-        if self.baseline is not None and self.difference is not None:
+        found = [line for table in _tables(self) for line in table.lines()]
+        if self.difference is not None:
             value, (low, high) = self.difference
-            found += [f"{self.baseline.model} on the same pairs", *self.baseline.lines()]
-            found.append(f"  difference {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+            found.append(
+                f"difference to the baseline {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+            )
         return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
@@ -126,5 +117,111 @@ def _numbers(found: PairAccuracy) -> dict[str, Any]:
     return {"accuracy": found.value, "ci95": list(found.ci95), "n": found.pairs}
 
 
-def _share(found: PairAccuracy) -> str:
-    return percent(found.value, found.ci95)
+def write_page(result: EvaluateRewardResult) -> None:
+    """The page: the table, the curve of calibration, and the pairs on which the model is surest and wrong."""
+    read = read_run(result.run)
+    ours = [row for row in read.samples if row["model"] == result.model.model]
+    wrong = sorted((row for row in ours if row["reward"] < 0), key=lambda row: row["reward"])
+    page = replace(read, metrics=[], samples=[row | {"answer": row["chosen"]} for row in wrong[:SHOWN]])
+    write_report(page, tables=_tables(result), findings=_findings(result), charts=[("Calibration", [_curve(result)])])
+
+
+def _tables(result: EvaluateRewardResult) -> list[Table]:
+    rows: list[tuple[str | Estimate | None, ...]] = []
+    for judged in result._models:
+        sides, length, tells = (
+            by_length(judged.pairs),
+            length_correlation(judged.pairs),
+            disagreement_tells(judged.pairs),
+        )
+        rows.append(
+            (
+                judged.model,
+                _estimate(accuracy(judged.pairs)),
+                f"{calibration_error(judged.pairs):.3f}",
+                f"{crossfitted_error(judged.pairs):.3f} (/ {fit_temperature(judged.pairs):.2f})",
+                "-" if length is None else f"{length:+.2f}",
+                _estimate(sides["longer"]) if "longer" in sides else None,
+                _estimate(sides["shorter"]) if "shorter" in sides else None,
+                "-" if tells is None else f"{tells:.2f}",
+            )
+        )
+    columns = (
+        *("model", "agrees with people", "calibration error", "with scores divided", "correlation with length"),
+        *("chosen is longer", "chosen is shorter", "AUC of disagreement"),
+    )
+    note = (
+        f"{len(result.model.pairs)} pairs; ranges are 95% intervals over pairs; equal scores are half right. The "
+        "correlation is of how much more a response scores with how many more tokens it has. The last is the chance "
+        "that an ensemble's members disagree more over a pair that is judged wrongly. Scores are divided by what is in "
+        "brackets, as it is fitted on other pairs."
+    )
+    tables = [Table(f"Held-out pairs: {result.dataset}", columns, rows, note)]
+    if said := [(judged.model, ties) for judged in result._models if (ties := judged.ties) is not None]:
+        lines = [
+            (model, f"{ties.told:.2f}", Estimate(ties.accuracy, *ties.ci95), percent(ties.never), f"{ties.epsilon:.3f}")
+            for model, ties in said
+        ]
+        columns = ("model", "AUC of ties against others", "accuracy with ties", "accuracy without", "margin of a tie")
+        note = (
+            f"{said[0][1].ties} pairs that people found equal beside {said[0][1].pairs} that they decided. The margin "
+            "up to which a pair is called a tie is found on one half of the pairs and used on the other."
+        )
+        tables.append(Table("Ties", columns, lines, note))
+    if categories := by_category(result.model.pairs):
+        each = [by_category(judged.pairs) for judged in result._models]
+        lines = [
+            (name or "none", str(one.pairs), *(_estimate(found[name]) for found in each))
+            for name, one in categories.items()
+        ]
+        columns = ("category", "pairs", *(judged.model for judged in result._models))
+        tables.append(Table("By category", columns, lines))
+    return tables
+
+
+def _curve(result: EvaluateRewardResult) -> Chart:
+    """How often the model is right, by how sure it is."""
+    series = [
+        Series(judged.model, [(100 * one.confidence, one.right) for one in calibration(judged.pairs)])
+        for judged in result._models
+    ]
+    perfect = Series("calibrated", [(50.0, 0.5), (100.0, 1.0)])
+    return Chart("Reliability (%)", [*series, perfect], percent=True, zero=False)
+
+
+def _findings(result: EvaluateRewardResult) -> list[Finding]:
+    """What to know before a policy is trained on these scores."""
+    found: list[Finding] = []
+    numbers = result.model.summary()
+    (value, (low, high), _), length = accuracy(result.model.pairs), numbers["length_correlation"]
+    evidence = f"{100 * value:.1f} % of the pairs are judged as by people ({100 * low:.1f} to {100 * high:.1f})"
+    if low <= 0.5:
+        found.append(Finding(Severity.PROBLEM, "Not distinguishable from chance", evidence, "Train on more pairs."))
+    else:
+        found.append(Finding(Severity.GOOD, "It predicts human choices better than chance", evidence))
+    if result.difference is not None:
+        value, (low, high) = result.difference
+        severity, word = (
+            (Severity.GOOD, "Better than") if low > 0 else (Severity.WARNING, "Worse than") if high < 0 else (None, "")
+        )
+        evidence = f"{100 * value:+.1f} points on the same pairs ({100 * low:+.1f} to {100 * high:+.1f})"
+        title = f"{word or 'Not distinguishable from'} the baseline"
+        found.append(Finding(severity or Severity.NOTE, title, evidence))
+    if numbers["calibration_error"] >= MISCALIBRATED:
+        evidence = f"calibration error {numbers['calibration_error']:.3f}"
+        advice = (
+            f"Divide its scores by {numbers['temperature']:.2f}, or train it with held-out pairs (posttrain "
+            "reward-model --eval-share)."
+        )
+        found.append(Finding(Severity.WARNING, "It is not calibrated", evidence, advice))
+    if length is not None and abs(length) >= LENGTH_RULES:
+        evidence = f"the correlation of margins with differences in length is {length:+.2f}"
+        advice = (
+            "A policy will learn length: train with posttrain reward-model --length-debias 1, or monitor the length."
+        )
+        found.append(Finding(Severity.WARNING, "It scores length", evidence, advice))
+    return [*found, *(Finding(Severity.NOTE, "About these pairs", note) for note in result.notes)]
+
+
+def _estimate(found: PairAccuracy) -> Estimate:
+    return Estimate(found.value, *found.ci95)

@@ -14,7 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,20 +61,13 @@ class GenerateResult:
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
-        replies = [
-            {
-                "prompt": reply.prompt,
-                "text": reply.text,
-                "stop_reason": str(reply.stop_reason),
-                "tokens": reply.tokens,
-                "logprob": reply.logprob,
-            }
-            for reply in self.replies
-        ]
-        speed = {"seconds": self.seconds, "tokens_per_second": self.tokens_per_second}
-        return (
-            {"model": self.model, "completions": replies} | speed | {"notes": [as_typed(note) for note in self.notes]}
-        )
+        return {
+            "model": self.model,
+            "completions": [asdict(reply) for reply in self.replies],
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "notes": [as_typed(note) for note in self.notes],
+        }
 
     def lines(self) -> list[str]:
         """The completions, each prompt once above its own; control characters are made visible."""
@@ -118,20 +111,24 @@ def run(
         engine=config.engine,
         cache_gb=config.cache_gb,
     )
+    sampling = Sampling(config.max_new_tokens, 0.0)
+    if not config.greedy:
+        sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
     show: Callable[[str], object] = (lambda text: None) if quiet else print
+    streams = sys.stdout.isatty() and not quiet  # somebody reads the replies as they come
     if config.chat:
-        return _chat(config, policy, saved.title, said, notes, show=show, streams=_streams(quiet))
+        return _chat(config, policy, sampling, saved.title, said, notes, show=show, streams=streams)
     if prepared:
         show = print if prepared.people else show  # who plays must see what is asked
         words = {"title": saved.title, "notes": notes, "quiet": quiet}
-        return play_episodes(config, prepared, policy, _sampling(config), said=said, show=show, **words)
+        return play_episodes(config, prepared, policy, sampling, said=said, show=show, **words)
     requests = [
-        Request(tuple(policy.chat.prompt_ids(task.prompt)), _sampling(config), seed_for(config.seed, i, j))
+        Request(tuple(policy.chat.prompt_ids(task.prompt)), sampling, seed_for(config.seed, i, j))
         for i, task in enumerate(tasks)
         for j in range(config.n)
     ]
     began = time.perf_counter()
-    if len(requests) == 1 and _streams(quiet):
+    if len(requests) == 1 and streams:
         found = streamed(policy.engine, requests, policy.chat, _show_part)
         reply = _reply(tasks[0].prompt[-1].content, policy, found[0])
         show(f"\n  [{_ended(reply)}]")
@@ -154,12 +151,6 @@ def _check(config: Generate) -> None:
         raise UserError("`seats` needs `environment`; pass it too")
     if config.n > 1 and (config.greedy or config.chat):
         raise UserError(f"`n={config.n}` needs sampling outside a conversation; leave out `greedy` and `chat`, or `n`")
-
-
-def _sampling(config: Generate) -> Sampling:
-    if config.greedy:
-        return Sampling(config.max_new_tokens, 0.0)
-    return Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
 
 
 def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
@@ -185,11 +176,6 @@ def _reply(prompt: str, policy: Policy, done: Completion) -> Generated:
     return Generated(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
 
 
-def _streams(quiet: bool) -> bool:
-    """Whether somebody reads the replies as they come."""
-    return sys.stdout.isatty() and not quiet
-
-
 def _show_part(_: int, text: str) -> None:
     print(printable(text), end="", flush=True)
 
@@ -197,6 +183,7 @@ def _show_part(_: int, text: str) -> None:
 def _chat(
     config: Generate,
     policy: Policy,
+    sampling: Sampling,
     title: str,
     said: Iterable[str],
     notes: Sequence[str],
@@ -212,7 +199,7 @@ def _chat(
         return policy.engine.generate([request])[0]
 
     seed, room = seed_for(config.seed, "chat"), policy.model.context
-    seat = PolicySeat(ask, policy.chat, _sampling(config), seed, room=room, max_turns=sys.maxsize)
+    seat = PolicySeat(ask, policy.chat, sampling, seed, room=room, max_turns=sys.maxsize)
     replies: list[Generated] = []
     seconds = 0.0
     show(f"{title}: type a line; an empty one ends the conversation")

@@ -14,22 +14,21 @@ Hugging Face folder: a sequence classifier with a label for each head, whose cha
 read. An adapter that was trained is merged into it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from posttrain.bindings.backend import lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import Feedback, Units, feedback_training
-from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
+from posttrain.bindings.feedback import feedback_training
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.heads import Calibration, complete
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import default_device, dtype_of
@@ -38,6 +37,7 @@ from posttrain.options.training import Scoring
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_model.attributes import Attributes
+from posttrain.recipes.reward_model.heads import Heads
 from posttrain.recipes.reward_model.preference import Preference
 from posttrain.recipes.reward_model.steps import Steps
 from posttrain.runs.restarts import restarted
@@ -48,48 +48,6 @@ from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
-
-
-class Heads(Protocol):
-    """Heads of one kind: what they read, how they learn and are evaluated, and what is saved of them.
-
-    Made from the options, it checks those and reads the data, before anything is loaded.
-    """
-
-    options: ClassVar[type]
-    """The group of options that are for heads of this kind alone."""
-    kind: ClassVar[Feedback[Any, Any]]
-    """The feedback that they are trained on."""
-    on_clusters: ClassVar[bool]
-    """Whether several processes can train them."""
-
-    reads: int  # passes over a batch that only read it
-    names: tuple[str, ...]  # of the attributes that they rate
-    evaluated: tuple[bool, bool]  # before the first step, after the last one
-    calibration: Calibration | None  # of the weights as they are now, to be saved with them
-
-    def __init__(self, config: Scoring) -> None: ...
-
-    def tokenize(self, chat: ChatFormat, context: int) -> Units[Any]:
-        """What they are trained on, and what is held out, as tokens."""
-        ...
-
-    def loader(self, where: str) -> Callable[..., Any]:
-        """Loads the model in the folder `where` with such heads; it is sent to other processes."""
-        ...
-
-    def begin(self, learner: Learner) -> None:
-        """Take the learner of what was loaded."""
-        ...
-
-    def gradient(self, batch: Sequence[Any], seed: int) -> dict[str, float]:
-        """Accumulate the gradient of a batch; its loss and metrics. What was fitted to the weights is void then."""
-        ...
-
-    def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
-        """Metrics of what is held out; fits what depends on the weights as they are now."""
-        ...
-
 
 HEADS: Mapping[str, type[Heads]] = MappingProxyType(
     {"preference": Preference, "attributes": Attributes, "steps": Steps}
@@ -124,7 +82,7 @@ def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> Scoring
         training = feedback_training(
             config,
             units,
-            _Saved(heads, learner, units, backend.chat),
+            heads,
             settings=settings,
             environment={**backend.compute, "model": saved.where},
             notes=(*saved.notes(), *units.notes),
@@ -208,24 +166,3 @@ def _load(config: Scoring, where: str, load_heads: Callable[..., Any], device: s
 def _learner(config: Scoring, loaded: _Loaded, ranks: Ranks) -> Learner:
     heads = loaded.heads
     return learner_for(config, heads, heads.write, body=heads.body, ranks=ranks)
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """What a checkpoint keeps."""
-
-    heads: Heads
-    learner: Learner
-    units: Units[Any]
-    chat: ChatFormat
-
-    def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder, and the state of the learner."""
-        self.learner.save(folder)
-        ends = {example.continuation[-1] for example in self.heads.kind.examples(self.units.learned)}
-        padding = save_for_scores(self.chat.tokenizer, folder, ends)
-        complete(folder, padding=padding, calibration=self.heads.calibration)
-
-    def restore(self, folder: Path) -> None:
-        """Restore the state of the learner."""
-        self.learner.restore(folder)

@@ -12,36 +12,31 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean, pstdev
-from typing import Any, ClassVar, cast
+from typing import cast
 
 from posttrain.bindings import feedback
-from posttrain.bindings.feedback import RANKINGS, RATINGS, Feedback, Sides, Units
+from posttrain.bindings.feedback import RANKINGS, RATINGS, Sides, Units
 from posttrain.data import ChatFormat, Graded, question_of
 from posttrain.data.packing import Example, Ranked
 from posttrain.data.ratings import Rated
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.pairs import ScoredPair, accuracy, correlations, fit_temperature, measures, scored_pairs
 from posttrain.models.attributes import AttributeModel, RatingScale, Reading, load_attributes
-from posttrain.models.heads import Calibration
 from posttrain.objectives.attributes import shares
 from posttrain.options.training import AttributeHeads, Scoring
+from posttrain.recipes.reward_model.heads import Heads
 from posttrain.training.attributes import RatingLoss, choices_of, fit_gate, rated_batch, read_all
 from posttrain.training.learner import Learner
 from posttrain.training.local_learner import LocalLearner
 from posttrain.types import Preference
 
 
-class Attributes:
-    """As in `Heads`."""
+class Attributes(Heads):
+    """As in `Heads`; the mixture keeps its own calibration."""
 
-    options: ClassVar[type] = AttributeHeads
-    kind: ClassVar[Feedback[Any, Any]] = RATINGS
-    on_clusters: ClassVar[bool] = False  # the gate reads the model itself
-
-    reads: int = 0
-    names: tuple[str, ...]
-    evaluated: tuple[bool, bool]
-    calibration: Calibration | None = None  # the mixture has it
+    options = AttributeHeads
+    kind = RATINGS
+    on_clusters = False  # the gate reads the model itself
 
     def __init__(self, config: Scoring) -> None:
         if not config.ratings:
@@ -50,7 +45,7 @@ class Attributes:
             raise UserError("`eval_dataset` are held-out pairs; pass training pairs too, with `dataset`")
         self._config, (rated, self._compared) = config, _read(config)
         self._weights = _weights(config, {name for one in rated.learned for name in one.ratings})
-        self._rated, self.names = _of_these(rated, self._weights), tuple(self._weights)
+        self._sides, self.names = _of_these(rated, self._weights), tuple(self._weights)
 
     def loader(self, where: str) -> Callable[..., AttributeModel]:
         """As in `Heads`."""
@@ -59,21 +54,22 @@ class Attributes:
 
     def tokenize(self, chat: ChatFormat, context: int) -> Units[Graded]:
         """As in `Heads`."""
-        self._graded = feedback.tokenize(self._config, RATINGS, self._rated, chat, context)
-        self._scale = _scale(self.names, self._graded.learned)
+        graded = super().tokenize(chat, context)
+        self._scale = _scale(self.names, graded.learned)
         self._pairs = None
         if self._compared:
             at_once = replace(self._config, pairs_per_step=1, warmup_steps=0)  # the gate learns from all pairs at once
             self._pairs = feedback.tokenize(at_once, RANKINGS, self._compared, chat, context)
-        self.evaluated = bool(self._graded.heldout or (self._pairs and self._pairs.heldout)), True
+        self.evaluated = bool(graded.heldout or (self._pairs and self._pairs.heldout)), True
         told = " ".join(f"{name}={weight:g}" for name, weight in self._weights.items())
         says = "pairs change that" if self._pairs else "no pairs say otherwise; give some with `dataset`"
         notes = (*(self._pairs.notes if self._pairs else ()), f"weights: {told}; {says}")
-        return replace(self._graded, notes=(*self._graded.notes, *notes))
+        return replace(graded, notes=(*graded.notes, *notes))
 
     def begin(self, learner: Learner) -> None:
         """As in `Heads`."""
-        self._learner, self._model = learner, cast(LocalLearner[AttributeModel], learner).model
+        super().begin(learner)
+        self._model = cast(LocalLearner[AttributeModel], learner).model
         self._model.units = self._scale
         self._begins = self._model.mixture._replace(finished=not (self._pairs or self._config.decorrelate))
 
@@ -87,7 +83,7 @@ class Attributes:
         if step:
             self._mix()
         found: dict[str, float] = {}
-        if graded := self._graded.heldout:
+        if graded := self._units.heldout:
             seen = self._read(RATINGS.examples(graded)).attributes_EK.tolist()
             by_name = correlations(self.names, seen, [one.ratings for one in graded])
             found |= {f"correlation/{name}": value for name, value in by_name.items()}
@@ -106,7 +102,7 @@ class Attributes:
         mixture = self._model.mixture
         if self._config.decorrelate:
             apart = self.names.index(self._config.decorrelate)
-            left = shares(self._read(RATINGS.examples(self._graded.learned)).attributes_EK, apart)
+            left = shares(self._read(RATINGS.examples(self._units.learned)).attributes_EK, apart)
             mixture = mixture._replace(apart=apart, shares=tuple(left.tolist()))
         if self._pairs is not None:
             seen = self._read(RANKINGS.examples(self._pairs.learned))

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from posttrain.bindings import feedback
-from posttrain.bindings.feedback import RANKINGS, Feedback, Units
+from posttrain.bindings.feedback import RANKINGS, Units
 from posttrain.data import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.data.packing import Ranked
@@ -21,23 +20,19 @@ from posttrain.errors import UserError
 from posttrain.evaluation.pairs import fit_temperature, measures, scored_pairs
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, members_of, with_length_head
 from posttrain.options.training import PreferenceHeads, Scoring
-from posttrain.training.learner import Learner
+from posttrain.recipes.reward_model.heads import Heads
 from posttrain.training.reward import RewardLoss, reward_gradient
 
 
-class Preference:
+class Preference(Heads):
     """As in `Heads`."""
 
-    options: ClassVar[type] = PreferenceHeads
-    kind: ClassVar[Feedback[Any, Any]] = RANKINGS
-    on_clusters: ClassVar[bool] = True
-
-    names: tuple[str, ...] = ()
-    evaluated: tuple[bool, bool]
-    calibration: Calibration | None = None
+    options = PreferenceHeads
+    kind = RANKINGS
 
     def __init__(self, config: Scoring) -> None:
-        self._config, self._sides, self._members = config, feedback.read(config, RANKINGS), config.ensemble
+        super().__init__(config)
+        self._members = config.ensemble
         self._loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
         self.reads = int(config.length_debias > 0)  # a batch is scored once before its update
 
@@ -51,9 +46,7 @@ class Preference:
 
     def tokenize(self, chat: ChatFormat, context: int) -> Units[Ranked]:
         """As in `Heads`."""
-        config, notes = self._config, list[str]()
-        units = feedback.tokenize(config, RANKINGS, self._sides, chat, context)
-        self.evaluated = bool(units.heldout), bool(units.heldout)
+        config, units, notes = self._config, super().tokenize(chat, context), list[str]()
         strengths = {strength for unit in units.learned for *_, strength in unit.pairs}
         if len(strengths) > 1 and not config.margin:
             notes.append("the pairs say how much better the chosen response is; `margin=1` learns from that, too")
@@ -65,12 +58,7 @@ class Preference:
                 notes.append(
                     "not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use"
                 )
-        self._heldout = units.heldout
         return replace(units, notes=(*units.notes, *notes))
-
-    def begin(self, learner: Learner) -> None:
-        """As in `Heads`."""
-        self._learner = learner
 
     def gradient(self, batch: Sequence[Ranked], seed: int) -> dict[str, float]:
         """As in `Heads`."""
@@ -79,8 +67,8 @@ class Preference:
 
     def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
         """Metrics of held-out pairs; calibrates: 0 is the mean of a response, and a difference its log-odds."""
-        scores = self._learner.scores(RANKINGS.examples(self._heldout))
-        scored = scored_pairs(self._heldout, [one[: self._members] for one in scores])
+        scores = self._learner.scores(RANKINGS.examples(self._units.heldout))
+        scored = scored_pairs(self._units.heldout, [one[: self._members] for one in scores])
         if not (step and self._config.calibrate):
             return measures(scored)
         members = zip(*(side for pair in scored for side in (pair.chosen, pair.rejected)), strict=True)

@@ -6,49 +6,23 @@ Steps are labelled up to the first wrong one (Uesato et al. 2022, https://arxiv.
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Any, ClassVar
 
-from posttrain.bindings import feedback
-from posttrain.bindings.feedback import STEPS, Feedback, Units
-from posttrain.data import ChatFormat
+from posttrain.bindings.feedback import STEPS
 from posttrain.data.packing import Stepwise
 from posttrain.evaluation.pairs import ScoredPair, accuracy, calibration_error, fit_temperature, log_loss
 from posttrain.models.heads import Calibration, StepModel, load_step_model
-from posttrain.options.option import Form
-from posttrain.options.training import Scoring
-from posttrain.training.learner import Learner
+from posttrain.recipes.reward_model.heads import Heads
 from posttrain.training.reward import StepLoss, step_batch
 
 
-class Steps:
+class Steps(Heads):
     """As in `Heads`."""
 
-    options: ClassVar[type] = Form
-    kind: ClassVar[Feedback[Any, Any]] = STEPS
-    on_clusters: ClassVar[bool] = True
-
-    reads: int = 0
-    names: tuple[str, ...] = ()
-    evaluated: tuple[bool, bool]
-    calibration: Calibration | None = None
-
-    def __init__(self, config: Scoring) -> None:
-        self._config, self._sides = config, feedback.read(config, STEPS)
+    kind = STEPS
 
     def loader(self, where: str) -> Callable[..., StepModel]:
         """As in `Heads`."""
         return load_step_model
-
-    def tokenize(self, chat: ChatFormat, context: int) -> Units[Stepwise]:
-        """As in `Heads`."""
-        units = feedback.tokenize(self._config, STEPS, self._sides, chat, context)
-        self._heldout = units.heldout
-        self.evaluated = bool(units.heldout), bool(units.heldout)
-        return units
-
-    def begin(self, learner: Learner) -> None:
-        """As in `Heads`."""
-        self._learner = learner
 
     def gradient(self, batch: Sequence[Stepwise], seed: int) -> dict[str, float]:
         """As in `Heads`."""
@@ -57,11 +31,11 @@ class Steps:
 
     def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
         """Metrics of held-out steps; calibrates: the score is the log-odds that a step is right."""
-        scores = self._learner.scores(STEPS.examples(self._heldout))
-        logits = [score[: len(unit.right)] for unit, score in zip(self._heldout, scores, strict=True)]
-        found = step_measures(self._heldout, logits)
+        scores = self._learner.scores(STEPS.examples(self._units.heldout))
+        logits = [score[: len(unit.right)] for unit, score in zip(self._units.heldout, scores, strict=True)]
+        found = step_measures(self._units.heldout, logits)
         if step and self._config.calibrate:
-            steps = scored_steps(self._heldout, logits)
+            steps = scored_steps(self._units.heldout, logits)
             self.calibration = Calibration((0.0,), fit_temperature(steps))
             found |= {"temperature": self.calibration.temperature}
             found |= {"calibration_error": calibration_error(steps, self.calibration.temperature)}

@@ -5,9 +5,9 @@
     posttrain verify --without all
     posttrain verify --trainers 2 --samplers 2
 
-Eleven items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
-cores, and up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. `bounds.py` says how far
-each may be off, and why.
+Eleven items, one function each, on short inputs: about two minutes for a model of 135M parameters on two CPU cores, and
+up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. `item.py` says how far each may be
+off, and why.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +18,13 @@ from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, chec
 from posttrain.engine.policy import load_policy
 from posttrain.errors import PosttrainError, UserError, as_typed
 from posttrain.options.evaluation import Verify
-from posttrain.recipes.verify.arrivals import arrivals
-from posttrain.recipes.verify.episodes import lost_episodes, trained_once
-from posttrain.recipes.verify.failures import failures
-from posttrain.recipes.verify.gradients import gradients
+from posttrain.recipes.verify.engines import arrivals, first_update, processes
+from posttrain.recipes.verify.failures import failures, lost_episodes
 from posttrain.recipes.verify.item import Item
-from posttrain.recipes.verify.logprobs import logprobs
-from posttrain.recipes.verify.masks import loss_mask, same_tokens
-from posttrain.recipes.verify.processes import processes
-from posttrain.recipes.verify.ratios import first_update
+from posttrain.recipes.verify.numerics import gradients, logprobs
 from posttrain.recipes.verify.resume import resume
 from posttrain.recipes.verify.subject import Subject
+from posttrain.recipes.verify.tokens import loss_mask, same_tokens, trained_once
 from posttrain.recipes.verify.updates import weight_update
 from posttrain.runs.progress import Progress
 
@@ -83,18 +79,7 @@ def subject_of(config: Verify) -> Subject:
     load = partial(load_policy, config.model, template_args=config.template_args)
     policy = load(precision=config.precision)
     exact = policy if policy.model.dtype.itemsize == 4 else load(precision="float32")
-    return Subject(
-        policy=policy,
-        exact=exact,
-        name=config.model,
-        temperature=config.temperature,
-        prompts=config.prompts,
-        completions=config.completions_per_prompt,
-        max_new_tokens=config.max_new_tokens,
-        lora_rank=config.lora_rank,
-        resume_steps=config.resume_steps,
-        seed=config.seed,
-    )
+    return Subject(config, policy, exact)
 
 
 def _checked(name: str, check: Callable[[Subject], Item], subject: Subject) -> Item:

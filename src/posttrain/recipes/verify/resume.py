@@ -19,9 +19,9 @@ import torch
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError
 from posttrain.models.throughput_probe import probe
-from posttrain.recipes.verify.item import Item, violations
-from posttrain.recipes.verify.logprobs import format_name
+from posttrain.recipes.verify.item import Item, format_name, violations
 from posttrain.recipes.verify.subject import QUESTIONS, Subject
+from posttrain.runs import jsonl
 from posttrain.runs.run import METRICS
 
 REWARD = "def varied(completion):\n    return float(len(completion) % 3)\n"  # random words do not solve anything
@@ -36,7 +36,7 @@ def resume(subject: Subject) -> Item:
     with tempfile.TemporaryDirectory(prefix="posttrain-verify-") as name:
         folder = Path(name)
         options = _prepare(subject, folder)
-        killed_at = random.Random(subject.seed).randrange(SAVE_EVERY + 1, subject.resume_steps)
+        killed_at = random.Random(subject.config.seed).randrange(SAVE_EVERY + 1, subject.config.resume_steps)
         through = _start(folder / "through", [*options, "--output", "."])
         killed = _start(folder / "killed", [*options, "--output", "."])
         try:
@@ -47,14 +47,13 @@ def resume(subject: Subject) -> Item:
                 process.kill()
                 process.wait()
         _finish(_start(folder / "killed", ["--resume", "."]), folder / "killed")
-        found = compare(folder / "through", folder / "killed", subject.resume_steps)
-    steps = (
-        f"{subject.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
+        found = compare(folder / "through", folder / "killed", subject.config.resume_steps)
+    detail = (
+        f"{subject.config.resume_steps} steps of rl on one random layer of this architecture in "
+        f"{format_name(subject.dtype)}, killed after step {killed_at} and resumed: same metrics, and the same weights "
+        "and optimiser bit for bit"
     )
-    return violations(
-        "resume", found, f"{steps}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
-        "optimiser bit for bit"
-    )  # fmt: skip
+    return violations("resume", found, detail)
 
 
 def compare(through: Path, killed: Path, steps: int) -> list[str]:
@@ -75,7 +74,7 @@ def compare(through: Path, killed: Path, steps: int) -> list[str]:
 
 def _prepare(subject: Subject, folder: Path) -> list[str]:
     """Write model, tasks and reward; returns the command's options."""
-    model = probe(subject.name, 1, dtype=torch.float32)
+    model = probe(subject.config.model, 1, dtype=torch.float32)
     model.network.save_pretrained(folder / "model")
     subject.policy.chat.tokenizer.save_pretrained(str(folder / "model"))
     (folder / "reward.py").write_text(REWARD)
@@ -86,13 +85,13 @@ def _prepare(subject: Subject, folder: Path) -> list[str]:
         "model": folder / "model",
         "reward": f"{folder / 'reward.py'}:varied",
         "precision": format_name(subject.dtype),
-        "steps": subject.resume_steps,
+        "steps": subject.config.resume_steps,
         "save-every": SAVE_EVERY,
         "prompts-per-step": 2,
         "completions-per-prompt": 3,
         "max-new-tokens": 6,
         "lr": 1e-3,
-        "seed": subject.seed,
+        "seed": subject.config.seed,
     }
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
@@ -106,11 +105,8 @@ def _start(run: Path, options: list[str]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={
-                **os.environ,
-                **fast_paths.for_children(),
-                "PYTHONSAFEPATH": "1",
-            },  # the run's folder is no place to import from
+            # the folder of the run is no place to import from
+            env={**os.environ, **fast_paths.for_children(), "PYTHONSAFEPATH": "1"},
         )
 
 
@@ -144,7 +140,5 @@ def _failed(what: str, run: Path) -> PosttrainError:
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
     """The rows that are whole, without what is measured of the machine."""
-    path = run / METRICS
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
+    rows = jsonl.read(run / METRICS)
     return [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]

@@ -1,5 +1,6 @@
 """What is verified: the user's policy in the format that it would be trained in, and in float32."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from posttrain.environments.env import Environment, Seat
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.models.language_model import LanguageModel
+from posttrain.options.evaluation import Verify
 from posttrain.rewards import Weighted
 from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
@@ -91,21 +93,14 @@ class Recording(BatchEngine):
 class Subject:
     """A policy to verify, and how much of it."""
 
+    config: Verify
     policy: Policy  # in the format that is computed in
     exact: Policy  # in float32; the same object where that is the format
-    name: str
-    temperature: float
-    prompts: int
-    completions: int
-    max_new_tokens: int
-    lora_rank: int
-    resume_steps: int
-    seed: int
 
     @property
     def tasks(self) -> list[Task]:
         """Short questions."""
-        return [Task((Message("user", text),), id=text) for text in QUESTIONS[: self.prompts]]
+        return [Task((Message("user", text),), id=text) for text in QUESTIONS[: self.config.prompts]]
 
     @property
     def policies(self) -> list[Policy]:
@@ -122,24 +117,39 @@ class Subject:
         """A batch that the float32 policy sampled at temperature 1."""
         return batch_of(self.sample(self.exact))
 
+    def requests(self, policy: Policy, most: int = sys.maxsize) -> list[Request]:
+        """Each task as often as it has completions, with at most `most` tokens."""
+        sampling = Sampling(min(self.config.max_new_tokens, most))
+        return [
+            Request(tuple(policy.chat.prompt_ids(task.prompt)), sampling, self.config.seed + number)
+            for task in self.tasks
+            for number in range(self.config.completions_per_prompt)
+        ]
+
     def sample(
         self,
         policy: Policy,
-        *,
-        engine: Engine | None = None,
-        temperature: float = 1.0,
-        turns: int = 1,
         environment: Environment | None = None,
+        *,
+        temperature: float = 1.0,
+        engine: Engine | None = None,
     ) -> list[Group]:
         """Groups of scored dialogues, or of another environment, through the driver that training uses."""
-        sampling = Sampling(self.max_new_tokens, temperature)
+        sampling = Sampling(self.config.max_new_tokens, temperature)
         return sample_groups(
-            ScoredEnvironment(ALTERNATING, environment or Dialogue(max_turns=turns)),
+            ScoredEnvironment(ALTERNATING, environment or Dialogue()),
             self.tasks,
             Players(engine or policy.engine, policy.chat, sampling, max_tokens=policy.model.context),
-            completions_per_prompt=self.completions,
-            seed=self.seed,
+            completions_per_prompt=self.config.completions_per_prompt,
+            seed=self.config.seed,
         )
+
+    def recorded(
+        self, policy: Policy, environment: Environment, engine: Engine | None = None
+    ) -> tuple[list[Group], list[tuple[Request, Completion]]]:
+        """As `sample`, with what the engine was asked and what it said."""
+        recording = Recording(engine or policy.engine, [])
+        return self.sample(policy, environment, engine=recording), recording.said
 
 
 def batch_of(groups: Sequence[Group]) -> Batch:

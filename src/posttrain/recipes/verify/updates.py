@@ -12,9 +12,8 @@ from posttrain.errors import UserError, as_typed
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import add_lora
 from posttrain.models.reference import AdapterOff
-from posttrain.recipes.verify.bounds import GAP_MAX, LOGPROB, MOVED, SMALL_STEPS
-from posttrain.recipes.verify.item import Item, violations
-from posttrain.recipes.verify.logprobs import packed_logprobs
+from posttrain.recipes.verify.item import GAP_MAX, LOGPROB, MOVED, SMALL_STEPS, Item, violations
+from posttrain.recipes.verify.numerics import packed_logprobs
 from posttrain.recipes.verify.subject import Subject, batch_of, longest
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
@@ -68,7 +67,7 @@ def _adapter(subject: Subject, found: list[str]) -> str:
     batch = batch_of(before)
     base = packed_logprobs(exact.model, batch, 1.0)
     try:
-        model = add_lora(exact.model, subject.lora_rank, seed=subject.seed)
+        model = add_lora(exact.model, subject.config.lora_rank, seed=subject.config.seed)
     except UserError as error:
         return f"an adapter's updates were not checked: {as_typed(str(error))}"
     adapted = replace(exact, model=model, engine=TransformersEngine(model, exact.chat.stop_ids))
@@ -80,7 +79,7 @@ def _adapter(subject: Subject, found: list[str]) -> str:
     _look_again(subject, adapted, before, "adapter", found)
     if (packed_logprobs(AdapterOff(model), batch, 1.0) - base).abs().max() > LOGPROB:
         found.append("with the adapter off, the policy is not its base")
-    return f"so they do with an adapter of rank {subject.lora_rank}, whose base stays the reference"
+    return f"so they do with an adapter of rank {subject.config.lora_rank}, whose base stays the reference"
 
 
 def _small_updates(model: LanguageModel, optimizer: MasterAdamW, batch: Batch, found: list[str]) -> str:

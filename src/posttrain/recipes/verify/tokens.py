@@ -1,19 +1,23 @@
-"""Items 3 and 5: what is learned is what the policy must produce, and what was sampled is learned as it was sampled."""
+"""Items 3, 5 and 10: what is learned is what the policy must produce and what was sampled, as it was sampled, once."""
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from posttrain.data.chat import ChatFormat, TrainingIds
 from posttrain.data.packing import PackedRow, pack
+from posttrain.engine.policy import Policy
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import TemplateError, UserError
 from posttrain.recipes.verify.item import Item, violations
-from posttrain.recipes.verify.subject import Recording, Subject, batch_of, longest
+from posttrain.recipes.verify.subject import LONGEST, Dialogue, GoesOn, Subject, batch_of, longest
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Message, Request, ToolCall
 
+TURNS = 3  # of a dialogue
 CONVERSATION = (
     Message("user", "What is 2 + 2?"),
     Message("assistant", "Let me add them.\n2 + 2 = 4"),
@@ -45,12 +49,12 @@ def loss_mask(subject: Subject) -> Item:
     found = _in_demonstrations(chat, examples)
     wrong, told = in_calls(chat)
     found += wrong
-    sampled = 0
+    sampled, ids = 0, tuple(chat.tokenizer.encode("I will ask the tool.", add_special_tokens=False))
     for cut in (False, True):  # turns that end with the stop token, and turns that are cut by their length
-        said: list[tuple[Request, Completion]] = []
-        engine = Recording(ScriptedEngine(lambda request, cut=cut: _spoken(chat, cut), chat.stop_ids), said)
-        batch = batch_of(subject.sample(subject.policy, engine=engine, turns=2))
-        found += differences(batch, said)
+        spoken = ids * 1000 if cut else (*ids, min(chat.stop_ids))
+        engine = ScriptedEngine(lambda request, spoken=spoken: spoken, chat.stop_ids)
+        groups, said = subject.recorded(subject.policy, Dialogue(max_turns=2), engine)
+        found += differences(batch_of(groups), said)
         sampled += sum(len(completion.token_ids) for _, completion in said)
     whole = "one sequence" if len(examples) == 1 else "a sequence per turn, for the template rewrites earlier ones"
     return violations(
@@ -63,13 +67,11 @@ def loss_mask(subject: Subject) -> Item:
 
 def same_tokens(subject: Subject) -> Item:
     """Sampled ids reach the update as they are, also ids that decoding and encoding would change."""
-    said: list[tuple[Request, Completion]] = []
-    batch = batch_of(subject.sample(subject.policy, engine=Recording(subject.policy.engine, said), turns=2))
-    found = differences(batch, said)
     chat, odd = subject.policy.chat, _unstable(subject)
-    scripted: list[tuple[Request, Completion]] = []
-    engine = Recording(ScriptedEngine(lambda request: (*odd, min(chat.stop_ids)), chat.stop_ids), scripted)
-    found += differences(batch_of(subject.sample(subject.policy, engine=engine, turns=2)), scripted)
+    groups, said = subject.recorded(subject.policy, Dialogue(max_turns=2))
+    engine = ScriptedEngine(lambda request: (*odd, min(chat.stop_ids)), chat.stop_ids)
+    scripted = subject.recorded(subject.policy, Dialogue(max_turns=2), engine)
+    found = differences(batch_of(groups), said) + differences(batch_of(scripted[0]), scripted[1])
     again = list(chat.tokenizer.encode(chat.decode(odd), add_special_tokens=False))
     return violations(
         "same tokens",
@@ -79,45 +81,74 @@ def same_tokens(subject: Subject) -> Item:
     )
 
 
-def differences(batch: Batch, said: Sequence[tuple[Request, Completion]]) -> list[str]:
-    """How packed rows differ from what the engine was shown and said: sequences, learned tokens, what predicts them."""
-    whole = {(*request.token_ids, *completion.token_ids) for request, completion in said}
-    ends = {s for s in whole if not any(other != s and other[: len(s)] == s for other in whole)}  # the last turns
-    sampled = {
-        ((*request.token_ids, *completion.token_ids[:i]), token)
-        for request, completion in said
-        for i, token in enumerate(completion.token_ids)
-    }
+class _Rewriting:
+    """A chat format that, before the last turn, shows the conversation otherwise than it was: a branch begins."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._chat, name)
+
+    def followup_ids(
+        self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool, unchanged: bool = False
+    ) -> list[int]:
+        said = sum(message.role == "assistant" for message in history)
+        if said == TURNS - 1:
+            raise TemplateError("this template rewrites earlier turns")
+        return self._chat.followup_ids(history, new_messages, stopped=stopped, unchanged=unchanged)
+
+
+def trained_once(subject: Subject) -> Item:
+    """Dialogues of three turns with what a tool said between them, in one branch and in two; messages that go on."""
+    config, policy = subject.config, subject.policy
+    subject = replace(subject, config=replace(config, max_new_tokens=min(config.max_new_tokens, LONGEST)))
     found: list[str] = []
-    for row in pack(batch.examples, 2 * longest(batch)):
-        for number, learned in sequences(row).items():
-            sequence = (*batch.examples[number].prefix, *batch.examples[number].continuation)
-            if sequence not in ends:
-                found.append(f"sequence {number} is not one that the engine was shown and said")
-            expected = {(seen, token) for seen, token in sampled if (*seen, token) == sequence[: len(seen) + 1]}
-            if sorted(learned) != sorted(expected):
-                found.append(
-                    f"sequence {number} learns {len(learned)} tokens where {len(expected)} were sampled, or others"
-                )
-    return found
+    told: list[str] = []
+    rewriting = Policy(policy.model, _Rewriting(policy.chat), policy.engine)  # pyright: ignore[reportArgumentType]
+    for branches, speaker in ((1, policy), (2, rewriting)):
+        groups, said = subject.recorded(speaker, Dialogue(max_turns=TURNS))
+        if {len(row.trajectory.branches) for group in groups for row in group.rows} != {branches}:
+            found.append(f"a trajectory has another number of branches than {branches}")
+        found += differences(batch_of(groups), said)
+        told.append(f"{sum(len(done.token_ids) for _, done in said)} tokens of dialogues in {branches}")
+    groups, said = subject.recorded(policy, GoesOn())
+    found += differences(batch_of(groups), [each for each in said if each[0].sampling.top_p == 1])
+    inserted = sum(len(row.trajectory.turns) > TURNS for group in groups for row in group.rows)
+    return violations(
+        "trained once",
+        found,
+        f"each of {' and '.join(told)} branches is trained exactly once, behind what it was sampled after, and nothing "
+        f"else is: in {inserted} messages that stop at a string and go on, no inserted text, and no truncated turn",
+    )
 
 
-def sequences(row: PackedRow) -> dict[int, list[tuple[tuple[int, ...], int]]]:
-    """By example: each learned token behind all that it is predicted from; read from the layout alone."""
-    visible: dict[int, tuple[int, ...]] = {}
-    at = 0
+def differences(batch: Batch, said: Sequence[tuple[Request, Completion]]) -> list[str]:
+    """Sampled tokens that are trained never or twice, and others that are: each with all that stood before it."""
+    sampled = Counter(
+        ((*request.token_ids, *done.token_ids[:i]), token)
+        for request, done in said
+        for i, token in enumerate(done.token_ids)
+    )
+    learned = Counter(each for row in pack(batch.examples, 2 * longest(batch)) for each in _learned(row))
+    missing, more = sampled - learned, learned - sampled
+    return [
+        f"{sum(counted.values())} tokens {what}"
+        for what, counted in (("that were sampled are not trained", missing), ("are trained besides, or twice", more))
+        if counted
+    ]
+
+
+def _learned(row: PackedRow) -> list[tuple[tuple[int, ...], int]]:
+    """Each learned token behind all that it is predicted from; read from the layout alone."""
+    visible: list[tuple[int, ...]] = []
     for prefix, lengths in row.families:
-        shared = tuple(row.token_ids[at : at + prefix])
-        visible |= {at + i: shared[: i + 1] for i in range(prefix)}
-        at += prefix
+        shared = tuple(row.token_ids[len(visible) : len(visible) + prefix])
+        visible += [shared[: i + 1] for i in range(prefix)]
         for length in lengths:
-            own = tuple(row.token_ids[at : at + length])
-            visible |= {at + i: shared + own[: i + 1] for i in range(length)}
-            at += length
-    learned: dict[int, list[tuple[tuple[int, ...], int]]] = {number: [] for number in row.examples}
-    for number, source, target in zip(row.rows, row.sources, row.targets, strict=True):
-        learned[number].append((visible[source], target))
-    return learned
+            own = tuple(row.token_ids[len(visible) : len(visible) + length])
+            visible += [shared + own[: i + 1] for i in range(length)]
+    return [(visible[source], target) for source, target in zip(row.sources, row.targets, strict=True)]
 
 
 def _in_demonstrations(chat: ChatFormat, examples: Sequence[TrainingIds]) -> list[str]:
@@ -126,12 +157,7 @@ def _in_demonstrations(chat: ChatFormat, examples: Sequence[TrainingIds]) -> lis
     turns = [m.content for m in CONVERSATION if m.role == "assistant"]
     together = len(examples) == 1  # one example with all turns, or one per turn
     for number, (token_ids, mask) in enumerate(examples):
-        at = 0
-        spans: list[tuple[bool, list[int]]] = []
-        for learned, part in groupby(mask):
-            length = len(list(part))
-            spans.append((learned, token_ids[at : at + length]))
-            at += length
+        spans = _spans(token_ids, mask)
         learned_spans = [ids for learned, ids in spans if learned]
         expected = turns if together else turns[number : number + 1]
         if len(learned_spans) != len(expected):
@@ -158,11 +184,7 @@ def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
     except TemplateError:
         return [], "the chat template knows no tool calls, which would be an error in data"
     found: list[str] = []
-    runs = [
-        (learned, [token for token, _ in run])
-        for token_ids, mask in examples
-        for learned, run in groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
-    ]
+    runs = [span for example in examples for span in _spans(*example)]
     said = [chat.decode(ids) for learned, ids in runs if learned]
     if len(said) != 2 or not all(word in said[0] for word in ("get_weather", "Paris")):
         found.append(f"of a call of a tool and an answer, {said!r} is learned")
@@ -180,16 +202,16 @@ def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
     )
 
 
-def _spoken(chat: ChatFormat, cut: bool) -> tuple[int, ...]:
-    """A reply; one that is cut goes on for longer than any limit here."""
-    ids = tuple(chat.tokenizer.encode("I will ask the tool.", add_special_tokens=False))
-    return ids * 1000 if cut else (*ids, min(chat.stop_ids))
+def _spans(token_ids: Sequence[int], mask: Sequence[bool]) -> list[tuple[bool, list[int]]]:
+    """Tokens that are all learned, or all not, one such stretch after the other."""
+    pairs = groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
+    return [(learned, [token for token, _ in pair]) for learned, pair in pairs]
 
 
 def _unstable(subject: Subject) -> tuple[int, ...]:
     """Token ids that come back otherwise when they are decoded and encoded."""
     chat = subject.policy.chat
-    draw = random.Random(subject.seed)
+    draw = random.Random(subject.config.seed)
     special = set(chat.tokenizer.all_special_ids) | chat.stop_ids
     ordinary = [i for i in range(subject.policy.model.head.shape[0]) if i not in special]
     for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""The options of `posttrain annotate`. Nothing here needs the packages of its extra, so that --help does not either."""
+"""Forms of the commands that serve: annotation, the Tinker API, jobs. They need no package of their extras."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -169,3 +169,97 @@ class Consensus:
     method: str = "majority"
     """Label aggregation, such as majority or dawid-skene. One of majority, dawid-skene, bradley-terry and
     plackett-luce; the last three estimate the reliability of annotators."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Serve the Tinker API: LoRA training and sampling for clients of the tinker SDK."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "model served_name precision",
+        "run": "host port store add_key remove_key models_per_key tokens_per_request",
+    }
+
+    model: str = "smollm2-135m-instruct"
+    """Base model. Clients train adapters on it. Hub id, folder, run or packaged model. A run means its best checkpoint,
+    or else its latest."""
+    served_name: str = ""
+    """Name by which clients ask for the model, and find its tokenizer. Default: its hub id, or the model as given."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto (the faster one). Of the base model; adapters are float32."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0: all interfaces. Other than this machine's own needs --add-key first."""
+    port: int = 8000
+    """Port to listen on."""
+    store: str = "posttrain-server"
+    """Directory of models, checkpoints and keys; created if missing. Of one server at a time."""
+    add_key: str = ""
+    """Make an API key of this name, print it, and exit. Once there is one, every client needs one."""
+    remove_key: str = ""
+    """End the API key of this name, and exit."""
+    models_per_key: int = 16
+    """Models in training that one key may have. Those of clients that are gone for an hour make room."""
+    tokens_per_request: int = 524288
+    """Maximum tokens of one request. A prompt counts once for each of its samples, with them."""
+    max_rank: int = 256
+    """Maximum rank of an adapter."""
+    models_in_memory: int = 8
+    """Adapters with optimiser state that are in memory; others are read from --store when they are used."""
+    save_every: int = 1
+    """Optimiser steps between saves of a model's state. What was done since is computed again after a restart."""
+    microbatch_tokens: int = 4096
+    """Maximum tokens per forward and backward pass, unless one sequence is longer. Bounds memory."""
+    batch_gradients: bool = False
+    """Compute gradients of several clients in one pass where their requests wait at the same time. They agree with
+    those that each gets alone to about 1e-5 in float32; without it to the last bit."""
+    max_sequences: int = 128
+    """Maximum number of sequences sampled together."""
+    cache_gb: float = 1.0
+    """KV cache size, in GB."""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Serve training jobs over HTTP: clients send data and a reward, watch the run, and fetch the model."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "models",
+        "data": "datasets",
+        "rewards": "trusted private_rewards",
+        "run": "root keys add_key remove_key host port host_names at_once max_hours queued_per_key gb_per_key",
+    }
+
+    root: str = "posttrain-jobs"
+    """Directory of jobs; created if missing. Of one server at a time."""
+    keys: str = ""
+    """File of API keys. Default: keys.json in --root. That of posttrain server is keys.json in its --store."""
+    add_key: str = ""
+    """Make an API key of this name, print it, and exit. Every client needs one."""
+    remove_key: str = ""
+    """End the API key of this name, and exit. Its jobs stay."""
+    models: str = "smollm2-135m-instruct"
+    """Base models: NAME=FOLDER or packaged ones. Space-separated; a folder holds a model, and is not a run."""
+    datasets: str = ""
+    """Folder of data sets for jobs, by the names of its files and folders. Default: clients send their rows."""
+    trusted: str = ""
+    """Keys, by name, whose jobs may have Python code as a reward. It runs as the server's user."""
+    private_rewards: bool = False
+    """Let rewards be at private addresses, and by http. Default: https at public addresses only."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0: all interfaces."""
+    port: int = 8001
+    """Port to listen on."""
+    host_names: str = ""
+    """Host names of this server, besides localhost and addresses. Space-separated; others are refused."""
+    at_once: int = 1
+    """Jobs that run at the same time."""
+    max_hours: float = 24.0
+    """Maximum training time of a job, in hours. It is ended with a checkpoint."""
+    grace_seconds: float = 120.0
+    """Seconds that a job has to save a checkpoint when it is ended; then it is killed."""
+    queued_per_key: int = 16
+    """Jobs that one key may have waiting and running."""
+    gb_per_key: float = 20.0
+    """Disk space of one key's jobs, in GB. When they take it, no more are accepted until some are deleted."""
+    max_request_mb: float = 32.0
+    """Maximum size of a request, in MB; rows of data are in it."""

@@ -10,30 +10,18 @@ ends. docs/jobs.md says what clients send, and what holds which attack.
 
 import shlex
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
-from posttrain.recipes.jobs.forms import Jobs
+from posttrain.options.services import Jobs
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.keys import Keys
 from posttrain.serving.limits import JobLimits
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What is left when the command ends."""
-
-    text: str
-
-    def lines(self) -> list[str]:
-        """For people."""
-        return [self.text]
 
 
 def models_of(text: str) -> dict[str, str]:
@@ -79,26 +67,22 @@ def _words(option: str, text: str) -> list[str]:
         raise UserError(f"cannot read --{option.replace('_', '-')} {text!r}: {error}") from error
 
 
-def _check(config: Jobs) -> None:
-    for name in ("at_once", "max_hours", "queued_per_key", "gb_per_key", "max_request_mb"):
-        if not getattr(config, name) > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
-    if not config.grace_seconds >= 0:
-        raise UserError(f"--grace-seconds must be 0 or more; got {config.grace_seconds}")
-
-
-def run(config: Jobs) -> Ended:
+def run(config: Jobs) -> tuple[list[str], None]:
     """Serve until interrupted, or make or end a key."""
     root = Path(config.root).expanduser()
     file = Path(config.keys).expanduser() if config.keys else root / "keys.json"
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = Keys(file)
     if config.add_key:
-        return Ended(keys.add(config.add_key))
+        return [keys.add(config.add_key)], None
     if config.remove_key:
         keys.remove(config.remove_key)
-        return Ended(f"the key of {config.remove_key} is ended")
-    _check(config)
+        return [f"the key of {config.remove_key} is ended"], None
+    for name in ("at_once", "max_hours", "queued_per_key", "gb_per_key", "max_request_mb"):
+        if not getattr(config, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
+    if not config.grace_seconds >= 0:
+        raise UserError(f"--grace-seconds must be 0 or more; got {config.grace_seconds}")
     if not (owners := keys.owners()):
         raise UserError("there are no keys, and every client needs one; type: posttrain jobs --add-key NAME")
     offered, place = offered_by(config, owners), bound(config.host, config.port)
@@ -117,6 +101,5 @@ def run(config: Jobs) -> Ended:
     app = create_jobs_app(services, hosts={config.host.lower(), *config.host_names.lower().split()})
     http_server(app, place, timeout_graceful_shutdown=3).run()
     left = len(services.running())
-    return Ended(
-        f"everything is in {root}" + f"; {left} running jobs go on, and the next server finds them" * bool(left)
-    )
+    more = f"; {left} running jobs go on, and the next server finds them" if left else ""
+    return [f"everything is in {root}{more}"], None

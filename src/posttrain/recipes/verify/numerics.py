@@ -1,4 +1,4 @@
-"""Item 2: the result does not depend on padding, micro-batches, accumulation, order, packing or shared prefixes."""
+"""Items 1 and 2: logprobs and gradients, against float64, and in every layout of a batch."""
 
 import math
 from collections.abc import Mapping
@@ -8,28 +8,70 @@ import torch
 from torch import Tensor
 
 from posttrain import fast_paths
-from posttrain.data.packing import Example
-from posttrain.models.float64_reference import exact_gradient, float64_copy, padded_logprobs
+from posttrain.data.packing import Example, pack
+from posttrain.models.float64_reference import exact_gradient, exact_logits, float64_copy, padded_logprobs
 from posttrain.models.language_model import LanguageModel
-from posttrain.recipes.verify.bounds import EXACT_GRADIENT, GRADIENT, LOGPROB, ROUNDED_GRADIENT
-from posttrain.recipes.verify.item import Item, within
-from posttrain.recipes.verify.logprobs import format_name, packed_logprobs
+from posttrain.models.reference import AdapterOff
+from posttrain.recipes.verify.item import (
+    EXACT_GRADIENT,
+    GRADIENT,
+    LOGPROB,
+    ROUNDED_GRADIENT,
+    Item,
+    format_name,
+    within,
+)
 from posttrain.recipes.verify.subject import ALGORITHM, Gradients, Subject, longest
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.policy import PolicyLoss
 
 
+def logprobs(subject: Subject) -> Item:
+    """Packed rows against a slow float64 reading of the model, one sequence at a time, at two temperatures."""
+    batch, network = subject.batch, float64_copy(subject.exact.model)
+    # logits once for all temperatures: this is most of the time that the item takes
+    logits = torch.cat(
+        [exact_logits(network, [*e.prefix, *e.continuation])[len(e.prefix) - 1 : -1] for e in batch.examples]
+    )
+    targets = torch.tensor([t for e in batch.examples for t in e.continuation], device=logits.device)
+    details: list[str] = []
+    worst = 0.0
+    for temperature in (1.0, subject.config.temperature):
+        exact = (logits / temperature).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+        gap = (packed_logprobs(subject.exact.model, batch, temperature).double() - exact).abs()
+        worst = max(worst, gap.max().item())
+        details.append(f"float32 {gap.max().item():.1e} at temperature {temperature:g}")
+        if subject.dtype != torch.float32:
+            coarse = (packed_logprobs(subject.policy.model, batch, temperature).double() - exact).abs()
+            details.append(
+                f"{format_name(subject.dtype)} {coarse.mean().item():.3f} mean, {coarse.max().item():.2f} max"
+            )
+    detail = f"largest distance from float64 over {len(targets)} tokens, in nats: {', '.join(details)}"
+    return within("logprobs", worst, LOGPROB, detail)
+
+
+@torch.no_grad()
+def packed_logprobs(model: LanguageModel | AdapterOff, batch: Batch, temperature: float) -> Tensor:
+    """Logprobs of all learned tokens by the fast path, in the order of the examples; in several rows."""
+    found: dict[int, list[Tensor]] = {}
+    for row in pack(batch.examples, 2 * longest(batch)):
+        values = model.logprobs(row, temperature)
+        values = values if isinstance(values, Tensor) else values.logprobs
+        for number, value in zip(row.rows, values, strict=True):
+            found.setdefault(number, []).append(value)
+    return torch.stack([value for number in sorted(found) for value in found[number]])
+
+
 def gradients(subject: Subject) -> Item:
     """The gradient of one batch, laid out in four ways; and its logprobs against padded batches."""
     batch = subject.batch
     finest, whole = longest(batch), sum(len(e.prefix) + len(e.continuation) for e in batch.examples)
-    ways = {
-        "micro-batches of one example": (batch, finest),
-        "reversed order": (_reversed(batch), whole),
+    expected, turned = _gradient(subject, batch, whole), batch.chosen(range(len(batch.examples))[::-1])
+    found = {
+        "micro-batches of one example": difference(_gradient(subject, batch, finest), expected),
+        "reversed order": difference(_gradient(subject, turned, whole), expected),
     }
-    expected = _gradient(subject, batch, whole)
-    found = {name: difference(_gradient(subject, *way), expected) for name, way in ways.items()}
     with fast_paths.without("shared prefix"):  # which would share what all sequences begin with
         found["no shared prompts"] = difference(_gradient(subject, _apart(batch), 2 * finest), expected)
         naive = _gradient(subject, _apart(batch), 2 * finest, model=subject.policy.model)
@@ -78,7 +120,7 @@ def _gradient(
     model = model or subject.exact.model
     optimizer = Gradients(model)
     learner = LocalLearner(model, optimizer, microbatch_tokens=microbatch_tokens)
-    learner.forward_backward(batch, PolicyLoss(ALGORITHM, subject.temperature))
+    learner.forward_backward(batch, PolicyLoss(ALGORITHM, subject.config.temperature))
     learner.optim_step({POLICY: 0.0})
     return optimizer.found
 
@@ -97,12 +139,8 @@ def _exact(subject: Subject) -> dict[str, Tensor]:
         weights = [-next(following) * share if flag else 0.0 for flag in learned]
         sequences.append(([*example.prefix, *example.continuation], weights))
     network = float64_copy(subject.exact.model)
-    found = exact_gradient(network, sequences, subject.temperature)
+    found = exact_gradient(network, sequences, subject.config.temperature)
     return {name: found[name] for name, _ in subject.exact.model.trainable()}
-
-
-def _reversed(batch: Batch) -> Batch:
-    return batch.chosen(range(len(batch.examples))[::-1])
 
 
 def _apart(batch: Batch) -> Batch:
@@ -115,14 +153,14 @@ def _apart(batch: Batch) -> Batch:
 
 def _padding(subject: Subject) -> float:
     """The largest distance of our logprobs from those of padded batches, over one completion of each prompt."""
-    kept = slice(None, None, subject.completions)
+    kept = slice(None, None, subject.config.completions_per_prompt)
     batch = replace(subject.batch, examples=subject.batch.examples[kept])
     network = float64_copy(subject.exact.model)
-    ours = packed_logprobs(subject.exact.model, batch, subject.temperature).double()
+    ours = packed_logprobs(subject.exact.model, batch, subject.config.temperature).double()
     sequences = [[*e.prefix, *e.continuation] for e in batch.examples]
     worst = 0.0
     for side in ("left", "right"):
-        padded = padded_logprobs(network, sequences, side, subject.temperature)
+        padded = padded_logprobs(network, sequences, side, subject.config.temperature)
         theirs = torch.cat([p[len(e.prefix) - 1 :] for p, e in zip(padded, batch.examples, strict=True)])
         worst = max(worst, (ours - theirs).abs().max().item())
     return worst

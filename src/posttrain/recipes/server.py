@@ -11,7 +11,6 @@ One process, one base model, an adapter for each client.
 """
 
 import sys
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,7 +23,7 @@ from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.recipes.server.forms import Server
+from posttrain.options.services import Server
 from posttrain.serving.app import create_app
 from posttrain.serving.base import Base
 from posttrain.serving.http_server import address_of, bound, http_server
@@ -32,17 +31,6 @@ from posttrain.serving.keys import Keys
 from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services
 from posttrain.training.resolve_model import saved_model
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What is left when the command ends."""
-
-    text: str
-
-    def lines(self) -> list[str]:
-        """For people."""
-        return [self.text]
 
 
 def load_base(config: Server) -> Base:
@@ -79,14 +67,14 @@ def refuse_open_door(config: Server, keys: Keys) -> None:
         )
 
 
-def run(config: Server) -> Ended:
+def run(config: Server) -> tuple[list[str], None]:
     """Serve until interrupted, or make or end a key."""
     store = Path(config.store)
     if config.add_key:
-        return Ended(Keys.of(store).add(config.add_key))
+        return [Keys.of(store).add(config.add_key)], None
     if config.remove_key:
         Keys.of(store).remove(config.remove_key)
-        return Ended(f"the key of {config.remove_key} is ended")
+        return [f"the key of {config.remove_key} is ended"], None
     limits = {name: getattr(config, name) for name in vars(Limits()) if hasattr(config, name)}
     for name, value in limits.items():
         if name != "batch_gradients" and not value > 0:
@@ -106,4 +94,4 @@ def run(config: Server) -> Ended:
     app = create_app(services, hosts=None if keys.needed else {config.host.lower()})
     # The SDK keeps connections for longer than uvicorn's 5 s; held requests for results do not delay the end.
     http_server(app, place, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
-    return Ended(f"everything is in {store}")
+    return [f"everything is in {store}"], None

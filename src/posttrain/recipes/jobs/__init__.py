@@ -1,1 +1,0 @@
-"""`posttrain jobs`: training as a service."""

@@ -1,1 +1,0 @@
-"""`posttrain server`: train and sample for clients of the Tinker SDK."""
