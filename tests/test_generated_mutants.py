@@ -138,7 +138,7 @@ def test_the_tests_of_a_file_are_its_mirror_else_its_folders(tmp_path: Path) -> 
     assert own_tests("runs/store/work.py", tmp_path) == "runs/store/test_work.py"
     assert own_tests("runs/store/tables.py", tmp_path) == "runs/store"
     assert own_tests("runs/jsonl.py", tmp_path / "runs") == TESTS_OF["runs/jsonl.py"]
-    assert own_tests("runs/run.py", tmp_path) == ""
+    assert own_tests("runs/memory.py", tmp_path) == ""
     assert own_tests("usage.py", tmp_path) == ""
 
 
