@@ -31,7 +31,7 @@ from typing import Any
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example, load_tasks
-from posttrain.distributed import connection
+from posttrain.distributed import cluster
 from posttrain.distributed.pool import Share
 from posttrain.distributed.samplers import SamplerGroup
 from posttrain.distributed.trainers import LearnerGroup, RankActors
@@ -205,10 +205,10 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", SPINCOUNT)  # as `posttrain` does; processes of the cluster inherit it
     where = str(pull(MODEL))
     if {"samplers", "learners"} & {*args.lines}:
-        connection.connect(cpus=4)
+        cluster.connect(cpus=4)
         for line in parts(where, args.lines, args.processes):
             say(line, args.output)
-        connection.disconnect()
+        cluster.disconnect()
     if "recipe" in args.lines:
         for line in recipe(where, args.runs):
             say(line, args.output)

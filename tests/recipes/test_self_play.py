@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms import inputs
 from posttrain.algorithms.rae import RAE
 from posttrain.errors import RewardError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
-from posttrain.training import checkpoint, inputs
+from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 
 DUEL = '''
