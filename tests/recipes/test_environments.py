@@ -249,7 +249,7 @@ def test_an_evaluation_says_what_it_lost_and_stops_above_a_share(posttrain, mode
     assert code == 1 and "2 of 12 episodes failed (2 KeyError), more than --max-lost 0.1" in err and "game.py:" in err
     assert main([*play, "--max-lost", "0.5", "--output", "run"]) == 0
     said = capsys.readouterr().out
-    assert "on game.py:Letters" in said
+    assert "Held-out tasks: game.py:Letters" in said
     assert "note: 2 of 12 episodes failed (2 KeyError) and are in no denominator" in said
     (row,) = read_run(Path("run")).metrics
     assert (row["episodes/lost"], row["episodes/lost/KeyError"]) == (2, 2)
