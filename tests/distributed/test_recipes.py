@@ -47,6 +47,7 @@ from tests.recipes.test_self_play import DUEL
 pytest.importorskip("ray")
 
 from posttrain.distributed import trainers
+from posttrain.distributed.cluster import connect as connect_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -412,7 +413,7 @@ def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypa
     assert said.count((starts, False)) == 2 and said[0] == (starts, False)
     restarted(run, {"resume": Path("there"), "quiet": True})
     assert said[-1] == (starts, True)
-    assert not cluster.connect(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
+    assert not connect_ray(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
 
 
 def test_servers_may_be_others_when_a_run_is_resumed():
