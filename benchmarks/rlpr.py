@@ -54,7 +54,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for name in REWARDS:
         run = trained(name, options.data, options.output, options.steps)
-        held = run.metrics["evaluation/gold/numbers"]
+        held = run.metrics["evaluation/gold"]
         rewards, kept = run.metrics["reward/mean"], run.metrics["groups/kept"]
         print(
             f"| {name} | {held[0]:.3f} | {held[-1]:.3f} | {rewards[:5].mean():.3f} | {rewards[-5:].mean():.3f} "
