@@ -201,7 +201,7 @@ def test_a_prompt_that_fills_the_room_is_never_asked():
 
 
 def test_a_seat_is_asked_no_more_often_than_it_may():
-    with pytest.raises(UserError, match="asked more than 2 times; raise max_turns of the environment"):
+    with pytest.raises(UserError, match="asked more than 2 times in an episode"):
         talk(SMOLLM2, ["ok"], told(3), max_turns=2)
     (first, second, _), said = lengths(SMOLLM2)
     with pytest.raises(UserError, match="asked more than 3 times"):  # empty replies count as well
@@ -321,8 +321,8 @@ def test_a_string_that_ends_within_a_token_keeps_that_token():
 @pytest.mark.parametrize(
     ("texts", "stop", "complaint"),
     [
-        (["4"], STOP, "but the message has ended with a stop token; use turn"),
-        ([], STOP, "but nothing has been said yet; use turn"),
+        (["4"], STOP, "and the message has ended with a stop token; look for the string"),
+        ([], STOP, "and nothing has been said yet; look for the string"),
         (["4"], [""], "are a list, none of them empty; got stop=.''"),
         (["4"], "</search>", "are a list, none of them empty; got stop='</search>'"),
         (["4"], ["x<|im_end|>"], "cannot occur: the text of a reply has no special tokens"),

@@ -2,7 +2,7 @@ from typing import Any
 
 from posttrain.runs.run import samples_of
 from posttrain.types import Group, Message, Score, StopReason, Task, Trajectory, Turn
-from tests.groups import group_of
+from tests.groups import group_of, with_rows
 
 
 def group(name: str, answer: object, texts: list[str], **columns: Any) -> Group:
@@ -32,3 +32,12 @@ def test_of_several_seats_all_rows_of_an_episode_are_taken_and_named() -> None:
     assert len(list(samples_of([both]))) == 4
     alone = group("a", 1, ["x", "y", "z", "u"], seats=["one"] * 4)
     assert [(sample.completion, sample.seat) for sample in samples_of([alone], per_group=1)] == [("x", "")]
+
+
+def test_a_message_with_inserted_text_is_shown_whole() -> None:
+    turns = (Turn((1,), (2,), (-0.1,), StopReason.STOP, "<s>1</s>"), Turn((3,), (4,), (-0.1,), StopReason.STOP, "so 2"))
+    task = Task((Message("user", "1+1?"),), 2)
+    said = (*task.prompt, Message("assistant", "<s>1</s> found 2, so 2"))
+    played = with_rows(group_of([Trajectory(turns)], [1.0], task=task), conversation=[said])
+    (sample,) = samples_of([played])
+    assert sample.completion == "<s>1</s> found 2, so 2"

@@ -194,6 +194,56 @@ def test_an_episode_that_does_not_end_is_a_violation():
     assert "asked more than 2 times; the episode does not end" in failures(NeverEnds())
 
 
+class Searches(Conforms):
+    """Stops at a tag and goes on behind what it inserts."""
+
+    stops = ("</search>", "</answer>")
+    most = 1
+
+    async def play(self, task, seats, seed):
+        reply = await seats["policy"].turn(task.prompt, stop=self.stops)
+        for _ in range(self.most):
+            if not reply.text.endswith("</search>"):
+                break
+            reply = await seats["policy"].go_on(self.found(reply.text), stop=self.stops)
+        return self.outcome(task, reply)
+
+    def found(self, text):
+        assert text.startswith("<search>")  # of a closing tag the seat writes both
+        return "nothing"
+
+
+class SearchesForEver(Searches):
+    most = 100
+
+
+class FailsBehindTheTag(Searches):
+    def found(self, text):
+        raise KeyError("behind the tag")
+
+
+class StopsAtNothing(Searches):
+    stops = ("</search>", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (SearchesForEver, "asked more than 2 times; the episode does not end"),
+        (FailsBehindTheTag, "KeyError: 'behind the tag'"),
+        (StopsAtNothing, "none of them empty; got stop=('</search>', '')"),
+    ],
+)
+def test_what_stands_behind_a_stop_string_is_played(fault, said):
+    assert failures(Searches()) == ""
+    assert said in failures(fault())
+
+
+def test_what_is_no_environment_object_is_said():
+    assert "it is the class Conforms; expected an object: type Conforms()" in failures(Conforms)
+    assert "object is no subclass of posttrain.environments.Environment" in failures(object())
+
+
 class Guesses(Conforms):
     """Has tasks of its own."""
 

@@ -79,7 +79,10 @@ class PolicySeat:
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
         if not self.turns or self._branch[-1].token_ids[-1] in self._chat.stop_ids:
             why = "the message has ended with a stop token" if self.turns else "nothing has been said yet"
-            raise UserError(f"a seat goes on in a message that a stop string has ended, but {why}; use turn")
+            raise UserError(
+                f"go_on is for a message that a stop string or the length has ended, and {why}; look for the string in "
+                "reply.text before it, or use turn"
+            )
         self._message += text
         self._view[-1] = replace(self._view[-1], content=self._view[-1].content + text)
         return await self._sample(tuple(self._chat.inserted_ids(text)), sampling)
@@ -87,7 +90,10 @@ class PolicySeat:
     def _begin(self, own: TurnSampling) -> Sampling:
         """Count a turn; its settings."""
         if self._asked == self._max_turns:
-            raise UserError(f"a seat is asked more than {self._max_turns} times; raise max_turns of the environment")
+            raise UserError(
+                f"a seat is asked more than {self._max_turns} times in an episode (turn and go_on); bound the loop of "
+                "play, or raise max_turns of the environment"
+            )
         self._asked += 1
         sampling = own_sampling(self._sampling, own)
         if never := [stop for stop in sampling.stop if not self._chat.may_say(stop)]:

@@ -43,9 +43,10 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
         for row in (row for row in group.rows if row.episode in shown):
             said = row.conversation[len(group.task.prompt) :]
             turns = "\n".join(f"{message.role}: {message.text}" for message in said)
+            in_parts = len(said) == 1 and len(row.trajectory.turns) > 1  # a message with text inserted (`go_on`)
             yield Sample(
                 prompt=prompt,
-                completion=turns if len(said) > 1 else row.trajectory.text,
+                completion=said[0].text if in_parts else turns if len(said) > 1 else row.trajectory.text,
                 rewards={name: score.total for name, score in row.scores.items() if score.applicable},
                 reward=None if math.isnan(row.reward) else row.reward,
                 answer="" if group.task.answer is None else str(group.task.answer),

@@ -1,19 +1,21 @@
 """The conformance kit of environments, and a scripted seat for tests of one."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
+from typing import Unpack, cast
 
 from posttrain.background import finish
-from posttrain.environments.env import Environment, Seat, TurnSampling, trained_seats
+from posttrain.environments.env import Environment, Seat, TurnSampling, own_sampling, trained_seats
 from posttrain.environments.user_methods import finite, outcome_of, tasks_of
 from posttrain.errors import described, place_in_user_code
 from posttrain.testing.conformance import require
-from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
+from posttrain.types import Message, Outcome, Reply, Sampling, StopReason, Task, Usage
 
 _EVENT_LOOP_ROUNDS = 3  # times that a scripted seat lets others run before it replies
 _SEED = 7
+_SAMPLING = Sampling(16, 1.0)
 
 
 @dataclass
@@ -24,11 +26,13 @@ class ScriptedSeat:
         replies: its replies; messages, for tool calls.
         max_turns: how often it may be asked.
         stop_reason: of every reply.
+        ends: which of the stop strings of a turn its replies end in; of one like `</tag>` it writes both tags.
     """
 
     replies: Sequence[str | Message]
     max_turns: int = 1000
     stop_reason: StopReason = StopReason.STOP
+    ends: int | None = None
     told: list[tuple[Message, ...]] = field(default_factory=list[tuple[Message, ...]])
     said: list[Message] = field(default_factory=list[Message])
     tools: tuple[str, ...] = ()
@@ -38,7 +42,9 @@ class ScriptedSeat:
 
         Raises:
             RuntimeError: it has been asked more often than `max_turns`.
+            UserError: a setting of the turn is out of its range.
         """
+        stops = own_sampling(_SAMPLING, own).stop
         if len(self.said) >= self.max_turns:
             raise RuntimeError(f"asked more than {self.max_turns} times; the episode does not end")
         self.told.append(tuple(messages))
@@ -47,7 +53,11 @@ class ScriptedSeat:
             await asyncio.sleep(0)
         reply = self.replies[min(len(self.said), len(self.replies) - 1)]
         message = Message("assistant", reply) if isinstance(reply, str) else reply
-        ends = [message.content.find(stop) + len(stop) for stop in own.get("stop", ()) if stop in message.content]
+        if self.ends is not None and stops:
+            stop = stops[self.ends % len(stops)]
+            tag = re.fullmatch(r"</(\w+)>", stop)
+            message = replace(message, content=f"{f'<{tag[1]}>' if tag else ''}{message.content}{stop}")
+        ends = [message.content.find(stop) + len(stop) for stop in stops if stop in message.content]
         message = replace(message, content=message.content[: min(ends, default=None)])
         self.said.append(message)
         return Reply(message, self.stop_reason, Usage(0, 0))
@@ -81,9 +91,9 @@ def check_environment(environment: Environment, tasks: Sequence[Task] = ()) -> N
     each message once, and never its own words; where there is one seat, the first call begins with the task's prompt;
     an episode depends on its task, its seed and the replies, and not on others that are under way; what a seat raises
     is not swallowed; an outcome names seats and finite numbers; a gold completion solves its task, an empty one does
-    not; an episode ends within `max_turns`, also when all replies are empty because the context is full. Each of these
-    rests on those before it, so the first that fails is the last that is checked. An exception of the environment is a
-    violation, too.
+    not; an episode ends within `max_turns`, also when all replies are empty because the context is full, and when all
+    end in a stop string that was asked for. Each of these rests on those before it, so the first that fails is the last
+    that is checked. An exception of the environment is a violation, too.
 
     Raises:
         ConformanceError: it does not conform.
@@ -97,6 +107,12 @@ def check_environment(environment: Environment, tasks: Sequence[Task] = ()) -> N
 
 
 async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
+    if isinstance(cast(object, environment), type):
+        name = cast(type, environment).__name__
+        return [f"it is the class {name}; expected an object: type {name}()"]
+    if not isinstance(cast(object, environment), Environment):
+        name = type(environment).__name__
+        return [f"{name} is no subclass of posttrain.environments.Environment; write class {name}(Environment)"]
     if not environment.seats or len(set(environment.seats)) != len(environment.seats):
         return [f"its seats are {environment.seats!r}; expected at least one name, all different"]
     if unknown := [name for name in trained_seats(environment) if name not in environment.seats]:
@@ -114,6 +130,7 @@ async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
             or await _check_concurrency(environment, asked, alone)
             or await _check_seat_failure(environment, asked[0])
             or await _check_solved(environment, asked)
+            or await _check_stops(environment, asked)
         )
     finally:
         await environment.close()
@@ -130,7 +147,13 @@ class _Played:
 
 
 async def _play(
-    environment: Environment, task: Task, reply: str, *, alike: bool = False, reason: StopReason = StopReason.STOP
+    environment: Environment,
+    task: Task,
+    reply: str,
+    *,
+    alike: bool = False,
+    reason: StopReason = StopReason.STOP,
+    ends: int | None = None,
 ) -> _Played:
     """An episode with fresh seats, whose replies are unlike any other play's; `alike`: as they are given."""
     seats = {
@@ -138,6 +161,7 @@ async def _play(
             [reply] if alike else [f"{reply}, seat {name}, turn {n}" for n in range(8)],
             environment.max_turns,
             reason,
+            ends,
         )
         for name in environment.seats
     }
@@ -207,3 +231,11 @@ async def _check_solved(environment: Environment, tasks: Sequence[Task]) -> list
             if (await _play(environment, task, "", alike=True, reason=reason)).outcome.solved:
                 failures.append(f"empty replies solve task {task.id!r}")
     return failures
+
+
+async def _check_stops(environment: Environment, tasks: Sequence[Task]) -> list[str]:
+    """Replies that all end in one of the first stop strings of their turn: they must not go on for ever."""
+    for task in tasks:
+        for ends in range(3):
+            await _play(environment, task, "a reply", alike=True, ends=ends)
+    return []
