@@ -12,6 +12,7 @@ from posttrain.evaluation.accuracy import Difference, Examination, numbers, pass
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.runs import Sample, read_run
+from posttrain.runs.result import listed
 from posttrain.runs.run import samples_of
 from posttrain.types import Group
 
@@ -46,7 +47,14 @@ class EvaluateResult:
         return next(iter(self.model.over(self.baseline).values())) if self.baseline is not None else None
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(chr(10).join(self._words()))}</pre>"
+        table = _table(self)
+        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+        notes = [table.note, *self.notes]
+        return (
+            f"<div><b>{html.escape(table.title)}</b></div><table><tr>{head}</tr>{rows}</table>"
+            f"{listed(_differences(self))}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"
+        )
 
     def summary(self) -> dict[str, Any]:
         """The results as JSON. The headline numbers are at the top level: sampled, if there are samples."""
@@ -152,3 +160,11 @@ def _findings(result: EvaluateResult) -> list[Finding]:
         found.append(Finding(Severity.WARNING, "Many completions are truncated", evidence, "Raise --max-new-tokens."))
     found += [Finding(Severity.NOTE, "About these tasks", note) for note in result.notes]
     return found
+
+
+def _cell(cell: str | Estimate | None) -> str:
+    """A cell of the table in a notebook, which has no style sheet."""
+    if not isinstance(cell, Estimate):
+        return f"<td>{html.escape(cell or '-')}</td>"
+    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
+    return f"<td>{cell.value:.3f}{interval}</td>"
