@@ -55,7 +55,8 @@ class ReferenceProbability:
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """A task without a reference answer cannot be scored."""
         return [
-            "" if task.answer is not None and f"{task.answer}".strip() else "rlpr needs a reference answer" for task in tasks
+            "" if task.answer is not None and f"{task.answer}".strip() else "rlpr needs a reference answer"
+            for task in tasks
         ]
 
 
