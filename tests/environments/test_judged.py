@@ -76,7 +76,7 @@ def test_a_model_says_how_many_it_is_best_asked_at_once(models):
         ({"judges": {"numbers": None}}, "a judge cannot be called 'numbers', which is the name of a reward"),
         ({"prompts": "kin=quality"}, "unknown judge in `judge_prompt`: 'kin'; did you mean 'kind'"),
         ({"prompts": "kind=qualty"}, "unknown prompt of a judge 'qualty'"),
-        ({"prompts": "'kind"}, "cannot read `judge_prompt`"),
+        ({"prompts": "'kind"}, "cannot read `judge_prompt="),
     ],
 )
 def test_what_does_not_fit_is_refused(models, changes, message):

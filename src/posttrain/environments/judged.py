@@ -1,14 +1,13 @@
 """Parsing of --reward specs that include LLM judges."""
 
 import re
-import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from posttrain.environments.scored import rewards_in
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError, unknown, words_of
 from posttrain.rewards import (
     REWARDS,
     TIME_LIMITS,
@@ -103,13 +102,9 @@ def verdicts_kept_in(run: Path, replies: AbstractContextManager[None]) -> Genera
 
 def _prompts(typed: str, judges: Mapping[str, ChatModel]) -> dict[str, JudgePrompt]:
     """The prompt of each judge."""
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        raise UserError(f"cannot read `judge_prompt` {typed!r}: {error}; put a path with spaces in quotes") from error
     by_name: dict[str, JudgePrompt] = {}
     default = read_prompt("quality")
-    for word in words:
+    for word in words_of("judge_prompt", typed):
         named = re.fullmatch(r"([\w-]+)=(.+)", word)
         if named is None:
             default = read_prompt(word)

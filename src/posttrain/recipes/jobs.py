@@ -8,12 +8,11 @@ Each job is `posttrain rl`, `sft`, `preference` or `reward-model` in processes o
 ends. docs/jobs.md says what clients send, and what holds which attack.
 """
 
-import shlex
 import sys
 from functools import partial
 from pathlib import Path
 
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError, unknown, words_of
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.options.services import Jobs
 from posttrain.serving.http_server import address_of, bound, http_server
@@ -27,7 +26,7 @@ from posttrain.serving.limits import JobLimits
 def models_of(text: str) -> dict[str, str]:
     """What models are called, and where each is; raises `UserError`."""
     found: dict[str, str] = {}
-    for word in _words("models", text):
+    for word in words_of("models", text):
         name, equals, where = word.partition("=")
         if not equals:
             if name not in PACKAGED:
@@ -49,7 +48,7 @@ def offered_by(config: Jobs, owners: list[str]) -> Offered:
     datasets = Path(config.datasets).expanduser().absolute() if config.datasets else None
     if datasets is not None and not datasets.is_dir():
         raise UserError(f"--datasets {config.datasets} is no folder")
-    trusted = frozenset(_words("trusted", config.trusted))
+    trusted = frozenset(words_of("trusted", config.trusted))
     if strangers := sorted(trusted - {*owners}):
         raise unknown("key in --trusted:", strangers[0], owners)
     models = models_of(config.models)
@@ -58,13 +57,6 @@ def offered_by(config: Jobs, owners: list[str]) -> Offered:
     if datasets is not None:
         hidden[f"{datasets}/"] = ""
     return Offered(models, datasets, trusted, config.private_rewards, hidden)
-
-
-def _words(option: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"cannot read --{option.replace('_', '-')} {text!r}: {error}") from error
 
 
 def run(config: Jobs) -> tuple[list[str], None]:

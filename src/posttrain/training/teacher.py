@@ -1,14 +1,13 @@
 """Teachers of on-policy distillation: models, or the policy itself, that give logprobs of the policy's samples."""
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, UserError, words_of
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
@@ -171,12 +170,8 @@ def _by_name(typed: Model) -> dict[str, Model]:
     """Teachers by name; one without a name is "". What is there is a path, whatever its name."""
     if not isinstance(typed, str) or not _NAMED.match(typed) or Path(typed).expanduser().exists():
         return {"": typed}
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:
-        raise UserError(f"cannot read `teacher={typed!r}`: {error}; put a path with spaces in quotes") from error
     found: dict[str, Model] = {}
-    for word in words:
+    for word in words_of("teacher", typed):
         pair = _NAMED.fullmatch(word)
         if pair is None or pair[1] in found:
             wrong = "has no name" if pair is None else "is given twice"

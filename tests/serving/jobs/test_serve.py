@@ -40,7 +40,7 @@ def test_so_is_where_data_sets_are(packaged, tmp_path):
         ({"models": ""}, "at least one"),
         ({"models": "other"}, "unknown packaged model 'other'"),
         ({"models": "a=/nowhere"}, "no folder with a model's"),
-        ({"models": "'a"}, "cannot read --models"),
+        ({"models": "'a"}, "cannot read `models="),
         ({"datasets": "/nowhere"}, "is no folder"),
         ({"trusted": "alice bob"}, "key in --trusted: 'bob'"),
     ],

@@ -68,11 +68,8 @@ class EvaluateResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        return list(map(as_typed, self._words()))
-
-    def _words(self) -> list[str]:
         found = [*_table(self).lines(), *(f"{finding.title}: {finding.evidence}" for finding in _differences(self))]
-        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
+        return list(map(as_typed, [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]))
 
 
 def answers_of(groups: Sequence[Group], model: str, decoding: str, outcome: str) -> list[Answer]:
