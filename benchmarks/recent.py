@@ -150,7 +150,7 @@ def main() -> None:
             if row.part not in given.parts:
                 continue
             folder = given.output.resolve() / f"{row.part}-{row.name}-{seed}".replace(" ", "_").replace(",", "")
-            result, began = folder.with_suffix(".json"), time.monotonic()
+            result, began = folder.with_name(f"{folder.name}.json"), time.monotonic()
             run: Callable[[], dict[str, float]] = partial(train, row, options, folder)
             if row.part == "sft":
                 run = partial(sft_row, row.name, seed, given.output.resolve(), folder)
