@@ -43,11 +43,7 @@ def connect(address: str = "", cpus: float = 0.0, begins: Callable[[], None] | N
         cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
         begins: called before a cluster is connected to, which takes seconds.
 
-    Returns:
-        Whether a cluster was connected to; `disconnect` leaves it.
-
-    Raises:
-        UserError: Ray is not installed, there is no cluster at the address, or this process is connected to another.
+    Returns whether a cluster was connected to, which `disconnect` leaves. Raises `UserError` if there is none.
     """
     if ray is None:
         raise UserError(INSTALL)
@@ -194,10 +190,7 @@ class Process:
         return str(found.dtype).removeprefix("torch."), found.reason
 
     def log_to(self, file: Path) -> None:
-        """Append what this process writes to standard output and error to a file, with what it has written so far.
-
-        Where the folder is not there, as on a machine that does not see it, Ray's logs keep that.
-        """
+        """Append what this process writes, and has written, to a file; Ray's logs have it where there is no folder."""
         if not file.parent.is_dir():
             return
         streams, self._logged, first = (sys.stdout, sys.stderr), True, not self._logged
@@ -223,10 +216,7 @@ class Process:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error, or a `RuntimeError` that says the same if it cannot be pickled or not be read again.
-
-    Ray would tell the second kind as the loss of the process.
-    """
+    """The error, or a `RuntimeError` that says the same if pickling fails: to Ray that is the loss of the process."""
     try:
         ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
         return error

@@ -72,11 +72,7 @@ class RoutedDecoding:
                 place.done.add(number)
 
     def step(self) -> dict[int, Completion]:
-        """See `types.Decoding`: what the first sampler that answers has done in a slice of time.
-
-        Raises:
-            EngineError: one sampler after another is lost.
-        """
+        """See `types.Decoding`: what the first sampler that answers has done in a slice of time. Raises as `lost`."""
         self._assign()
         for place in self._places:
             if place.call is None and (place.new or place.cancelled or place.running):
@@ -134,11 +130,6 @@ class RoutedDecoding:
             else:
                 answer.result()
 
-    def _begin(self, place: Place) -> None:
-        """The same on a sampler that was replaced."""
-        call = self._group.call(place.number, "begin", self._turns)
-        self._group.collect({place.number: call}, self._group.timeout_s)[place.number].result()
-
     def _send(self, place: Place) -> None:
         """Have a sampler work for a slice of time."""
         if place.new and place.running:
@@ -160,7 +151,7 @@ class RoutedDecoding:
             self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
-        self._group.note(place, found.seconds, found.tokens)
+        self._group.ledger.note("sampling", [place.number], found.seconds, found.tokens)
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():
@@ -178,14 +169,14 @@ class RoutedDecoding:
         return done
 
     def lost(self, place: Place, why: BaseException) -> None:
-        """Replace a sampler, and sample again what it had."""
+        """Replace a sampler, and sample again what it had; raises `EngineError` if one after another is lost."""
         while True:
             self._losses += 1
             if self._losses > LOSSES:
                 raise EngineError(f"{self._losses} samplers were lost one after another; the last: {why}") from why
             try:
                 self._group.revive(place)
-                self._begin(place)
+                self._group.ask(place.number, "begin", self._turns)
                 return self._repeat(place)
             except Lost as again:
                 why = again

@@ -116,11 +116,7 @@ class Sampler(Samples):
         self._open(self._policy.engine, turns=turns)
 
     def exchange(self, version: str, new: Sequence[tuple[int, Request]], cancelled: Sequence[int]) -> Exchanged:
-        """Add and cancel requests, and sample for `SLICE_S`, or until all are done.
-
-        Raises:
-            EngineError: these are not the weights of that version.
-        """
+        """Add and cancel requests, and sample from the weights of that version for `SLICE_S`, or until all are done."""
         if version != self._version:
             raise EngineError(f"this sampler has weights of version '{self._version}', not '{version}'")
         for number, request in new:
@@ -136,15 +132,7 @@ class Sampler(Samples):
 
 @torch.no_grad()
 def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) -> int:
-    """Put trained weights in place, one at a time; their size in bytes.
-
-    Args:
-        model: has the place.
-        weights: all that are trained.
-
-    Raises:
-        EngineError: they are not the trained weights of this model, by name, shape and format, or some are missing.
-    """
+    """Put all trained weights in place, one at a time; their size in bytes. Raises `EngineError` if they are others."""
     missing, size = dict(model.trainable()), 0
     for name, weight in weights:
         mine = missing.pop(name, None)

@@ -34,13 +34,7 @@ if TYPE_CHECKING:
 
 
 class SamplerGroup(DecodingEngine, Pool):
-    """An engine of several processes. Conforms to `types.Engine`.
-
-    Where its source goes on while it samples, a scheduler can put newer weights in (`in_flight`).
-
-    Raises:
-        UserError: Ray is not installed, the cluster has no room for them, or the policy cannot be loaded.
-    """
+    """Conforms to `types.Engine`; a scheduler can put newer weights in while it samples (`in_flight`)."""
 
     def __init__(
         self,
@@ -96,13 +90,9 @@ class SamplerGroup(DecodingEngine, Pool):
             self._decoding.lost(place, why)
 
     def update(self, places: Sequence[Place] | None = None) -> None:
-        """Send the source's weights to samplers that have others, and replace those that do not take them.
+        """Send the source's weights to these samplers, or all, that have others; replace those that do not take them.
 
-        Args:
-            places: the samplers; None: all. Those in the middle of a decoding must not be among them.
-
-        Raises:
-            EngineError: one sampler after another is lost.
+        None of them may be in the middle of a decoding. Raises `EngineError` if one after another is lost.
         """
         if not self._places:
             raise EngineError("the samplers have been stopped")
@@ -154,8 +144,7 @@ class SamplerGroup(DecodingEngine, Pool):
         """Of the last transfer of weights since the last call, 0 without one, and of sampling since then.
 
         Of the transfer: seconds until all samplers had them, bytes to each, and how many got them again since another
-        one was lost meanwhile. Losses so far. Of sampling: the share of time in which each sampled, and tokens
-        per second then, of all and of each.
+        one was lost meanwhile. Losses so far. Of sampling: `Ledger.rates`.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
         sent["cluster/sync_retries"] = float(self._retries)
@@ -163,10 +152,6 @@ class SamplerGroup(DecodingEngine, Pool):
         shares, speeds = self.ledger.rates()
         replaced = {"cluster/samplers_replaced": float(self.replaced)}
         return {**sent, **replaced, **shares, **speeds}
-
-    def note(self, place: Place, seconds: float, tokens: int) -> None:
-        """Note that a sampler has sampled these tokens in the last seconds."""
-        self.ledger.note("sampling", [place.number], seconds, tokens)
 
     def revive(self, place: Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""

@@ -46,11 +46,7 @@ class Budget:
             self.pay(reply.usage)
 
     def take(self) -> None:
-        """Count a request that is about to be sent.
-
-        Raises:
-            RewardError: the budget is used up, so it must not be sent.
-        """
+        """Count a request that is about to be sent; raises `RewardError` if the budget is used up."""
         if self.requests and self.sent >= self.requests:
             raise RewardError(
                 f"the budget of judges, {self.requests} requests, is used up; their replies are cached: raise "
@@ -112,11 +108,6 @@ class ReplyCache:
                 file.seek(-1, 2)
                 torn = file.read() != b"\n"
             file.write(b"\n" * torn + line)
-
-
-def digest_of(*parts: object) -> str:
-    """A digest of a request, its model and its server."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _read(path: Path) -> Iterator[tuple[str, Reply]]:

@@ -101,10 +101,7 @@ class BatchEngine:
 
 @dataclass
 class Batches:
-    """The `Decoding` of a `BatchEngine`.
-
-    Requests do not join a running batch; cancelled requests of a running batch are sampled to the end.
-    """
+    """The `Decoding` of a `BatchEngine`: nothing joins a running batch, and what is cancelled in it is sampled."""
 
     generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
     on_tokens: Callable[[int], None] | None = None

@@ -44,11 +44,10 @@ class Stored:
 
 
 class Continued:
-    """Attention of several sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
+    """Attention of sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
 
-    A flat row holds only the new tokens. The cache has the keys and values of the whole sequences.
-
-    Shape letters: R sequences, L the most new tokens of one, T the most tokens of one.
+    A flat row holds only the new tokens; the cache has the keys and values of the whole sequences. Shape letters:
+    R sequences, L the most new tokens of one, T the most tokens of one.
     """
 
     def __init__(self, parts: Sequence[tuple[Stored, int]], device: torch.device | str = "cpu") -> None:

@@ -5,6 +5,7 @@ locks. The key is read from the environment at the first request, and never writ
 """
 
 import asyncio
+import hashlib
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 from posttrain.background import run_apart
 from posttrain.data.messages import written
-from posttrain.engine.budget import Budget, ReplyCache, digest_of
+from posttrain.engine.budget import Budget, ReplyCache
 from posttrain.errors import RewardError, UserError, foreign, moved_to
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 
@@ -41,14 +42,11 @@ class _Garbage(Exception):
 
 
 class OpenAIChat:
-    """Conforms to `types.ChatModel`.
+    """Conforms to `types.ChatModel`; raises `UserError` if the library openai is not installed, or the address is none.
 
     Transient failures (HTTP 408, 409, 429, 5xx, time-outs, lost connections, malformed replies) are retried after the
     server's `Retry-After`, or with exponential backoff. Other failures are immediate errors, and so are redirects: what
     was asked would go to a server that nobody has named.
-
-    Raises:
-        UserError: the library openai is not installed, or the address is none.
     """
 
     def __init__(
@@ -82,19 +80,15 @@ class OpenAIChat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`. A reply that is cached, or asked for at the same time, is not asked for again.
-
-        Raises:
-            RewardError: no reply after all attempts, or the budget is used up.
-            UserError: a wrong key, model or request.
-        """
+        """As in `ChatModel`, once for all who ask the same; `RewardError` without a reply, `UserError` if refused."""
         return await run_apart(_LOOP, self._reply(tuple(messages), sampling, tuple(tools), seed), math.inf)
 
     async def _reply(
         self, messages: tuple[Message, ...], sampling: Sampling, tools: tuple[str, ...], seed: int
     ) -> Reply:
         stop = [sampling.stop] if sampling.stop else []  # in the digest where there is one, as in older caches
-        key = digest_of(self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed, *stop)
+        asked = (self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed, *stop)
+        key = hashlib.sha256(repr(asked).encode()).hexdigest()
         if found := self._cache.get(key):
             return found
         if key not in self._asked:
@@ -141,11 +135,7 @@ class OpenAIChat:
         raise RewardError(f"{self.name} gave no reply in {ATTEMPTS} attempts at {self.address}; the last one: {why}")
 
     def _settled(self, error: "APIStatusError", sent: Mapping[str, Any]) -> Reply | None:
-        """What an error status means if trying again as it was is of no use; None where it may pass.
-
-        Raises:
-            UserError: it will not.
-        """
+        """What an error status means; None where trying again may help, `UserError` where it is of no use."""
         code, said = str(error.code or ""), self._said(error)
         if error.status_code == 400 and (code == "context_length_exceeded" or "context length" in said.lower()):
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
@@ -247,11 +237,7 @@ def _body(
 
 
 def _reply_in(completion: Any) -> Reply:
-    """A reply of the API.
-
-    Raises:
-        _Garbage: it is none.
-    """
+    """A reply of the API; raises `_Garbage` if it is none."""
     try:
         choice = completion.choices[0]
         said, usage = choice.message, completion.usage

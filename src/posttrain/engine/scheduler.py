@@ -120,12 +120,8 @@ class Scheduler:
     def run(self, client: Client, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of all episodes, and answer a client's requests until it is done.
 
-        Weights must not change meanwhile, unless the engine has a copy of them.
-
-        Raises:
-            BaseException: what the coroutine raises, or what the engine raises, unchanged. A signal's exception ends
-                both.
-            Closed: the scheduler was closed.
+        Weights must not change meanwhile, unless the engine has a copy of them. Raises what the coroutine or the engine
+        raises, unchanged, and `Closed`. A signal's exception ends both.
         """
         loop, ended = loop_of(LOOP), threading.Event()
 

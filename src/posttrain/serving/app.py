@@ -10,10 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
 from posttrain.serving import training_routes
+from posttrain.serving.base import Done, Job, Samples
 from posttrain.serving.bodies import CreateSamplingSession, Heartbeat, Json, RetrieveFuture, Sample
 from posttrain.serving.checkpoints import Address
-from posttrain.serving.decoder import Done, Job, Samples
-from posttrain.serving.futures import NotKept
 from posttrain.serving.guard import Owner, answer, application
 from posttrain.serving.losses import UNPUBLISHED, check_tokens
 from posttrain.serving.operations import readable
@@ -41,7 +40,6 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
     """The application over a server's parts, which it starts and closes; `hosts` as in `application`."""
     app = application(services, (router, training_routes.router), hosts)
     app.add_exception_handler(CheckpointError, answer(400))
-    app.add_exception_handler(NotKept, answer(410, lambda error: "this result is not kept any more"))
     return app
 
 
@@ -168,12 +166,7 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
 
 
 def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
-    """The request for the decoder.
-
-    Raises:
-        UserError: the prompt is empty, too long or not text, a token is outside the vocabulary, or there are too many
-            stops.
-    """
+    """The request for the decoder; raises `UserError` for what cannot be sampled."""
     base, params, context = served.base, body.sampling_params, served.base.model.context
     if refused := [name for name in NOT_SERVED if getattr(body, name)]:
         why = f" with the loss stable_reinforce: {UNPUBLISHED}" if refused[0] == "record_stability_info" else ""
@@ -224,16 +217,11 @@ async def retrieve_future(body: RetrieveFuture, owner: Owner, served: Served) ->
 
 
 def _check_result(request_id: str, owner: str, served: Services) -> None:
-    """That it is the owner's; the result of a model's request is looked for on disk.
-
-    Raises:
-        UserError: it is another's, or there never was such a request.
-        NotKept: it is not kept.
-    """
+    """Raise `UserError` if it is not the owner's; the result of a model's request is looked for on disk."""
     subject, _, number = request_id.rpartition(":")
     if not number.isdecimal() or len(number) > 19:
         raise UserError(f"there is no request '{request_id[:80]}'")
     if ":train:" not in subject:
         served.samplers.get(owner, subject)
-    elif not served.runs.result(owner, subject, int(number)):
-        raise NotKept(request_id)
+    else:
+        served.runs.look_for(owner, subject, int(number))

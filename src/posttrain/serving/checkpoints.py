@@ -65,11 +65,8 @@ def save(
     """Save a checkpoint, unless the same request has saved it before.
 
     A server that is killed after a save and before it has kept the result does the request again. Requests are told
-    apart by `about["request"]`.
-
-    Raises:
-        UserError: there is one of this name, of another request.
-        OSError: it could not be written, such as on a full disk: no mistake of the client's.
+    apart by `about["request"]`. Raises `UserError` if there is one of another request; `OSError`, as on a full disk, is
+    no mistake of the client's.
     """
     if not overwrite and (found := read(root)) is not None:
         if "request" in about and found.state.get("request") == about["request"]:
@@ -85,11 +82,7 @@ def save(
 
 
 def read(root: Path) -> Checkpoint | None:
-    """The checkpoint in a folder, whose checksums are right; None if there is none, or it has expired.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """The checkpoint in a folder; None if there is none, or it has expired. Raises `CheckpointError` if damaged."""
     found = checkpoint.latest(root)
     return None if found is None or _expired(found.state) else found
 
@@ -103,10 +96,7 @@ def delete(root: Path) -> None:
 
 
 def names(model: Path) -> list[tuple[Kind, str]]:
-    """Kind and name of each of a model's checkpoints, without those that have expired.
-
-    Deletes nothing, for it is called in other threads than the one that saves.
-    """
+    """Kind and name of each of a model's checkpoints; deletes nothing, for the thread that saves may be another."""
     return [(kind, root.name) for kind in KINDS for root in sorted((model / kind).glob("*")) if not _gone(root)]
 
 

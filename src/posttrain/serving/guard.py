@@ -28,8 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError, described
-from posttrain.serving.keys import PREFIX, Keys
-from posttrain.serving.limits import BodyLimits
+from posttrain.serving.access import PREFIX, BodyLimits, Keys
 
 if TYPE_CHECKING:
     from posttrain.serving.jobs.services import JobServices
@@ -112,11 +111,7 @@ class Pending:
         self._waiting: dict[str, int] = {}
 
     def enter(self, owner: str, amount: int, share: float = 1.0) -> None:
-        """Count a request, which may fill up to this share of the limit. One alone may always wait.
-
-        Raises:
-            HTTPException: 429, the owner would have too much; 503, all together would.
-        """
+        """Count a request, which may fill up to this share of the limit, or raise. One alone may always wait."""
         with self._lock:
             waiting, others = self._waiting.get(owner, 0), sum(self._waiting.values())
             if waiting and waiting + amount > share * self._most:
@@ -136,10 +131,7 @@ class Pending:
 
 
 class Upload:
-    """The body of a request: received in limited time, and counted among those of its key and of all until it ends.
-
-    It may have `most` bytes, also expanded.
-    """
+    """A request's body: received in limited time, and counted among those of its key and of all; at most `most`."""
 
     def __init__(self, receive: Receive, limits: BodyLimits, among: Pending) -> None:
         self._receive, self._limits, self._among = receive, limits, among
@@ -155,11 +147,7 @@ class Upload:
         self.grow(int(length) if length.isdigit() and len(length) < 19 else self.most + 1)
 
     def grow(self, size: int) -> None:
-        """It has so many bytes, or has them after decompression.
-
-        Raises:
-            HTTPException: 413, it may not have so many; as `Pending`, others have what would be needed.
-        """
+        """It has so many bytes, or has them after decompression. Raises `HTTPException` 413, and as `Pending`."""
         if size > self.most:
             raise HTTPException(413, f"a request may have {self.most} bytes; send smaller batches")
         if (more := size * self._times - self._counted) > 0:

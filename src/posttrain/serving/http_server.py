@@ -46,11 +46,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has an address, and does not listen yet: taken before a server loads a model and says where it is.
-
-    Raises:
-        UserError: another server has the address, or this machine has none of that name.
-    """
+    """A socket that has an address and does not listen yet: taken before a model is loaded; raises `UserError`."""
     if not 0 < port < 65536:
         raise UserError(f"`port` must be 1 to 65535; got {port}")
     try:

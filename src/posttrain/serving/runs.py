@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.serving import checkpoints
+from posttrain.serving.access import OVERHEAD
 from posttrain.serving.base import Adapter
 from posttrain.serving.files import read_json, tidy, write_json
 from posttrain.serving.guard import Pending
-from posttrain.serving.limits import OVERHEAD
 from posttrain.serving.operations import CHANGES, ENDS, OPERATIONS, STATE, Slices, unloaded
 from posttrain.serving.run import Entry, Record, Run
 from posttrain.serving.sessions import IDLE_SECONDS, UNNAMED
@@ -53,23 +53,20 @@ class Runs:
         self._records: dict[str, Record] = {}  # of all models, the oldest first
         services.models.mkdir(parents=True, exist_ok=True)
         for path in sorted(services.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
-            record = Record(**read_json(path))
+            about = read_json(path)
+            record = Record(**{**about, "adapter": Adapter(**about["adapter"])})
             self._records[record.model_id] = record
             checkpoints.tidy(path.parent)
 
     def create(self, model_id: str, owner: str, adapter: Adapter, first: Entry) -> str:
-        """Make a model, with its first request, which has seq_id 0; returns the id of that request.
-
-        Raises:
-            UserError: the owner has too many.
-        """
+        """Make a model, with its first request, which has seq_id 0; the id of that. Raises as `_make_room`."""
         with self._lock:
             if model_id not in self._records:
                 self._make_room(owner)
                 folder = self._folder(model_id)
                 for part in ("requests", "results"):
                     (folder / part).mkdir(parents=True, exist_ok=True)
-                record = Record(model_id, owner, self._services.base.name, asdict(adapter))
+                record = Record(model_id, owner, self._services.base.name, adapter)
                 write_json(folder / "model.json", asdict(record))
                 self._records[model_id] = record
         return self.accept(self.get(owner, model_id), 0, first)
@@ -114,11 +111,7 @@ class Runs:
         return found
 
     def get(self, owner: str, model_id: str) -> Run:
-        """A model; what was accepted and not done before the server ended is then done.
-
-        Raises:
-            UserError: the owner has none of this id, or it belongs to another base model.
-        """
+        """A model that has not ended, on this base, or `UserError`; what the server before has left is done then."""
         with self._lock:
             record, name = self.record(owner, model_id), self._services.base.name
             if record.ended:
@@ -148,12 +141,7 @@ class Runs:
         return run
 
     def accept(self, run: Run, seq: int, request: Entry) -> str:
-        """Accept a request; one that was accepted before is not done twice. Returns its id.
-
-        Raises:
-            UserError: it is too far ahead.
-            HTTPException: its key has too much that is not done.
-        """
+        """Accept a request, once; refused if it is too far ahead, or its key has too much that is not done. Its id."""
         request_id, ends = run.request_id(seq), request.kind == ENDS
         with run.lock:
             if run.record.ended or (run.last is not None and seq >= run.last and not ends):
@@ -206,14 +194,8 @@ class Runs:
             self._worker.submit(partial(self._execute, run, run.next), run.record.client)
             run.next += 1
 
-    def result(self, owner: str, model_id: str, seq: int) -> bool:
-        """Whether the result of a request is awaited or there; from disk, if need be.
-
-        That of an ended model is there while it is in memory, and that of the request that ended it always.
-
-        Raises:
-            UserError: the owner has no such model, nor had one.
-        """
+    def look_for(self, owner: str, model_id: str, seq: int) -> None:
+        """Have the result of a request in memory, if it is on disk; of an ended model only that of its end is."""
         request_id, record, kept = f"{model_id}:{seq}", self.record(owner, model_id), None
         if record.ended:
             kept = unloaded(model_id) if seq == record.unloaded else None
@@ -223,7 +205,6 @@ class Runs:
                 kept = run.result(seq) or (SERVER_FAILED if seq in run.failed() else None)
         if kept is not None:
             self._futures.finish(request_id, kept)
-        return self._futures.known(request_id)
 
     def _end(self, record: Record, request: int | None = None) -> None:
         folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
@@ -363,7 +344,9 @@ class Runs:
             idle = [each for each in others if not each.busy]
             for other in idle[: max(0, len(others) - services.limits.models_in_memory + 1)]:
                 other.trainer = None
-            trainer = Trainer(services.base.adapted(run.adapter), microbatch_tokens=services.limits.microbatch_tokens)
+            trainer = Trainer(
+                services.base.adapted(run.record.adapter), microbatch_tokens=services.limits.microbatch_tokens
+            )
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
             for seq in run.accepted():

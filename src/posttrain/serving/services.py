@@ -8,13 +8,11 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from posttrain.errors import UserError
-from posttrain.serving.base import Base
-from posttrain.serving.decoder import Decoder
+from posttrain.serving.access import Keys, Limits
+from posttrain.serving.base import Base, Decoder
 from posttrain.serving.files import locked
-from posttrain.serving.futures import Futures
 from posttrain.serving.guard import Pending
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import Limits
+from posttrain.serving.run import Futures
 from posttrain.serving.runs import Runs
 from posttrain.serving.sessions import Samplers, Sessions
 from posttrain.serving.worker import Worker

@@ -13,8 +13,7 @@ from threading import Lock
 
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
-from posttrain.serving.base import Adapter
-from posttrain.serving.decoder import Weights
+from posttrain.serving.base import Adapter, Weights
 from posttrain.serving.files import read_json, write_json
 from posttrain.training.checkpoint import load_tensors
 from posttrain.training.local_learner import MASTERS
@@ -126,12 +125,7 @@ class Samplers:
         return f"{folder}@{found.st_ino}.{found.st_mtime_ns}"
 
     def load(self, saved: str) -> Weights:
-        """Weights by the name that `saved` has given them; those that have replaced them, if they are gone.
-
-        Raises:
-            UserError: they are gone.
-            CheckpointError: they are damaged.
-        """
+        """Weights by the name that `saved` has given them, or what has replaced them; raises if both are gone."""
         found = checkpoints.read(self._models / saved.rpartition("@")[0])
         if found is None:
             raise UserError(

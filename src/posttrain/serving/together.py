@@ -95,7 +95,7 @@ class JointPass:
     def answers(self, asked: Sequence[tuple[Trainer, Asked]]) -> list[Entry]:
         """The answer to each. If it raises, also for an answer that cannot be made, every gradient is what it was."""
         members = [
-            Member(trainer, each.run.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)
+            Member(trainer, each.run.record.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)
             for trainer, each in asked
         ]
         tokens = self._services.limits.microbatch_tokens
@@ -124,9 +124,6 @@ def forward_backward_together(
 
     Members without a backward pass have a pass of their own, which keeps nothing for one. If it raises, or `told`,
     which makes of each output what is returned, every gradient is what it was.
-
-    Raises:
-        TrainingError: a loss or a gradient is not finite.
     """
     found: dict[int, Output] = {}
     with contextlib.ExitStack() as stack:

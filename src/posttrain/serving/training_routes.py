@@ -62,7 +62,7 @@ def get_info(body: bodies.OfModel, owner: Owner, served: Served) -> Json:
         "model_id": body.model_id,
         "model_data": {"arch": served.base.model.network.config.model_type, "model_name": name, "tokenizer_id": name},
         "is_lora": True,
-        "lora_rank": run.adapter.rank,
+        "lora_rank": run.record.adapter.rank,
         "model_name": name,
     }
 

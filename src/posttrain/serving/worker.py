@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from posttrain.errors import described, place_of
-from posttrain.serving.decoder import Decoder
+from posttrain.serving.base import Decoder
 
 PAUSE_SECONDS = 0.1  # after an error, so that one that comes again and again leaves time to others
 END = object()

@@ -91,11 +91,7 @@ class Submitted(Body):
 
 
 def submitted(body: bytes | mmap.mmap, take: Callable[[str, dict[str, Any]], None]) -> Submitted:
-    """What a client asks for in JSON; `take` gets each row, with the field that it is of, `dataset` or `eval_dataset`.
-
-    Raises:
-        UserError: it is not what it should be; names the field, or the row.
-    """
+    """What a client asks for in JSON; `take` gets each row with its field. A mistake's `UserError` names its place."""
     counts: dict[str, int] = {}
 
     def row(field: str, text: bytes) -> None:

@@ -89,14 +89,7 @@ def _check(asked: Submitted, offered: Offered) -> None:
 
 
 def write(body: bytes | mmap.mmap, owner: str, offered: Offered, folder: Path) -> dict[str, Any]:
-    """Write the job's files into its folder, which is its working directory.
-
-    Returns:
-        What `Job` says of it.
-
-    Raises:
-        UserError: the body is no job, or one that the owner may not have; or a text that TOML cannot hold.
-    """
+    """Write the files into its folder; what `Job` says of it. Raises `UserError` for what its owner may not have."""
     files: dict[str, BinaryIO] = {}
     with contextlib.ExitStack() as stack:
 
