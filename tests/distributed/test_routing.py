@@ -14,7 +14,7 @@ from posttrain.distributed import routing, samplers
 from posttrain.distributed.broadcast import Offer
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.pool import Share
-from posttrain.distributed.sampler import Exchanged, Facts
+from posttrain.distributed.samplers import Exchanged, Facts
 from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError, ProcessLost
 from posttrain.types import Completion, Request, Sampling, StopReason

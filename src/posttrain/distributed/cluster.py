@@ -35,15 +35,12 @@ LONGER = " (`cluster_timeout`, if its work takes longer)"
 
 
 def connect(address: str = "", cpus: float = 0.0, begins: Callable[[], None] | None = None) -> bool:
-    """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
+    """Connect to a cluster, unless this process is connected to one that lives; whether it did.
 
-    Args:
-        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or HOST:PORT
-            or `ray://HOST:PORT`; "" is the one that this process is connected to, else `local`.
-        cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
-        begins: called before a cluster is connected to, which takes seconds.
-
-    Returns whether a cluster was connected to, which `disconnect` leaves. Raises `UserError` if there is none.
+    `address` is `local`, which starts one that only this machine can reach with these `cpus` at least (Ray counts them,
+    and binds nothing to them), `auto` for the one that runs here, HOST:PORT or `ray://HOST:PORT`; "" for the one that
+    this process is connected to, else `local`. `begins` is called before that, since it takes seconds. Raises
+    `UserError` if there is none. Nothing is reported to Ray's makers.
     """
     if ray is None:
         raise UserError(INSTALL)

@@ -122,7 +122,6 @@ class Pool:
         self._begin()
 
     def _begin(self) -> None:
-        """Find room for all, and start them."""
         self._group = ray.util.placement_group([self._bundle] * self.size, strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)
@@ -141,11 +140,9 @@ class Pool:
         return f"{asked} not fit; the cluster has {_amounts(there)} in all{share}"
 
     def __enter__(self) -> Self:
-        """This pool."""
         return self
 
     def __exit__(self, *of_error: object) -> None:
-        """Stop the processes."""
         self.stop()
 
     @contextlib.contextmanager

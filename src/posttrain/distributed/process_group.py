@@ -36,11 +36,7 @@ WAITED = [0.0]  # seconds in collective calls since the process began: a slow ra
 
 
 class ProcessGroup(Ranks):
-    """This process as one of the ranks; a process has one.
-
-    All ranks meet at `store`, such as a `TCPStore`. The `backend` is gloo or nccl; a call waits `timeout_s` for the
-    others before it raises.
-    """
+    """This process as one of the ranks, which meet at `store`; a call waits `timeout_s` for the others, or raises."""
 
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
         self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
@@ -133,7 +129,6 @@ class _Meeting:
         self._meet = meet
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for what is sent or received."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 

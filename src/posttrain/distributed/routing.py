@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.distributed.cluster import LONGER, Answer, Lost
 from posttrain.distributed.pool import LOSSES
-from posttrain.distributed.sampler import Exchanged
 from posttrain.engine.engine import refuse_unanswerable
 from posttrain.errors import EngineError
 from posttrain.types import Completion, Request
 
 if TYPE_CHECKING:
-    from posttrain.distributed.samplers import SamplerGroup
+    from posttrain.distributed.samplers import Exchanged, SamplerGroup
 
 
 @dataclass
@@ -145,7 +144,6 @@ class RoutedDecoding:
         place.call = self._group.call(place.number, "exchange", place.version, list(new.items()), cancelled)
 
     def _received(self, place: Place, answer: Answer) -> dict[int, Completion]:
-        """What a sampler has done."""
         place.call = None
         if isinstance(answer.error, Lost):
             self.lost(place, answer.error)

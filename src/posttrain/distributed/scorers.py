@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from posttrain.background import finish, started
 from posttrain.distributed.cluster import Lost, ray
 from posttrain.distributed.pool import LOSSES, START_S, Pool
-from posttrain.distributed.sampler import Exchanged, Facts, Samples, facts_of
+from posttrain.distributed.samplers import Exchanged, Facts, Samples, facts_of
 from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
@@ -263,10 +263,7 @@ class ScorerEngine(BatchEngine):
     model: int
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """The completions of requests. Raises as an engine, and `ProcessLost` as `ScorerGroup.scores`.
-
-        `on_tokens` is called by several threads, and ends the sampling of a share if it raises.
-        """
+        """As an engine's, or `ProcessLost`; `on_tokens` is called by several threads, and ends a share if it raises."""
         sampled = self.group._sampled
         return self.group._by_shares(requests, lambda share: partial(sampled, self.model, share, on_tokens), "")
 

@@ -135,7 +135,6 @@ class _FSDPShards(Shards):
             body.trunk, body.computes_on = partial(self._read, roots[key]), self._device
 
     def _fully_sharded(self, body: LanguageModel) -> "_Root":
-        """Shard a network; its root module."""
         network: Any = body.network
         kept = set() if body.adapter is None else {p for p in network.parameters() if p.requires_grad}
         root = _Root(network, kept)
@@ -311,7 +310,6 @@ class _Root(nn.Module):
         self._embedding: Tensor | None = None
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Last hidden states."""
         weight = self.network.get_input_embeddings().weight
         if weight.requires_grad and weight is not self._embedding:
             weight.register_post_accumulate_grad_hook(_make_dense)

@@ -22,7 +22,7 @@ from posttrain.distributed.broadcast import Offer, offered, open_store
 from posttrain.distributed.cluster import Lost, Process
 from posttrain.distributed.pool import START_S, Pool
 from posttrain.distributed.process_group import WAITED, ProcessGroup, TCPStore
-from posttrain.distributed.sampler import Facts, facts_of
+from posttrain.distributed.samplers import Facts, facts_of
 from posttrain.distributed.sharding import ShardedRanks, check_torch
 from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
@@ -104,11 +104,7 @@ class Rank(Process):
 
 
 class RankActors(Pool):
-    """Ray actors that are the ranks of learners.
-
-    A rank waits `timeout_s` for the others before it raises; `settings` are as those of `Pool`. Raises as that, and if
-    only some of them have a GPU to use.
-    """
+    """Ray actors that are ranks of learners; each waits `timeout_s` for the others. `settings` are those of `Pool`."""
 
     def __init__(self, size: int, *, timeout_s: float = 1800.0, **settings: Any) -> None:
         super().__init__(Rank, size, timeout_s=timeout_s + SLOWER_S, **settings)

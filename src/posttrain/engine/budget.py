@@ -110,6 +110,11 @@ class ReplyCache:
             file.write(b"\n" * torn + line)
 
 
+def digest_of(*parts: object) -> str:
+    """A digest of a request, its model and its server."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
 def _read(path: Path) -> Iterator[tuple[str, Reply]]:
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         try:

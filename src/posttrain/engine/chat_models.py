@@ -98,11 +98,9 @@ class _Chat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`; raises as `load`."""
         return await self.load().chat(messages, sampling=sampling, tools=tools, seed=seed)
 
     async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
-        """As in `EngineChat`; raises as `load`."""
         return await self.load().logprobs(messages, continuations)
 
 

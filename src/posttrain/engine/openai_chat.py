@@ -5,7 +5,6 @@ locks. The key is read from the environment at the first request, and never writ
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 from posttrain.background import run_apart
 from posttrain.data.messages import written
-from posttrain.engine.budget import Budget, ReplyCache
+from posttrain.engine.budget import Budget, ReplyCache, digest_of
 from posttrain.errors import RewardError, UserError, foreign, moved_to
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 
@@ -87,8 +86,7 @@ class OpenAIChat:
         self, messages: tuple[Message, ...], sampling: Sampling, tools: tuple[str, ...], seed: int
     ) -> Reply:
         stop = [sampling.stop] if sampling.stop else []  # in the digest where there is one, as in older caches
-        asked = (self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed, *stop)
-        key = hashlib.sha256(repr(asked).encode()).hexdigest()
+        key = digest_of(self.name, self.address.rstrip("/"), self.model, messages, sampling, tools, seed, *stop)
         if found := self._cache.get(key):
             return found
         if key not in self._asked:
@@ -253,7 +251,6 @@ def _reply_in(completion: Any) -> Reply:
 
 
 def _asked_pause(error: "APIStatusError", pause: float) -> float:
-    """The seconds that a server asks to wait, if it does."""
     try:
         asked = float(error.response.headers.get("retry-after", ""))
     except ValueError:  # not there, or a date

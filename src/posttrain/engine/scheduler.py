@@ -207,7 +207,6 @@ class Scheduler:
         self._left = True
 
     def _ended(self, client: Client) -> None:
-        """What a client ran has ended."""
         client.runs = False
         if self.own_thread:
             self.tell(partial(self._drop, client))
@@ -347,7 +346,6 @@ class Scheduler:
                 ask.client.finished(ask, error)
 
     def _end(self, error: Exception) -> None:
-        """End all requests with an error."""
         waiting = chain(*self._apart, *self._lines.values(), *(client.waiting for client in self.clients))
         asks = [*self._inside.values(), *waiting]
         self._shut()
@@ -370,7 +368,6 @@ class Scheduler:
         client.reset()
 
     def _shut(self) -> None:
-        """Close the decoding."""
         self._decoding, self._inside, self._so_far = None, {}, {}
         stack, self._opened = self._opened, contextlib.ExitStack()
         stack.close()

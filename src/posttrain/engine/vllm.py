@@ -80,7 +80,6 @@ class VLLMEngine(DecodingEngine):
                 self._pushed = ()
 
     def _push(self) -> None:
-        """Write the policy's weights into vLLM's."""
         if self._on_gpu:
             self._llm.wake_up()
         weights = ((name, weight.detach()) for name, weight in self._model.weights())

@@ -107,10 +107,7 @@ class Weights(NamedTuple):
 
 
 class PromptLogprobs(NamedTuple):
-    """Of a prompt: the logprob of each token, and of the most likely ones at its place, [N] and [N, K].
-
-    The first token has none: nan, and `MISSING` for token 0.
-    """
+    """Logprobs of a prompt: of each token [N], and of the likeliest there [N, K]; nan and `MISSING` of the first."""
 
     own: np.ndarray
     top_tokens: np.ndarray | None = None

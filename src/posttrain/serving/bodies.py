@@ -58,20 +58,13 @@ class OptimStep(Asked):
     adam_params: dict[str, float]
 
 
-class SaveWeights(Asked):
-    """POST save_weights."""
+class Save(Asked):
+    """POST save_weights; save_weights_for_sampler, which may be for a sampling session, and overwrites nothing."""
 
     path: Name | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
-
-
-class SaveForSampler(Asked):
-    """POST save_weights_for_sampler."""
-
-    path: Name | None = None
     sampling_session_seq_id: Number | None = None
-    ttl_seconds: int | None = None
 
 
 class LoadWeights(Body):

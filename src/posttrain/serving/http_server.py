@@ -77,7 +77,6 @@ class _Server(uvicorn.Server):
         self._place = place
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until interrupted."""
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be there still
         super().run([self._place, *(sockets or ())])
 

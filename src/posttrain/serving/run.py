@@ -1,4 +1,4 @@
-"""A client's model: what it is, where it stands, and its accepted requests with their results on disk.
+"""A client's model: what it is, where it stands, its requests and results on disk; and results that are awaited.
 
     model.json                  what it is
     requests/000000012          a line of JSON (its kind), then the body; there before it is told that it is accepted

@@ -344,9 +344,8 @@ class Runs:
             idle = [each for each in others if not each.busy]
             for other in idle[: max(0, len(others) - services.limits.models_in_memory + 1)]:
                 other.trainer = None
-            trainer = Trainer(
-                services.base.adapted(run.record.adapter), microbatch_tokens=services.limits.microbatch_tokens
-            )
+            model = services.base.adapted(run.record.adapter)
+            trainer = Trainer(model, microbatch_tokens=services.limits.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
             for seq in run.accepted():

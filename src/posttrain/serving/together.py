@@ -61,10 +61,7 @@ class JointPass:
         return self._services.base.mixed()
 
     def compatible(self, run: Run, others: Sequence[Run], *, load: Callable[[Run], Trainer]) -> list[Asked]:
-        """A model's next request and those of others that may be computed with it; empty if there are none.
-
-        The others are models in memory, so that none is loaded for it, and none of them makes room for another.
-        """
+        """A model's next request, and those of others in memory to compute with it; empty if there are none."""
         room, waiting = self._services.limits.microbatch_tokens, [other for other in others if other.first is not None]
         first = self._next(run) if waiting else None
         if first is None:

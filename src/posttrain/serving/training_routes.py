@@ -104,7 +104,7 @@ def optim_step(body: bodies.OptimStep, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/save_weights")
-def save_weights(body: bodies.SaveWeights, owner: Owner, served: Served) -> Json:
+def save_weights(body: bodies.Save, owner: Owner, served: Served) -> Json:
     """Save weights and the optimiser's state under a name."""
     name = body.path or f"{body.seq_id:06d}"
     asked = body.model_dump(include={"seq_id", "ttl_seconds", "overwrite"}) | {"name": name}
@@ -112,7 +112,7 @@ def save_weights(body: bodies.SaveWeights, owner: Owner, served: Served) -> Json
 
 
 @router.post("/save_weights_for_sampler")
-def save_weights_for_sampler(body: bodies.SaveForSampler, owner: Owner, served: Served) -> Json:
+def save_weights_for_sampler(body: bodies.Save, owner: Owner, served: Served) -> Json:
     """Save weights to sample from: under a name, or for a new sampling session."""
     if not body.path and body.sampling_session_seq_id is None:
         raise UserError("save_weights_for_sampler needs a path or a sampling_session_seq_id")

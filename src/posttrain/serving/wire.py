@@ -125,7 +125,6 @@ def _numbers(raw: bytes, dtype: np.dtype[Any], what: str) -> np.ndarray:
 
 
 def _tensor(what: str, message: Any) -> np.ndarray:
-    """A dense or sparse tensor, dense."""
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise UserError(f"{what} must be float32 or int64")

@@ -110,7 +110,6 @@ class JobServices:
         return [job_id for job_id, (_, until) in self._failing.items() if until > time.time()]
 
     def _tend(self, job: Job) -> None:
-        """Do what a job that runs needs now."""
         if job.pid and born(job.pid) == job.born:
             self._bound(job)
             return
