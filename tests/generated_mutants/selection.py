@@ -112,7 +112,6 @@ TESTS_OF = {
     "serving/operations.py": "serving/test_sdk.py serving/test_restart.py serving/test_guard.py",
     "serving/run.py": "serving/test_restart.py serving/test_failures.py",
     "serving/runs.py": "serving/test_joint_requests.py serving/test_restart.py serving/test_failures.py",
-    "serving/sessions.py": "serving/test_guard.py",
     "serving/training_routes.py": "serving/test_guard.py",
     "testing/conformance.py": "testing/test_algorithms.py testing/test_rewards.py",
     "testing/gradients.py": "testing/test_algorithms.py",

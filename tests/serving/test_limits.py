@@ -18,15 +18,14 @@ import zstandard
 from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
-from posttrain.serving import http_server, run, sessions, wire
-from posttrain.serving.access import Keys, Limits
+from posttrain.serving import access, http_server, run, wire
+from posttrain.serving.access import Keys, Limits, Sessions
 from posttrain.serving.app import create_app
+from posttrain.serving.checkpoints import Sampler, Samplers
 from posttrain.serving.guard import Pending
 from posttrain.serving.http_server import LOG_LINES, Connections, Few
 from posttrain.serving.run import Entry, Futures, Run
-from posttrain.serving.services import Services
-from posttrain.serving.sessions import Sampler, Samplers, Sessions
-from posttrain.serving.worker import Worker
+from posttrain.serving.services import Services, Worker
 from tests.serving.plain_client import ADAM, Client, same, weights
 from tests.serving.serving import KEY, NAME, serving
 from tests.serving.test_guard import PROTOBUF, batch, http, model_of, post, wait
@@ -294,7 +293,7 @@ def test_a_full_disk_is_507_and_a_line(base, tmp_path, monkeypatch):
         def full(path, content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(sessions, "write_json", full)
+        monkeypatch.setattr(access, "write_json", full)
         answer = post(http(url), "create_session")
         assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
     assert len(said) == 1 and said[0].startswith("/api/v1/create_session: ")

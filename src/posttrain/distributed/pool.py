@@ -92,8 +92,7 @@ class Ledger:
 class Pool:
     """Actors of one class, each in a bundle of one placement group; those of one node are neighbours.
 
-    A context manager, at whose end they are gone. A subclass says what they are for. Raises `UserError` if Ray is not
-    installed, or the cluster has no room for them.
+    A context manager, at whose end they are gone. A subclass says what they are for.
     """
 
     given: Sequence[tuple[Any, ...]] = ()  # the arguments of the `build` of each, which loads what it needs

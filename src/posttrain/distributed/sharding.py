@@ -69,6 +69,7 @@ class ShardedRanks(Ranks):
         self._group, self.rank, self.size = group, group.rank, group.size
         self.shards, self.mesh = shards, group.grid(shards)
         self.device, self.on_cpus, self.offload = group.device, group.on_cpus, offload
+        self.merged, self.add_up = group.merged, group.add_up
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
@@ -82,14 +83,6 @@ class ShardedRanks(Ranks):
         for optimizer in optimizers:
             optimizer.shard(shards)
         return shards
-
-    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
-        """See `Ranks`."""
-        return self._group.merged(found)
-
-    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """See `Ranks`."""
-        return self._group.add_up(parameters)
 
     def agree(self, error: BaseException | None) -> None:
         """See `Ranks`."""

@@ -113,11 +113,7 @@ class KeyValueCache:
         self.set_positions([])
 
     def hold(self, slots: int, longest: int) -> None:
-        """Have this number of slots.
-
-        New ones are empty, and all get the room of the longest sequence in use, of `longest` tokens; the memory of
-        slots that are given up is free when the cache next grows.
-        """
+        """Have these slots, new ones empty, all with room for `longest` tokens; memory is freed when it next grows."""
         room = min(self._room, rounded(longest))
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):

@@ -168,10 +168,7 @@ class Scheduler:
         self.tell(lambda: None)
 
     def step(self, *, wait: bool = False) -> None:
-        """Begin what may begin, and sample one step of what is under way. An engine's error goes to those who asked.
-
-        With `wait` it waits a moment for a request if nothing is under way.
-        """
+        """Begin what may, and sample one step; errors go to who asked. With `wait` it waits a moment for a request."""
         wait = wait and not (self._inside or self._lines or self._apart)
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,8 +1,4 @@
-"""A vLLM server as engine.
-
-    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000 --logprobs-mode processed_logprobs --tokens-only \
-        --worker-extension-cls posttrain.engine.vllm_worker.WeightReceiver
-    posttrain rl --engine http://localhost:8000 ...
+"""A vLLM server as engine, started by `START`, and `posttrain rl --engine http://localhost:8000`.
 
 The server's environment needs posttrain as well. In its development mode anyone who can reach the port can change the
 weights: keep it inside a trusted network. Whenever the policy's weights have changed they are sent, from memory to

@@ -1,22 +1,30 @@
-"""Who may ask, and how much: keys of clients, and limits of what a client may ask for and a server does at once.
+"""Who may ask, and how much: keys of clients, their sessions, and limits of what they may ask for at once.
 
-The file of keys has their SHA-256 only: secrets are 256 random bits, so guessing is hopeless.
+The file of keys has their SHA-256 only: secrets are 256 random bits, so guessing is hopeless. Sessions outlive the
+server, a file each, so that a client goes on with the next one.
 """
 
 import hashlib
+import os
 import re
 import secrets
+import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from filelock import FileLock
 
 from posttrain.errors import UserError
-from posttrain.serving.files import read_json, write_json
+from posttrain.serving.files import by_age, read_json, write_json
 
 OVERHEAD = 4096  # bytes that a request counts besides its body: a file, and what is known of it in memory
 PREFIX = "tml-"  # without which the SDK refuses a key
 _NAME = re.compile(r"[\w.@-]{1,64}")
+_SESSION = re.compile(r"[0-9a-f]{32}")
+IDLE_SECONDS = 3600.0  # since a session was last heard of, after which it makes room for others of its key
+KEPT_SECONDS = 30 * 86400.0  # after which it is forgotten
 
 
 class Keys:
@@ -84,6 +92,50 @@ class Keys:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Sessions:
+    """All sessions, a file each, whose time is when the client was last there."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder, self._most, self._lock = folder, most, Lock()
+        found = by_age(folder)
+        self._heard = {path.stem: path.stat().st_mtime for path in found}
+        self._owners = {path.stem: str(read_json(path)["owner"]) for path in found}
+
+    def create(self, owner: str) -> str:
+        """Begin one and return its id; raises `UserError` if the owner has too many whose clients are there."""
+        with self._lock:
+            now, mine = time.time(), [each for each, of in self._owners.items() if of == owner]
+            surplus = len(mine) - self._most + 1
+            for number, old in enumerate(sorted(mine, key=self.heard)):
+                if number >= surplus and self.heard(old) > now - KEPT_SECONDS:
+                    break
+                if self.heard(old) > now - IDLE_SECONDS:
+                    raise UserError(f"a key may have {self._most} sessions; end one of your clients")
+                (self._folder / f"{old}.json").unlink(missing_ok=True)
+                del self._owners[old], self._heard[old]
+            session_id = uuid.uuid4().hex
+            write_json(self._folder / f"{session_id}.json", {"owner": owner})
+            self._owners[session_id], self._heard[session_id] = owner, now
+        return session_id
+
+    def hear(self, session_id: str, when: float | None = None) -> None:
+        """Note that a client is there, or with 0 that it has ended."""
+        with self._lock:
+            if session_id in self._owners:
+                self._heard[session_id] = at = time.time() if when is None else when
+                os.utime(self._folder / f"{session_id}.json", (at, at))
+
+    def heard(self, session_id: str) -> float:
+        """When a client was last there, in seconds since 1970; 0 if it has ended, or is forgotten."""
+        return self._heard.get(session_id, 0.0)
+
+    def check(self, owner: str, session_id: str) -> str:
+        """The id of a session of the owner; raises `UserError` if it is none."""
+        if not _SESSION.fullmatch(session_id) or self._owners.get(session_id) != owner:
+            raise UserError(f"there is no session '{session_id[:80]}'")
+        return session_id
 
 
 @dataclass(frozen=True)

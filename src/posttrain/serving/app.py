@@ -11,27 +11,19 @@ from starlette.responses import JSONResponse, Response
 from posttrain.errors import CheckpointError, UserError
 from posttrain.serving import training_routes
 from posttrain.serving.base import Done, Job, Samples
-from posttrain.serving.bodies import CreateSamplingSession, Heartbeat, Json, RetrieveFuture, Sample
-from posttrain.serving.checkpoints import Address
+from posttrain.serving.bodies import CreateSamplingSession, Heartbeat, Json, NotServed, RetrieveFuture, Sample
+from posttrain.serving.checkpoints import Address, Sampler
 from posttrain.serving.guard import Owner, answer, application
 from posttrain.serving.losses import UNPUBLISHED, check_tokens
 from posttrain.serving.operations import readable
 from posttrain.serving.run import Entry
 from posttrain.serving.runs import ERROR, SERVER_FAILED, failure
 from posttrain.serving.services import Served, Services
-from posttrain.serving.sessions import Sampler
 from posttrain.serving.wire import PROTOBUF, sample_response
 from posttrain.types import Request, Sampling
 
 HOLD_SECONDS = 20.0  # for which a request for a result is held; the SDK waits for 45
 MAX_STOPS, MAX_STOP_LETTERS = 64, 256
-NOT_SERVED = (
-    "topk_sample_logprobs",
-    "target_prompt_logprobs",
-    "prompt_alt_tokens_k",
-    "prompt_logprobs_last_n",
-    "record_stability_info",
-)
 
 router = APIRouter(prefix="/api/v1")
 
@@ -77,9 +69,6 @@ def capabilities(served: Served) -> Json:
     return {"supported_models": [model]}
 
 
-# Sessions
-
-
 @router.post("/create_session")
 def create_session(owner: Owner, served: Served) -> Json:
     """Begin a session."""
@@ -121,9 +110,6 @@ def get_sampler(sampler_id: str, owner: Owner, served: Served) -> Json:
     """What a sampling session samples from."""
     found = served.samplers.get(owner, sampler_id)
     return {"sampler_id": sampler_id, "base_model": found.base_model, "model_path": found.model_path or None}
-
-
-# Samples
 
 
 @router.post("/asample")
@@ -168,7 +154,7 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
 def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
     """The request for the decoder; raises `UserError` for what cannot be sampled."""
     base, params, context = served.base, body.sampling_params, served.base.model.context
-    if refused := [name for name in NOT_SERVED if getattr(body, name)]:
+    if refused := [name for name in NotServed.model_fields if getattr(body, name)]:
         why = f" with the loss stable_reinforce: {UNPUBLISHED}" if refused[0] == "record_stability_info" else ""
         raise UserError(f"{refused[0]} is not served{why}")
     if any(chunk.type != "encoded_text" for chunk in body.prompt.chunks):
@@ -201,9 +187,6 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
         done,
         sampler.owner,
     )
-
-
-# Results
 
 
 @router.post("/retrieve_future")

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from ipaddress import ip_address
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posttrain.errors import UserError, described
 from posttrain.serving.access import PREFIX, BodyLimits, Keys
@@ -33,11 +34,6 @@ from posttrain.serving.access import PREFIX, BodyLimits, Keys
 if TYPE_CHECKING:
     from posttrain.serving.jobs.services import JobServices
     from posttrain.serving.services import Services
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 DROPPED_BYTES, DROP_SECONDS = 2**16, 2.0  # of the body of a refused request
 EXPANDED = 8  # times its length is what a body in JSON takes while it is parsed, at least
@@ -190,11 +186,11 @@ class Guard:
     page of another site has. No body is parsed without a key.
     """
 
-    def __init__(self, app: App, hosts: Collection[str] | None, limits: BodyLimits, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, limits: BodyLimits, keys: Keys) -> None:
         self._app, self._hosts, self._limits, self._keys = app, hosts, limits, keys
         self._bodies = Pending(limits.bodies_per_key, limits.bodies_bytes)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, with its owner and `Upload` in `request.state`."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)

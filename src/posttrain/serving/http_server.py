@@ -145,10 +145,7 @@ class Connections:
 def http_server(
     app: Any, place: socket.socket, *, proxies: str = "", connections: int = CONNECTIONS, **more: Any
 ) -> uvicorn.Server:
-    """A server of an ASGI application at a `place` as `bound` gives it, with so many connections at once.
-
-    Headers about the client are believed of `proxies`, addresses separated by commas; `more` is for `uvicorn.Config`.
-    """
+    """A server of an application at a `place` of `bound`; what headers say of clients is believed of `proxies`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, connections + OTHER_FILES):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, connections + OTHER_FILES), hard))

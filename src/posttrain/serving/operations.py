@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
-from posttrain.serving.checkpoints import Address
+from posttrain.serving.checkpoints import UNNAMED, Address, Sampler
 from posttrain.serving.files import checked_name, read_json
 from posttrain.serving.losses import Datum, Loss, check_data, loss_of
 from posttrain.serving.run import Entry, Run
-from posttrain.serving.sessions import UNNAMED, Sampler
 from posttrain.serving.trainer import AdamParams, Output, Trainer
 from posttrain.serving.wire import PROTOBUF, forward_backward_output, read_data, read_forward_backward
 from posttrain.training.checkpoint import save_tensors

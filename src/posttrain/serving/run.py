@@ -25,7 +25,7 @@ from posttrain.serving.trainer import Trainer
 KEPT_BYTES = 256 * 2**20  # of results in memory, the most recent; those of models are on the disk as well
 OVERHEAD = 512  # bytes that each counts besides
 KEPT = 64  # results of older requests, for clients that have not fetched them yet
-_FAILED = ".failed"
+FAILED = ".failed"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Run:
     def fail(self, seq: int) -> None:
         """Keep that a request failed: it is not done again. That needs no space, since the disk may be full."""
         path = self._path("requests", seq)
-        path.rename(path.with_suffix(_FAILED))
+        path.rename(path.with_suffix(FAILED))
 
     def request(self, seq: int) -> Entry:
         """The request that was accepted as `seq`."""
@@ -110,23 +110,16 @@ class Run:
         except FileNotFoundError:
             return None
 
-    def accepted(self) -> list[int]:
-        """The seq_ids of the requests that are kept, in order."""
-        return self._numbers("requests")
-
-    def finished(self) -> list[int]:
-        """The seq_ids of the results that are kept, in order."""
-        return self._numbers("results")
-
-    def failed(self) -> list[int]:
-        """The seq_ids of the requests that failed without a result, in order."""
-        return self._numbers("requests", _FAILED)
+    def numbers(self, part: str, suffix: str = "") -> list[int]:
+        """The seq_ids of `requests` or `results` that are kept, in order; by `FAILED` of those without a result."""
+        found = (self.folder / part).iterdir()
+        return sorted(int(path.stem) for path in found if path.stem.isdigit() and path.suffix == suffix)
 
     def prune(self, saved: int) -> None:
         """Forget what the state saved after request `saved` contains; results and failures some requests later."""
         old = saved - KEPT
-        for part, suffix, last in (("requests", "", saved), ("requests", _FAILED, old), ("results", "", old)):
-            for seq in self._numbers(part, suffix):
+        for part, suffix, last in (("requests", "", saved), ("requests", FAILED, old), ("results", "", old)):
+            for seq in self.numbers(part, suffix):
                 if seq <= last:
                     self._path(part, seq).with_suffix(suffix).unlink(missing_ok=True)
 
@@ -139,10 +132,6 @@ class Run:
     def _read(self, part: str, seq: int) -> Entry:
         head, _, body = self._path(part, seq).read_bytes().partition(b"\n")
         return Entry(json.loads(head)["kind"], body)
-
-    def _numbers(self, part: str, suffix: str = "") -> list[int]:
-        found = (self.folder / part).iterdir()
-        return sorted(int(path.stem) for path in found if path.stem.isdigit() and path.suffix == suffix)
 
 
 class Futures:

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.serving import checkpoints
-from posttrain.serving.access import OVERHEAD
+from posttrain.serving.access import IDLE_SECONDS, OVERHEAD
 from posttrain.serving.base import Adapter
 from posttrain.serving.files import read_json, tidy, write_json
 from posttrain.serving.guard import Pending
 from posttrain.serving.operations import CHANGES, ENDS, OPERATIONS, STATE, Slices, unloaded
-from posttrain.serving.run import Entry, Record, Run
-from posttrain.serving.sessions import IDLE_SECONDS, UNNAMED
+from posttrain.serving.run import FAILED, Entry, Record, Run
 from posttrain.serving.together import Asked, JointPass
 from posttrain.serving.trainer import NotFinite, Trainer, finished
 from posttrain.training import checkpoint
@@ -131,9 +130,9 @@ class Runs:
             run.saved = int(state.state["seq"])
             if run.result(run.saved) is None:  # killed after the one and before the other
                 run.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
-        run.executed = max([run.saved, *run.finished(), *run.failed()])
+        run.executed = max([run.saved, *run.numbers("results"), *run.numbers("requests", FAILED)])
         run.next = run.executed + 1
-        run.pending = {seq: 0 for seq in run.accepted() if seq > run.executed}
+        run.pending = {seq: 0 for seq in run.numbers("requests") if seq > run.executed}
         for seq in run.pending:
             self._futures.open(run.request_id(seq))
             if run.kind(seq) == ENDS:
@@ -202,7 +201,7 @@ class Runs:
         else:
             run = self.get(owner, model_id)
             if not self._futures.known(request_id):
-                kept = run.result(seq) or (SERVER_FAILED if seq in run.failed() else None)
+                kept = run.result(seq) or (SERVER_FAILED if seq in run.numbers("requests", FAILED) else None)
         if kept is not None:
             self._futures.finish(request_id, kept)
 
@@ -217,7 +216,7 @@ class Runs:
                 for seq in [seq for seq in run.pending if seq >= run.next]:  # others are told in their turn
                     self._backlog.leave(record.owner, run.pending.pop(seq))
                     self._futures.finish(run.request_id(seq), failure(_gone(record)))
-        for part in ("requests", "results", "state", UNNAMED):
+        for part in ("requests", "results", "state", checkpoints.UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
     def _folder(self, model_id: str) -> Path:
@@ -348,7 +347,7 @@ class Runs:
             trainer = Trainer(model, microbatch_tokens=services.limits.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
-            for seq in run.accepted():
+            for seq in run.numbers("requests"):
                 if run.saved < seq <= run.executed:
                     self._again(trainer, run, seq)
             run.trainer = trainer
