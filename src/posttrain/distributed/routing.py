@@ -50,7 +50,12 @@ class RoutedDecoding:
         for place in places:
             place.new, place.cancelled, place.batches, place.done, place.call = {}, [], [], set(), None
             place.merged = False
-        self._begin_all()
+        calls = {place.number: group.call(place.number, "begin", turns) for place in places}
+        for number, answer in group.collect(calls, group.timeout_s).items():  # those lost since the last are replaced
+            if isinstance(answer.error, Lost):
+                self.lost(places[number], answer.error)
+            else:
+                answer.result()
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
@@ -119,15 +124,6 @@ class RoutedDecoding:
         if not places:
             del self._known[conversation]
         return place
-
-    def _begin_all(self) -> None:
-        """Open a decoding on each sampler; those that were lost since the last one are replaced."""
-        calls = {place.number: self._group.call(place.number, "begin", self._turns) for place in self._places}
-        for number, answer in self._group.collect(calls, self._group.timeout_s).items():
-            if isinstance(answer.error, Lost):
-                self.lost(self._places[number], answer.error)
-            else:
-                answer.result()
 
     def _send(self, place: Place) -> None:
         """Have a sampler work for a slice of time."""

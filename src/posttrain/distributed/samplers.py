@@ -275,11 +275,7 @@ class SamplerGroup(DecodingEngine, Pool):
         return failed
 
     def metrics(self) -> dict[str, float]:
-        """Of the last transfer of weights since the last call, 0 without one, and of sampling since then.
-
-        Of the transfer: seconds until all samplers had them, bytes to each, and how many got them again since another
-        one was lost meanwhile. Losses so far. Of sampling: `Ledger.rates`.
-        """
+        """Of weights sent since the last call: seconds for all, bytes to each, repetitions; losses; `Ledger.rates`."""
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
         sent["cluster/sync_retries"] = float(self._retries)
         self._sent_bytes, self._sent_s, self._retries = 0, 0.0, 0

@@ -89,10 +89,7 @@ class ScoringProcess(Samples):
     def rewards(
         self, function: int, timeout_s: float, sent: bytes, timed_out: frozenset[str]
     ) -> tuple[list[tuple[list[SeatScores], frozenset[str]]], float]:
-        """The scores of groups by one of the functions, and the seconds that took.
-
-        With each group's come questions to verifiers that have timed out here, besides those `timed_out` before.
-        """
+        """The scores of groups by a function, with questions that timed out besides `timed_out`; and the seconds."""
         began, called = time.monotonic(), self._functions[function]
         TIME_LIMITS.add(*timed_out)
         try:

@@ -221,10 +221,7 @@ class LearnerGroup:
 
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:
-        """Offer the policy's trained weights of this version; no verb may be called before the block ends.
-
-        Where weights are published it is these, whatever verbs are called.
-        """
+        """Offer the weights of this version; unless they are published, no verb may be called before the block ends."""
         with self._taken:
             if self._published is not None:
                 yield self._published

@@ -101,7 +101,7 @@ class BatchEngine:
 
 @dataclass
 class Batches:
-    """The `Decoding` of a `BatchEngine`: nothing joins a running batch, and what is cancelled in it is sampled."""
+    """The `Decoding` of a `BatchEngine`: nothing joins a running batch; what is cancelled there is sampled on."""
 
     generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
     on_tokens: Callable[[int], None] | None = None

@@ -132,10 +132,7 @@ class Job:
 
 
 class Decoder:
-    """Samples in steps, in the thread of the worker; `add` may be called from any thread. Keys get slots by turns.
-
-    `load` gives an adapter's weights by their name; up to `adapters` of them are in memory, and so in a batch.
-    """
+    """Samples in steps, in the thread of the worker; `add` may be called from any. Keys get slots by turns."""
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ def read(root: Path) -> Checkpoint | None:
 
 def delete(root: Path) -> None:
     """Delete a checkpoint; raises `UserError` if there is none. What is being saved in its place stays."""
-    if not (found := _folders(root)):
+    if not (found := sorted(root.glob(f"{STEP}*"))):  # two while one is being replaced
         raise UserError(f"there is no checkpoint '{root.name}'")
     for folder in found:
         shutil.rmtree(folder)
@@ -114,17 +114,12 @@ def tidy(model: Path) -> None:
 
 def _gone(root: Path) -> bool:
     """Whether a folder has no checkpoint yet or any more, or one that has expired; a damaged one is there."""
-    if not (found := _folders(root)):
+    if not (found := sorted(root.glob(f"{STEP}*"))):
         return True
     try:
         return _expired(json.loads((found[0] / "state.json").read_text(encoding="utf-8"))["state"])
     except (OSError, ValueError, KeyError):  # damaged, or replaced at this moment
         return False
-
-
-def _folders(root: Path) -> list[Path]:
-    """What was saved in a folder; a second one is being replaced."""
-    return sorted(root.glob(f"{STEP}*"))
 
 
 def _expired(about: dict[str, Any]) -> bool:

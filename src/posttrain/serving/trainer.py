@@ -166,10 +166,7 @@ def finished(work: Generator[None, None, T]) -> T:
 
 
 def sharing_prefixes(data: Sequence[Datum]) -> list[Example]:
-    """Each sequence as an example; neighbours that begin alike, such as completions of one prompt, share a prefix.
-
-    A prefix is at most all but the last token of a sequence. What is learned is decided by `place_targets`.
-    """
+    """Each sequence as an example; neighbours that begin alike share a prefix, at most all but the last token."""
     shared = [_alike(a.tokens, b.tokens) for a, b in pairwise(data)]
     prefixes: list[int] = []
     while len(prefixes) < len(data):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import secrets
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -144,7 +143,8 @@ def weights_info(body: bodies.WeightsInfo, owner: Owner, served: Served) -> Json
 @router.get("/training_runs/{model_id}/checkpoints")
 def list_checkpoints(model_id: str, owner: Owner, served: Served) -> Json:
     """A model's checkpoints."""
-    model, found = _folder(model_id, owner, served), list[Json]()
+    served.runs.record(owner, model_id)
+    model, found = served.models / checkpoints.folder_name(model_id), list[Json]()
     for kind, name in checkpoints.names(model):
         saved = None
         with contextlib.suppress(CheckpointError):  # a damaged one: who loads it is told
@@ -166,10 +166,5 @@ def list_checkpoints(model_id: str, owner: Owner, served: Served) -> Json:
 @router.delete("/training_runs/{model_id}/checkpoints/{kind}/{name}", status_code=204)
 def delete_checkpoint(model_id: str, kind: str, name: str, owner: Owner, served: Served) -> None:
     """Delete a checkpoint."""
-    _folder(model_id, owner, served)
+    served.runs.record(owner, model_id)
     checkpoints.delete(Address.of(f"tinker://{model_id}/{kind}/{name}").folder(served.models))
-
-
-def _folder(model_id: str, owner: str, served: Services) -> Path:
-    """The folder of a model of the owner, ended or not."""
-    return served.models / checkpoints.folder_name(served.runs.record(owner, model_id).model_id)

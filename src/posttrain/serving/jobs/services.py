@@ -218,8 +218,7 @@ def after(job: Job, code: int | None, last: int, said: str, hours: float, *, exp
     Its training may be followed by the export of its last checkpoint, also where it failed: what it had learned may be
     of use. A process that died is begun again.
 
-    `code` is the exit code, of a signal a negative number, None where no server saw it; `last` the step of the last
-    checkpoint, -1 where there is none; `said` are the last words of its log.
+    `code` is the exit code, of a signal a negative number, None where no server saw it; `last` is -1 without one.
     """
 
     def trained(state: str, why: str = "") -> dict[str, Any]:
