@@ -26,7 +26,7 @@ import numpy as np
 import zstandard
 from tinker.proto import tinker_public_pb2 as pb
 
-from posttrain.serving.keys import Keys
+from posttrain.serving.access import Keys
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 

@@ -99,7 +99,7 @@ def alone_in_a_group():
     process_group = pytest.importorskip("posttrain.distributed.process_group")
     group = process_group.ProcessGroup(dist.HashStore(), 0, 1, backend="nccl")
     yield group
-    group.leave()
+    dist.destroy_process_group()
 
 
 def sharded(group, tokens, *, keep=False, **more):

@@ -145,7 +145,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("annotation/app/", "export/serve.py", "serving/"),
     "starlette": ("annotation/app/", "export/serve.py", "serving/"),
     "uvicorn": ("serving/http_server.py",),
-    "pydantic": ("serving/bodies.py", "serving/jobs/bodies.py"),
+    "pydantic": ("serving/bodies.py", "serving/jobs/specification.py"),
     "tinker": ("serving/wire.py",),
     "google.protobuf": ("serving/wire.py",),
     "zstandard": ("serving/wire.py",),

@@ -13,8 +13,8 @@ pytest.importorskip("ray")
 from posttrain.distributed import routing, samplers
 from posttrain.distributed.broadcast import Offer
 from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.pool import Share
-from posttrain.distributed.sampler import Exchanged, Facts
+from posttrain.distributed.pool import Ledger, Share
+from posttrain.distributed.samplers import Exchanged, Facts
 from posttrain.engine.weight_channel import ChannelError
 from posttrain.errors import EngineError, ProcessLost
 from posttrain.types import Completion, Request, Sampling, StopReason
@@ -73,12 +73,13 @@ class Group(Actors):
         super().__init__(size, losses)
         self.revived = []
         self.places = [routing.Place(number, "1") for number in range(size)]
+        self.ledger = Ledger("sampler", size)
+
+    def ask(self, place, method, *args):
+        return self.collect({place: self.call(place, method, *args)}, self.timeout_s)[place].result()
 
     def revive(self, place):
         self.revived.append(place.number)
-
-    def note(self, place, seconds, tokens):
-        pass
 
     def decoding(self, turns=False):
         return routing.RoutedDecoding(self, self.places, None, turns)

@@ -21,8 +21,7 @@ from tests.tiny import STOP, tiny_llama
 pytest.importorskip("ray")
 
 from posttrain.distributed.broadcast import Offer, offered
-from posttrain.distributed.sampler import load_weights
-from posttrain.distributed.samplers import SamplerGroup
+from posttrain.distributed.samplers import SamplerGroup, load_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

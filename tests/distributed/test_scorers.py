@@ -35,7 +35,7 @@ pytest.importorskip("ray")
 from posttrain.distributed import scorers as module
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.pool import Share
-from posttrain.distributed.sampler import Exchanged
+from posttrain.distributed.samplers import Exchanged
 from posttrain.distributed.scorers import ModelFacts, Models, ScorerGroup
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -311,7 +311,7 @@ def asking(name, tokens=1):
 
 def test_a_process_says_after_each_slice_of_time_what_is_done(monkeypatch):
     engine = Clocked()
-    monkeypatch.setattr("posttrain.distributed.sampler.time", SimpleNamespace(monotonic=lambda: engine.now))
+    monkeypatch.setattr("posttrain.distributed.samplers.time", SimpleNamespace(monotonic=lambda: engine.now))
     process = module.ScoringProcess(0, 1, 1)
     process._models = Models(chats=[SimpleNamespace(engine=engine, model=SimpleNamespace(context=64, name="judge"))])
     process.begin(0, [asking(letter) for letter in "abcde"])

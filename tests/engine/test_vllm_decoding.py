@@ -55,7 +55,9 @@ def counts():
 
 def decoding(scheduler, counts):
     vllm = SimpleNamespace(SamplingParams=lambda **settings: settings)
-    return _Decoding(vllm, scheduler, STOP, CONTEXT, "tiny", counts.append, decode)
+    model, llm = SimpleNamespace(name="tiny"), SimpleNamespace(llm_engine=scheduler)
+    engine = SimpleNamespace(_vllm=vllm, _llm=llm, _stop_ids=STOP, _context=CONTEXT, _model=model, _decode=decode)
+    return _Decoding(engine, counts.append)
 
 
 def finished(one):

@@ -14,9 +14,9 @@ import uvicorn
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.models.load import load_model
+from posttrain.serving.access import Limits
 from posttrain.serving.app import create_app
 from posttrain.serving.base import Base
-from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services
 
 NAME = "tests/tiny"

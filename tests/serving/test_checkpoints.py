@@ -7,8 +7,7 @@ import torch
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
-from posttrain.serving.checkpoints import Address
-from posttrain.serving.sessions import Samplers
+from posttrain.serving.checkpoints import Address, Samplers
 from posttrain.training.checkpoint import save_tensors
 from posttrain.training.local_learner import MASTERS
 

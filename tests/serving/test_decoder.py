@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
-from posttrain.serving.base import Adapter
-from posttrain.serving.decoder import Decoder, Job, Weights, prompt_logprobs
+from posttrain.serving.base import Adapter, Decoder, Job, Weights, prompt_logprobs
 from posttrain.types import Completion, Request, Sampling, StopReason
 from tests.tiny import plain_logits
 

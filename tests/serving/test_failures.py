@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tinker", reason="needs the extra server")
 
 from posttrain.serving import runs, trainer
-from posttrain.serving.run import Journal
+from posttrain.serving.run import Run
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.serving.plain_client import ADAM, Client, same, weights
@@ -84,7 +84,7 @@ def short_polls(monkeypatch):
 def test_a_gradient_whose_result_could_not_be_written_is_not_there_when_it_is_sent_again(
     base, tmp_path, monkeypatch, expected, stop
 ):
-    when(monkeypatch, Journal, "finish", lambda journal, seq, result: seq == 2)
+    when(monkeypatch, Run, "finish", lambda journal, seq, result: seq == 2)
     found = trained(base, tmp_path, [ONE, TWO, TWO, "step", ONE, "step"], failing=[2], stop=stop)
     assert same(found, expected)
 
@@ -92,7 +92,7 @@ def test_a_gradient_whose_result_could_not_be_written_is_not_there_when_it_is_se
 @pytest.mark.parametrize("stop", [None, 3])
 def test_a_request_that_cannot_be_read_again_is_told_as_failed(base, tmp_path, monkeypatch, expected, stop):
     """Bodies are on the disk alone until they are done."""
-    when(monkeypatch, Journal, "request", lambda journal, seq: seq == 2)
+    when(monkeypatch, Run, "request", lambda journal, seq: seq == 2)
     found = trained(base, tmp_path, [ONE, TWO, TWO, "step", ONE, "step"], failing=[2], stop=stop)
     assert same(found, expected)
 
@@ -106,7 +106,7 @@ def test_nor_is_a_step_whose_state_or_result_could_not_be_written(
     if save_every == 1:
         when(monkeypatch, LocalLearner, "save", lambda learner, folder: next(saves) == 0)
     else:
-        when(monkeypatch, Journal, "finish", lambda journal, seq, result: seq == 3)
+        when(monkeypatch, Run, "finish", lambda journal, seq, result: seq == 3)
     found = trained(base, tmp_path, asked, failing=[3], stop=stop, save_every=save_every)
     assert same(found, expected)
 
@@ -116,7 +116,7 @@ def test_a_step_whose_state_is_saved_is_told_as_done_though_its_result_could_not
     base, tmp_path, monkeypatch, expected, stop
 ):
     steps = count()
-    when(monkeypatch, Journal, "finish", lambda journal, seq, result: seq == 3 and next(steps) == 0)
+    when(monkeypatch, Run, "finish", lambda journal, seq, result: seq == 3 and next(steps) == 0)
     assert same(trained(base, tmp_path, EXPECTED, stop=stop, save_every=1), expected)
 
 
@@ -165,7 +165,7 @@ def test_a_full_disk_is_no_mistake_of_the_clients_and_a_named_save_may_be_tried_
             patch.setattr(LocalLearner, "save", full)
             assert client.raw(client.save(model, 1, "a")) == SERVER
         assert "no space left" in said[0]
-        when(monkeypatch, Journal, "finish", lambda journal, seq, result: True)
+        when(monkeypatch, Run, "finish", lambda journal, seq, result: True)
         path = client.result(client.save(model, 2, "a"))["path"]  # it is on the disk, whatever is told
         assert path.endswith("/a") and len(said) == 2
 

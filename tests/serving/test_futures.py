@@ -3,10 +3,10 @@ import threading
 import time
 
 import pytest
+from starlette.exceptions import HTTPException
 
-from posttrain.serving import futures
-from posttrain.serving.futures import Futures, NotKept
-from posttrain.serving.run import Entry
+from posttrain.serving import run
+from posttrain.serving.run import Entry, Futures
 
 
 def retrieved(found, name, seconds=0.0):
@@ -20,7 +20,7 @@ def test_a_result_is_there_for_all_who_ask_and_as_often_as_they_do():
     found.finish("a", Entry("x", b"1"))
     found.finish("a", Entry("x", b"2"))  # the first stays
     assert [retrieved(found, "a").body for _ in range(2)] == [b"1", b"1"]
-    with pytest.raises(NotKept):
+    with pytest.raises(HTTPException, match="410"):
         retrieved(found, "b")
 
 
@@ -39,7 +39,7 @@ def test_who_waits_gets_it_as_soon_as_it_is_there_and_giving_up_costs_the_others
 
 
 def test_the_oldest_results_are_forgotten_and_none_that_is_awaited(monkeypatch):
-    monkeypatch.setattr(futures, "KEPT_BYTES", 3000)
+    monkeypatch.setattr(run, "KEPT_BYTES", 3000)
     found = Futures()
     found.open("awaited")
     for name in "abcd":

@@ -22,10 +22,9 @@ from posttrain.errors import UserError
 from posttrain.options.services import Server
 from posttrain.recipes import server as serve
 from posttrain.recipes.server import refuse_open_door, run
+from posttrain.serving.access import OVERHEAD, Keys, Limits
 from posttrain.serving.files import checked_name, read_json, write_json
 from posttrain.serving.guard import Pending
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import OVERHEAD, Limits
 from tests.serving.serving import KEY, NAME, serving
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}

@@ -12,7 +12,7 @@ pytest.importorskip("tinker", reason="needs the extra server")
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.serving import together
-from posttrain.serving.run import Journal
+from posttrain.serving.run import Run
 from tests.serving.plain_client import Client, weights
 from tests.serving.serving import serving
 from tests.serving.test_failures import SERVER, when
@@ -135,7 +135,7 @@ def test_what_comes_for_one_client_alone_has_the_bits_that_it_has_without_the_op
 def test_of_a_model_only_the_next_request_is_taken_and_its_order_is_kept(base, tmp_path, passes, monkeypatch):
     requests = [(0, 1, FIRST), (1, 1, "step"), (1, 2, SECOND), (0, 2, "step"), (2, 1, THIRD), (0, 3, THIRD)]
     answers, expected = alone(base, tmp_path / "alone", requests, 3)
-    order, finish = defaultdict(list), Journal.finish
+    order, finish = defaultdict(list), Run.finish
 
     def noted(journal, seq, result):
         order[journal.folder.name].append(seq)
@@ -144,7 +144,7 @@ def test_of_a_model_only_the_next_request_is_taken_and_its_order_is_kept(base, t
     with serving(base, tmp_path / "joint", batch_gradients=True) as (url, services):
         client = Client(url)
         models = models_of(client, 3)
-        monkeypatch.setattr(Journal, "finish", noted)
+        monkeypatch.setattr(Run, "finish", noted)
         with held(services):
             ids = asked(client, models, requests)
         found = [client.result(request_id) for request_id in ids]
@@ -226,7 +226,7 @@ def test_a_result_that_could_not_be_written_is_told_as_failed_to_its_client_alon
         client = Client(url)
         models = models_of(client, 3)
         folder = services.runs.get("", models[1]).folder
-        when(monkeypatch, Journal, "finish", lambda journal, seq, result: journal.folder == folder)
+        when(monkeypatch, Run, "finish", lambda journal, seq, result: journal.folder == folder)
         with held(services):
             ids = asked(client, models, requests)
         assert client.raw(ids[1]) == SERVER
@@ -247,7 +247,7 @@ def test_an_error_outside_the_journal_does_not_keep_the_others_from_being_told(b
         models = models_of(client, 3)
         folder = services.runs.get("", models[0]).folder
         for name in ("finish", "fail"):
-            when(monkeypatch, Journal, name, lambda journal, *words: journal.folder == folder)
+            when(monkeypatch, Run, name, lambda journal, *words: journal.folder == folder)
         with held(services):
             ids = asked(client, models, requests)
         for number in (1, 2):

@@ -18,17 +18,14 @@ import zstandard
 from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
-from posttrain.serving import futures, http_server, sessions, wire
+from posttrain.serving import access, http_server, run, wire
+from posttrain.serving.access import Keys, Limits, Sessions
 from posttrain.serving.app import create_app
-from posttrain.serving.futures import Futures
+from posttrain.serving.checkpoints import Sampler, Samplers
 from posttrain.serving.guard import Pending
 from posttrain.serving.http_server import LOG_LINES, Connections, Few
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import Limits
-from posttrain.serving.run import Entry, Journal
-from posttrain.serving.services import Services
-from posttrain.serving.sessions import Sampler, Samplers, Sessions
-from posttrain.serving.worker import Worker
+from posttrain.serving.run import Entry, Futures, Run
+from posttrain.serving.services import Services, Worker
 from tests.serving.plain_client import ADAM, Client, same, weights
 from tests.serving.serving import KEY, NAME, serving
 from tests.serving.test_guard import PROTOBUF, batch, http, model_of, post, wait
@@ -64,7 +61,7 @@ def test_a_small_request_waits_for_one_slice_of_each_other_client():
 
 def test_gradients_in_slices_are_those_of_each_alone_and_others_come_between(base, tmp_path, monkeypatch):
     """One datum is a slice: of two clients that take turns each gets the bits that it gets alone."""
-    expected, finish = [], Journal.finish
+    expected, finish = [], Run.finish
     for number in range(2):
         with serving(base, tmp_path / str(number), microbatch_tokens=4) as (url, services):
             client = Client(url)
@@ -84,7 +81,7 @@ def test_gradients_in_slices_are_those_of_each_alone_and_others_come_between(bas
                 learner, "forward_backward", lambda *words, n=number, f=real: (slices.append(n), f(*words))[1]
             )
         monkeypatch.setattr(
-            Journal, "finish", lambda journal, *told: (slices.append(journal.folder.name[:4]), finish(journal, *told))
+            Run, "finish", lambda journal, *told: (slices.append(journal.folder.name[:4]), finish(journal, *told))
         )
         services.worker.submit(lambda: held.wait(30) and None)
         ids = [client.gradient(model, 1, shift=number) for number, model in enumerate(models)]
@@ -244,7 +241,7 @@ def test_a_result_costs_no_look_at_all_others(monkeypatch):
 
         values = __iter__ = items
 
-    monkeypatch.setattr(futures, "KEPT_BYTES", 100 * 1024)
+    monkeypatch.setattr(run, "KEPT_BYTES", 100 * 1024)
     found = Futures()
     found._done = Unread()
     for number in range(1000):
@@ -296,7 +293,7 @@ def test_a_full_disk_is_507_and_a_line(base, tmp_path, monkeypatch):
         def full(path, content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(sessions, "write_json", full)
+        monkeypatch.setattr(access, "write_json", full)
         answer = post(http(url), "create_session")
         assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
     assert len(said) == 1 and said[0].startswith("/api/v1/create_session: ")

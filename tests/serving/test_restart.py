@@ -10,9 +10,9 @@ pytest.importorskip("tinker", reason="needs the extra server")
 
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
+from posttrain.serving.access import Limits
 from posttrain.serving.base import Adapter
-from posttrain.serving.limits import Limits
-from posttrain.serving.run import Entry, Journal
+from posttrain.serving.run import Entry, Run
 from posttrain.serving.services import Services
 from posttrain.training.local_learner import MASTERS
 from tests.serving.plain_client import ADAM, Client, batch, same, uninterrupted, weights
@@ -45,7 +45,7 @@ def test_what_a_saved_state_contains_is_not_done_again(base, tmp_path, monkeypat
     """As SIGKILL leaves it after a save, before the requests that it contains are forgotten."""
     expected = uninterrupted(base, tmp_path / "whole", steps=2)
     with monkeypatch.context() as patch, serving(base, tmp_path / "cut") as (url, _):
-        patch.setattr(Journal, "prune", lambda journal, saved: None)
+        patch.setattr(Run, "prune", lambda journal, saved: None)
         client = Client(url)
         model = client.create()
         client.gradient(model, 1)

@@ -13,7 +13,7 @@ from tinker import types
 
 from posttrain.models.language_model import with_shared_weights
 from posttrain.models.lora import add_lora
-from posttrain.serving.limits import Limits
+from posttrain.serving.access import Limits
 from tests.serving.serving import KEY, NAME, serving
 
 WORDS, NEXT = [5, 6, 7, 8, 9], [6, 7, 8, 9, 10]

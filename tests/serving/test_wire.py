@@ -11,7 +11,7 @@ from tinker.proto.response_conv import deserialize_forward_backward_output, dese
 from tinker.types import Datum, ForwardBackwardInput, ForwardBackwardRequest, ModelInput, TensorData
 
 from posttrain.errors import UserError
-from posttrain.serving.decoder import MISSING, PromptLogprobs
+from posttrain.serving.base import MISSING, PromptLogprobs
 from posttrain.serving.wire import (
     decompressed,
     forward_backward_output,

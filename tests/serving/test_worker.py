@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from posttrain.serving.worker import Worker
+from posttrain.serving.services import Worker
 
 
 def failing():

@@ -57,11 +57,7 @@ def open_store(host: str, clients: int | None, timeout: timedelta = _FOR_EVER) -
 
 @contextmanager
 def offered(weights: Weights, host: str) -> Iterator[int]:
-    """Offer weights at the address `host` of this machine while the block runs; the port.
-
-    Raises:
-        EngineError: at the end, the weights could not be read; the receivers know only that they did not get all.
-    """
+    """Offer weights at `host` of this machine while the block runs; the port. `EngineError` if they cannot be read."""
     store, failed = open_store(host, None), list[Exception]()
     threading.Thread(target=_serve, args=(store, weights, failed), daemon=True, name="weights").start()
     try:
@@ -102,12 +98,7 @@ def _send(passed: Pass, weights: Weights) -> None:
 
 
 def received(offer: Offer) -> Iterator[tuple[str, Tensor]]:
-    """The weights that are offered there; all processes of the transfer call this.
-
-    Raises:
-        ChannelError: after the last one at the latest, nobody offers them, another process of the transfer is gone or
-            late, or they were changed on the way.
-    """
+    """The weights that are offered there, while all of the transfer call this; raises `ChannelError`."""
     where = f"the weights offered at {offer.host}:{offer.port}"
     try:
         socket.create_connection((offer.host, offer.port), offer.patience).close()  # a store's client tries again

@@ -35,19 +35,12 @@ LONGER = " (`cluster_timeout`, if its work takes longer)"
 
 
 def connect(address: str = "", cpus: float = 0.0, begins: Callable[[], None] | None = None) -> bool:
-    """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
+    """Connect to a cluster, unless this process is connected to one that lives; whether it did.
 
-    Args:
-        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or HOST:PORT
-            or `ray://HOST:PORT`; "" is the one that this process is connected to, else `local`.
-        cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
-        begins: called before a cluster is connected to, which takes seconds.
-
-    Returns:
-        Whether a cluster was connected to; `disconnect` leaves it.
-
-    Raises:
-        UserError: Ray is not installed, there is no cluster at the address, or this process is connected to another.
+    `address` is `local`, which starts one that only this machine can reach with these `cpus` at least (Ray counts them,
+    and binds nothing to them), `auto` for the one that runs here, HOST:PORT or `ray://HOST:PORT`; "" for the one that
+    this process is connected to, else `local`. `begins` is called before that, since it takes seconds. Raises
+    `UserError` if there is none. Nothing is reported to Ray's makers.
     """
     if ray is None:
         raise UserError(INSTALL)
@@ -194,10 +187,7 @@ class Process:
         return str(found.dtype).removeprefix("torch."), found.reason
 
     def log_to(self, file: Path) -> None:
-        """Append what this process writes to standard output and error to a file, with what it has written so far.
-
-        Where the folder is not there, as on a machine that does not see it, Ray's logs keep that.
-        """
+        """Append what this process writes, and has written, to a file; Ray's logs have it where there is no folder."""
         if not file.parent.is_dir():
             return
         streams, self._logged, first = (sys.stdout, sys.stderr), True, not self._logged
@@ -223,10 +213,7 @@ class Process:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error, or a `RuntimeError` that says the same if it cannot be pickled or not be read again.
-
-    Ray would tell the second kind as the loss of the process.
-    """
+    """The error, or a `RuntimeError` that says the same if pickling fails: to Ray that is the loss of the process."""
     try:
         ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
         return error

@@ -52,12 +52,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 class Ledger:
-    """What processes did. Threads may note and read at the same time.
-
-    Args:
-        kind: what one of them is called.
-        size: how many.
-    """
+    """What `size` processes of a kind did. Threads may note and read at the same time."""
 
     def __init__(self, kind: str, size: int) -> None:
         self._kind = kind
@@ -98,9 +93,6 @@ class Pool:
     """Actors of one class, each in a bundle of one placement group; those of one node are neighbours.
 
     A context manager, at whose end they are gone. A subclass says what they are for.
-
-    Raises:
-        UserError: Ray is not installed, or the cluster has no room for them.
     """
 
     given: Sequence[tuple[Any, ...]] = ()  # the arguments of the `build` of each, which loads what it needs
@@ -129,7 +121,6 @@ class Pool:
         self._begin()
 
     def _begin(self) -> None:
-        """Find room for all, and start them."""
         self._group = ray.util.placement_group([self._bundle] * self.size, strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)
@@ -148,11 +139,9 @@ class Pool:
         return f"{asked} not fit; the cluster has {_amounts(there)} in all{share}"
 
     def __enter__(self) -> Self:
-        """This pool."""
         return self
 
     def __exit__(self, *of_error: object) -> None:
-        """Stop the processes."""
         self.stop()
 
     @contextlib.contextmanager
@@ -202,21 +191,14 @@ class Pool:
         return self._logs / f"{self.kind}-{place}.log"
 
     def call(self, place: int, method: str, *args: Any) -> Any:
-        """Call a method of one; what `collect` takes. Calls to one process run in order.
-
-        Raises:
-            ProcessLost: another thread has stopped them.
-        """
+        """Call a method of one, unless they were stopped; what `collect` takes. Calls to one process run in order."""
         handles = self._handles
         if not handles:
             raise ProcessLost(f"{self.kind} {place} has been stopped")
         return handles[place].call.remote(method, args)
 
     def collect(self, calls: Mapping[int, Any], timeout_s: float = 0.0) -> dict[int, Answer]:
-        """The answers to these calls, by place; the error of a process that is gone or does not answer is `Lost`.
-
-        They may take `timeout_s`; 0: as long as calls to this pool may.
-        """
+        """The answers to calls within `timeout_s` (0: the pool's), by place; `Lost` for a process that is gone."""
         most = timeout_s or self.timeout_s
         ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=most) if calls else ([], [])
         return {place: self._answer(place, call, call in ready, most) for place, call in calls.items()}
@@ -253,17 +235,13 @@ class Pool:
         return [answer.result() for answer in self.collect(calls, START_S).values()]
 
     def replace(self, place: int) -> None:
-        """Kill one, start another in its place, and have it load what it needs. Raises as `build`.
-
-        Raises:
-            ProcessLost: its node is gone, and no other has room.
-        """
+        """Kill one, start another in its place, and have it load what it needs. Raises as `restart` and `build`."""
         self.restart(place)
         self.replaced += 1
         self.build([place])
 
     def restart(self, place: int) -> None:
-        """Kill one, and start another in its place, which has loaded nothing. Raises as `replace`."""
+        """Kill one, start another that has loaded nothing; `ProcessLost` if its node is gone and no other has room."""
         if self._handles:
             ray.kill(self._handles[place])
         if not self._group.wait(PLACED_S):

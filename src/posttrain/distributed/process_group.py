@@ -1,8 +1,9 @@
-"""The ranks of a learner over torch.distributed: gloo on CPUs, NCCL on GPUs."""
+"""The ranks of a learner over torch.distributed, gloo on CPUs and NCCL on GPUs; and the collective calls of FSDP."""
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,11 +22,7 @@ BUCKET = 2**24  # numbers that are added up in one call
 
 @contextlib.contextmanager
 def peers(*, waiting: bool = True) -> Iterator[None]:
-    """Around a collective call, of which all that is not `waiting` is work of this rank's own.
-
-    Raises:
-        ProcessLost: it failed, since another rank is gone or has not come to it in time.
-    """
+    """Around a collective call; raises `ProcessLost` if a rank is gone or late. What is not `waiting` is own work."""
     began = time.monotonic()
     try:
         yield
@@ -39,11 +36,7 @@ WAITED = [0.0]  # seconds in collective calls since the process began: a slow ra
 
 
 class ProcessGroup(Ranks):
-    """This process as one of the ranks; a process has one.
-
-    All ranks meet at `store`, such as a `TCPStore`. The `backend` is gloo or nccl; a call waits `timeout_s` for the
-    others before it raises.
-    """
+    """This process as one of the ranks, which meet at `store`; a call waits `timeout_s` for the others, or raises."""
 
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
         self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
@@ -115,10 +108,6 @@ class ProcessGroup(Ranks):
             self._on_cpus = dist.new_group(backend="gloo", timeout=self._timeout)
         return self._on_cpus
 
-    def leave(self) -> None:
-        """Leave the group; all ranks do so together."""
-        dist.destroy_process_group()
-
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Neighbours of one number format with `BUCKET` numbers in all, or one that has more."""
@@ -131,3 +120,70 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         bucket.append(gradient)
     if bucket:
         yield bucket
+
+
+class _Meeting:
+    """A collective call of FSDP; before it the ranks `meet`, with the number of elements that each sends."""
+
+    def __init__(self, meet: Callable[[int], None]) -> None:
+        self._meet = meet
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class AllGather(_Meeting):
+    """Conforms to FSDP's `AllGather`."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        """Gather the shards of all ranks."""
+        self._meet(input_tensor.numel())
+        dist.all_gather_single(as_bytes(output_tensor), as_bytes(input_tensor), group=group)
+
+
+class ReduceScatter(_Meeting):
+    """Conforms to FSDP's `ReduceScatter`; keeps the last sum until it is taken, if FSDP has it `rounded`."""
+
+    last: Tensor | None = None
+    _taken = 0  # of its numbers
+
+    def __init__(self, meet: Callable[[int], None], *, rounded: bool) -> None:
+        super().__init__(meet)
+        self._rounded = rounded
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for what is sent, and then for the sum; FSDP makes no call for the sum of a single rank."""
+        found = super().allocate(size, dtype=dtype, device=device)
+        if self._rounded:
+            self.last, self._taken = found, 0
+        return found
+
+    def exact(self, rounded: Tensor, rows: int) -> Tensor:
+        """The gradient of a shard before FSDP has rounded it to the format of its weight.
+
+        FSDP gives the gradients of a sum one after another, in the order in which they are in it, each padded to as
+        many `rows` as the largest shard has.
+        """
+        if not self._rounded:
+            return rounded
+        wide, start = self.last, self._taken
+        assert wide is not None
+        self._taken += rows * math.prod(rounded.shape[1:])
+        if self._taken == wide.numel():
+            self.last = None  # all of it is taken: the sums of all layers are as large as the gradient
+        copied = rounded.device != wide.device  # to the host's memory
+        assert copied or rounded.storage_offset() == start, "FSDP has another layout of gradients"
+        assert self._taken <= wide.numel(), "FSDP has given a gradient twice"
+        return wide[start : start + rounded.numel()].view(rounded.shape)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Sum over the ranks; each gets its shard."""
+        self._meet(input_tensor.numel())
+        dist.reduce_scatter_single(output_tensor, input_tensor, op, group=group)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The same memory; gloo does not know every number format."""
+    return tensor.view(-1).view(torch.uint8)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.distributed.cluster import LONGER, Answer, Lost
 from posttrain.distributed.pool import LOSSES
-from posttrain.distributed.sampler import Exchanged
 from posttrain.engine.engine import refuse_unanswerable
 from posttrain.errors import EngineError
 from posttrain.types import Completion, Request
 
 if TYPE_CHECKING:
-    from posttrain.distributed.samplers import SamplerGroup
+    from posttrain.distributed.samplers import Exchanged, SamplerGroup
 
 
 @dataclass
@@ -51,7 +50,12 @@ class RoutedDecoding:
         for place in places:
             place.new, place.cancelled, place.batches, place.done, place.call = {}, [], [], set(), None
             place.merged = False
-        self._begin_all()
+        calls = {place.number: group.call(place.number, "begin", turns) for place in places}
+        for number, answer in group.collect(calls, group.timeout_s).items():  # those lost since the last are replaced
+            if isinstance(answer.error, Lost):
+                self.lost(places[number], answer.error)
+            else:
+                answer.result()
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
@@ -72,11 +76,7 @@ class RoutedDecoding:
                 place.done.add(number)
 
     def step(self) -> dict[int, Completion]:
-        """See `types.Decoding`: what the first sampler that answers has done in a slice of time.
-
-        Raises:
-            EngineError: one sampler after another is lost.
-        """
+        """See `types.Decoding`: what the first sampler that answers has done in a slice of time. Raises as `lost`."""
         self._assign()
         for place in self._places:
             if place.call is None and (place.new or place.cancelled or place.running):
@@ -125,20 +125,6 @@ class RoutedDecoding:
             del self._known[conversation]
         return place
 
-    def _begin_all(self) -> None:
-        """Open a decoding on each sampler; those that were lost since the last one are replaced."""
-        calls = {place.number: self._group.call(place.number, "begin", self._turns) for place in self._places}
-        for number, answer in self._group.collect(calls, self._group.timeout_s).items():
-            if isinstance(answer.error, Lost):
-                self.lost(self._places[number], answer.error)
-            else:
-                answer.result()
-
-    def _begin(self, place: Place) -> None:
-        """The same on a sampler that was replaced."""
-        call = self._group.call(place.number, "begin", self._turns)
-        self._group.collect({place.number: call}, self._group.timeout_s)[place.number].result()
-
     def _send(self, place: Place) -> None:
         """Have a sampler work for a slice of time."""
         if place.new and place.running:
@@ -154,13 +140,12 @@ class RoutedDecoding:
         place.call = self._group.call(place.number, "exchange", place.version, list(new.items()), cancelled)
 
     def _received(self, place: Place, answer: Answer) -> dict[int, Completion]:
-        """What a sampler has done."""
         place.call = None
         if isinstance(answer.error, Lost):
             self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
-        self._group.note(place, found.seconds, found.tokens)
+        self._group.ledger.note("sampling", [place.number], found.seconds, found.tokens)
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():
@@ -178,14 +163,14 @@ class RoutedDecoding:
         return done
 
     def lost(self, place: Place, why: BaseException) -> None:
-        """Replace a sampler, and sample again what it had."""
+        """Replace a sampler, and sample again what it had; raises `EngineError` if one after another is lost."""
         while True:
             self._losses += 1
             if self._losses > LOSSES:
                 raise EngineError(f"{self._losses} samplers were lost one after another; the last: {why}") from why
             try:
                 self._group.revive(place)
-                self._begin(place)
+                self._group.ask(place.number, "begin", self._turns)
                 return self._repeat(place)
             except Lost as again:
                 why = again

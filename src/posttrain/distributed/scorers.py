@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from posttrain.background import finish, started
 from posttrain.distributed.cluster import Lost, ray
 from posttrain.distributed.pool import LOSSES, START_S, Pool
-from posttrain.distributed.sampler import Exchanged, Facts, Samples, facts_of
+from posttrain.distributed.samplers import Exchanged, Facts, Samples, facts_of
 from posttrain.engine.engine import BatchEngine, refuse_unanswerable
 from posttrain.engine.policy import Policy
 from posttrain.engine.scorer import Scorer, ScorerFacts
@@ -89,11 +89,7 @@ class ScoringProcess(Samples):
     def rewards(
         self, function: int, timeout_s: float, sent: bytes, timed_out: frozenset[str]
     ) -> tuple[list[tuple[list[SeatScores], frozenset[str]]], float]:
-        """The scores of groups by one of the functions, and the seconds that took.
-
-        With the scores of each group come the questions to verifiers that have timed out here; `timed_out` are those
-        that the run knows.
-        """
+        """The scores of groups by a function, with questions that timed out besides `timed_out`; and the seconds."""
         began, called = time.monotonic(), self._functions[function]
         TIME_LIMITS.add(*timed_out)
         try:
@@ -109,11 +105,8 @@ class ScorerGroup(Pool):
     """Processes that have models and reward functions.
 
     A process may take `timeout_s` to score its share before it counts as lost. A chat model may sample for longer, as
-    long as the process says what it has done.
-
-    Raises:
-        UserError: Ray is not installed, the cluster has no room for them, a model or a function cannot be loaded, or an
-            object cannot be pickled.
+    long as the process says what it has done. Raises `UserError` as `Pool`, and if a model or a function cannot be
+    loaded or pickled.
     """
 
     def __init__(
@@ -151,10 +144,9 @@ class ScorerGroup(Pool):
         return ScorerEngine(self, model)
 
     def reward(self, function: CustomReward, timeout_s: float) -> Ask:
-        """The scores of one of the functions. Raises as `score_all`, and `ProcessLost` if processes are lost in a row.
+        """The scores of one of the functions, which may take `timeout_s` for a share. Raises as `score_all`, `scores`.
 
-        Groups are split, unless the function, one of those that were given, compares the completions of a group; it may
-        take `timeout_s` for a share.
+        Groups are split, unless the function compares the completions of a group.
         """
         number = self._functions.index(function)
         doing = f"; each was running the reward '{self._sources[number].path}'"
@@ -178,10 +170,7 @@ class ScorerGroup(Pool):
     def _by_shares(
         self, items: Sequence[T], asked: Callable[[Sequence[T]], Callable[[int], list[Any]]], doing: str
     ) -> list[Any]:
-        """What processes answer of their shares of the items, one after another; `asked` asks one of a share.
-
-        The error is that of the first share that has one: with one process or several the same, if it is of one item.
-        """
+        """What processes answer of shares of the items, in order; the error is that of the first share that has one."""
         size = -(-len(items) // self.running)
         # daemon threads: those that are under way after an error keep no program from ending
         answers = [
@@ -271,10 +260,7 @@ class ScorerEngine(BatchEngine):
     model: int
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """The completions of requests. Raises as an engine, and `ProcessLost` as `ScorerGroup.scores`.
-
-        `on_tokens` is called by several threads, and ends the sampling of a share if it raises.
-        """
+        """As an engine's, or `ProcessLost`; `on_tokens` is called by several threads, and ends a share if it raises."""
         sampled = self.group._sampled
         return self.group._by_shares(requests, lambda share: partial(sampled, self.model, share, on_tokens), "")
 

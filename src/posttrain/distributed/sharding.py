@@ -32,8 +32,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from posttrain.distributed.fsdp_calls import AllGather, ReduceScatter, as_bytes
-from posttrain.distributed.process_group import ProcessGroup, peers
+from posttrain.distributed.process_group import AllGather, ProcessGroup, ReduceScatter, as_bytes, peers
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
@@ -70,6 +69,7 @@ class ShardedRanks(Ranks):
         self._group, self.rank, self.size = group, group.rank, group.size
         self.shards, self.mesh = shards, group.grid(shards)
         self.device, self.on_cpus, self.offload = group.device, group.on_cpus, offload
+        self.merged, self.add_up = group.merged, group.add_up
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
@@ -78,23 +78,11 @@ class ShardedRanks(Ranks):
             yield rows - 1, 0.0
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`.
-
-        Raises:
-            UserError: the weights of a network are in more than one number format, or an optimiser cannot be sharded.
-        """
-        shards = FSDPShards(self, bodies)
+        """See `Ranks`."""
+        shards = _FSDPShards(self, bodies)
         for optimizer in optimizers:
             optimizer.shard(shards)
         return shards
-
-    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
-        """See `Ranks`."""
-        return self._group.merged(found)
-
-    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """See `Ranks`."""
-        return self._group.add_up(parameters)
 
     def agree(self, error: BaseException | None) -> None:
         """See `Ranks`."""
@@ -102,10 +90,9 @@ class ShardedRanks(Ranks):
             self.meet(0, error)
 
     def meet(self, numbers: int, error: BaseException | None = None) -> None:
-        """Before a collective call: check that all ranks are about to make it, on tensors of this size.
+        """Before a collective call: raise `PeerFailed` unless all ranks are about to make it, on tensors of this size.
 
-        Raises:
-            PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.
+        A rank that has failed comes with its `error`, and only the others raise.
         """
         state = torch.tensor([error is not None, numbers, -numbers], device=self.device)
         with peers():
@@ -120,13 +107,10 @@ class ShardedRanks(Ranks):
             raise PeerFailed(f"the ranks compute different layers: of {-least} and of {most} numbers")
 
 
-class FSDPShards(Shards):
-    """Weights that are sharded by rows. Conforms to `training.ranks.Shards`.
+class _FSDPShards(Shards):
+    """Weights that are sharded by rows. Conforms to `training.ranks.Shards`, which says what each method does.
 
     All ranks construct it together. The networks of `bodies` are sharded in place; two may have one network.
-
-    Raises:
-        UserError: the weights of a network are in more than one number format.
     """
 
     def __init__(self, ranks: ShardedRanks, bodies: Iterable[LanguageModel]) -> None:
@@ -144,7 +128,6 @@ class FSDPShards(Shards):
             body.trunk, body.computes_on = partial(self._read, roots[key]), self._device
 
     def _fully_sharded(self, body: LanguageModel) -> "_Root":
-        """Shard a network; its root module."""
         network: Any = body.network
         kept = set() if body.adapter is None else {p for p in network.parameters() if p.requires_grad}
         root = _Root(network, kept)
@@ -177,7 +160,6 @@ class FSDPShards(Shards):
 
     @contextlib.contextmanager
     def row_pass(self) -> Iterator[None]:
-        """See `Shards`."""
         try:
             yield
         except BaseException:
@@ -192,25 +174,20 @@ class FSDPShards(Shards):
                 sums.last = None
 
     def device(self, weight: Tensor) -> torch.device:
-        """See `Shards`."""
         return self._device
 
     def sharded(self, weight: nn.Parameter) -> nn.Parameter:
-        """See `Shards`."""
         return self._sharded.get(weight, weight)
 
     def local(self, tensor: Tensor) -> Tensor:
-        """See `Shards`."""
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def offset(self, tensor: Tensor) -> int:
-        """See `Shards`."""
         if not isinstance(tensor, DTensor):
             return 0
         return min(self._shard * self._rows(tensor), len(tensor)) * math.prod(tensor.shape[1:])
 
     def gradient(self, weight: Tensor) -> Tensor:
-        """See `Shards`."""
         assert weight.grad is not None
         if not isinstance(weight, DTensor):
             return weight.grad
@@ -228,7 +205,6 @@ class FSDPShards(Shards):
     @contextlib.contextmanager
     @torch.no_grad()
     def local_step(self, adam: torch.optim.Optimizer) -> Iterator[None]:
-        """See `Shards`."""
         held = [(p, nn.Parameter(self.local(p))) for group in adam.param_groups for p in group["params"]]
         shards = {p: mine for p, mine in held if isinstance(p, DTensor)}
         groups = [group["params"] for group in adam.param_groups]
@@ -254,7 +230,6 @@ class FSDPShards(Shards):
         return _shard(found[self._shard * rows :][:rows], like)
 
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
-        """See `Shards`."""
         sharded = [tensor.nbytes for tensor in tensors.values() if isinstance(tensor, DTensor)]
         if sum(sharded) > APART_BYTES:
             self._ranks.meet(len(tensors))
@@ -266,7 +241,6 @@ class FSDPShards(Shards):
             save_tensors(path, whole)
 
     def load(self, path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `Shards`."""
         apart = folder_of(path)
         if not apart.is_dir():
             return load_tensors(path)
@@ -278,7 +252,6 @@ class FSDPShards(Shards):
 
     @torch.no_grad()
     def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
-        """See `Shards`."""
         found: list[tuple[str, Tensor]] = []
         for name, tensor in named:
             whole = self._whole(tensor) if isinstance(tensor, DTensor) else tensor
@@ -288,7 +261,6 @@ class FSDPShards(Shards):
 
     @contextlib.contextmanager
     def unsharded(self, network: Any, folder: Path) -> Iterator[None]:
-        """See `Shards`."""
         places = _places(network)
         shards = {str(id(p)): p for _, _, p in places if isinstance(p, DTensor)}
         found = self.full_tensors(shards.items(), folder)
@@ -331,7 +303,6 @@ class _Root(nn.Module):
         self._embedding: Tensor | None = None
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Last hidden states."""
         weight = self.network.get_input_embeddings().weight
         if weight.requires_grad and weight is not self._embedding:
             weight.register_post_accumulate_grad_hook(_make_dense)

@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.packing import Example
 from posttrain.distributed import cluster
 from posttrain.distributed.broadcast import Offer, offered, open_store
 from posttrain.distributed.cluster import Lost, Process
 from posttrain.distributed.pool import START_S, Pool
 from posttrain.distributed.process_group import WAITED, ProcessGroup, TCPStore
-from posttrain.distributed.sampler import Facts, facts_of
+from posttrain.distributed.samplers import Facts, facts_of
 from posttrain.distributed.sharding import ShardedRanks, check_torch
 from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
-from posttrain.training.learner import POLICY, Batch, Learner, Loss
+from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.training.sharded_files import SHAPES, room_for_shards
 
@@ -88,10 +87,9 @@ class Rank(Process):
         return getattr(self._learners[number], verb)(*args, **more)
 
     def offer(self, number: int, copied: bool) -> tuple[str, int] | None:
-        """Rank 0 broadcasts the trained weights to who asks for them, until `withdraw`; the host and the port.
+        """Rank 0 broadcasts the trained weights, or a copy of them, to who asks, until `withdraw`; host and port.
 
-        Or a copy of them, so that the learner can go on. All ranks call this: sharded ones gather the weights now, so
-        that none has to take part later.
+        All ranks call this: sharded ones gather the weights now, so that none has to take part later.
         """
         self._offered.close()  # before the next copy is made: there is memory for one
         weights = [(n, w.clone() if copied else w) for n, w in self._learners[number].weights() if not self.place]
@@ -106,13 +104,7 @@ class Rank(Process):
 
 
 class RankActors(Pool):
-    """Ray actors that are the ranks of learners.
-
-    A rank waits `timeout_s` for the others before it raises; `settings` are as those of `Pool`.
-
-    Raises:
-        UserError: Ray is not installed, the cluster has no room for them, or only some of them have a GPU to use.
-    """
+    """Ray actors that are ranks of learners; each waits `timeout_s` for the others. `settings` are those of `Pool`."""
 
     def __init__(self, size: int, *, timeout_s: float = 1800.0, **settings: Any) -> None:
         super().__init__(Rank, size, timeout_s=timeout_s + SLOWER_S, **settings)
@@ -126,9 +118,7 @@ class RankActors(Pool):
     def all(self, method: str, *args: Any, timeout_s: float = 0.0) -> list[Any]:
         """Call a method of all ranks; what each returns. They may take `timeout_s`; 0: as long as ranks wait.
 
-        Raises:
-            ProcessLost: a rank has lost its process, or does not answer. All are stopped then.
-            BaseException: what the method raises, of a rank that failed by itself.
+        All are stopped, with `ProcessLost`, if one is gone; else the error is that of a rank that failed by itself.
         """
         return self._call(range(self.size), method, args, timeout_s)
 
@@ -172,6 +162,11 @@ class RankActors(Pool):
         self._dead = self._dead or "the trainers have been stopped"
 
 
+def _on_all_ranks(verb: str) -> Callable[..., Any]:
+    """A verb of `Learner`, which all ranks call, and rank 0 answers."""
+    return lambda group, *args, **more: group._call(verb, *args, **more)
+
+
 class LearnerGroup:
     """A learner on several ranks. Conforms to `training.learner.Learner`.
 
@@ -192,43 +187,20 @@ class LearnerGroup:
         self._taken = threading.Lock()
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 
-    def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
-        """See `Learner`."""
-        return self._call("forward", batch, loss)
-
-    def logprobs(
-        self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
-    ) -> list[tuple[float, ...]]:
-        """See `Learner`."""
-        return self._call("logprobs", examples, model, temperature=temperature, together=together)
-
-    def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
-        """See `Learner`."""
-        return self._call("values", examples)
-
-    def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
-        """See `Learner`."""
-        return self._call("scores", examples, seed=seed)
-
-    def forward_backward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
-        """See `Learner`."""
-        return self._call("forward_backward", batch, loss)
+    forward = _on_all_ranks("forward")
+    logprobs = _on_all_ranks("logprobs")
+    values = _on_all_ranks("values")
+    scores = _on_all_ranks("scores")
+    forward_backward = _on_all_ranks("forward_backward")
+    copy = _on_all_ranks("copy")
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
         """See `Learner`."""
         self._updates += 1
         return self._call("optim_step", dict(rates))
 
-    def copy(self, source: str, target: str) -> None:
-        """See `Learner`."""
-        self._call("copy", source, target)
-
     def save(self, folder: Path) -> None:
-        """See `Learner`; rank 0, or of large models all ranks write, to a folder that all and this machine see.
-
-        Raises:
-            CheckpointError: a rank has written where this machine does not see it.
-        """
+        """See `Learner`; to a folder that this machine sees, or `CheckpointError`. All ranks write a large model."""
         self._call("save", folder.resolve())
         for shapes in folder.glob(f"*/{SHAPES}"):
             room_for_shards(shapes.parent, {}, "meta")
@@ -249,10 +221,7 @@ class LearnerGroup:
 
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:
-        """Offer the policy's trained weights of this version; no verb may be called before the block ends.
-
-        Where weights are published it is these, whatever verbs are called.
-        """
+        """Offer the weights of this version; unless they are published, no verb may be called before the block ends."""
         with self._taken:
             if self._published is not None:
                 yield self._published

@@ -46,11 +46,7 @@ class Budget:
             self.pay(reply.usage)
 
     def take(self) -> None:
-        """Count a request that is about to be sent.
-
-        Raises:
-            RewardError: the budget is used up, so it must not be sent.
-        """
+        """Count a request that is about to be sent; raises `RewardError` if the budget is used up."""
         if self.requests and self.sent >= self.requests:
             raise RewardError(
                 f"the budget of judges, {self.requests} requests, is used up; their replies are cached: raise "

@@ -39,11 +39,7 @@ class EngineChat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`.
-
-        Raises:
-            TemplateError: the template refuses the conversation.
-        """
+        """As in `ChatModel`; raises `TemplateError` if the template refuses the conversation."""
         said = [self.chat_format.in_words(m) if m.role == "assistant" else m for m in messages]
         prompt = self.chat_format.prompt_ids(with_tools(said, tuple(tools)) if tools else said)
         room = self.context - len(prompt)
@@ -66,11 +62,7 @@ class EngineChat:
 def scoring_requests(
     chat_format: ChatFormat, context: int, messages: Sequence[Message], continuations: Sequence[str]
 ) -> list[Request]:
-    """What an engine is asked for the logprobs of continuations; see `rewards.inputs.ContinuationScorer`.
-
-    Raises:
-        UserError: a continuation has no tokens, or does not fit the context.
-    """
+    """What an engine is asked for the logprobs of continuations; see `rewards.inputs.ContinuationScorer`."""
     begun = messages[-1:] if messages and messages[-1].role == "assistant" else ()
     prompt = chat_format.prompt_ids(messages[: len(messages) - len(begun)])
     prompt += [token for message in begun for token in chat_format.inserted_ids(message.content)]
@@ -106,11 +98,9 @@ class _Chat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`; raises as `load`."""
         return await self.load().chat(messages, sampling=sampling, tools=tools, seed=seed)
 
     async def logprobs(self, messages: Sequence[Message], continuations: Sequence[str]) -> list[tuple[float, ...]]:
-        """As in `EngineChat`; raises as `load`."""
         return await self.load().logprobs(messages, continuations)
 
 
@@ -156,11 +146,7 @@ class PolicyChat(_Chat):
             self._engine.reset(before)
 
     def load(self) -> EngineChat:
-        """The policy.
-
-        Raises:
-            UserError: no episodes of the policy are being scored, or others are sampled.
-        """
+        """The policy; raises `UserError` unless episodes of it are being scored, and no others are sampled."""
         engine = self._engine.get()
         if engine not in self._open:  # asked from a thread of the reward's own, which has no context or an old one
             engine = self._open[0] if len(self._open) == 1 else None

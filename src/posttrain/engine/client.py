@@ -99,12 +99,7 @@ class Client:
         on_new: Callable[[Sequence[int]], None] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,  # where one waits for it
     ) -> "Future[Completion]":
-        """Ask for the completion of a request, from any thread; it may be cancelled.
-
-        Raises:
-            UserError: by the future: the prompt is empty, or leaves no room in the model's context.
-            Closed: by the future: the scheduler was closed.
-        """
+        """A completion, for any thread. The future may be cancelled, and raises as `Decoding.add`, or `Closed`."""
         left = self.scheduler.left
         ask = Ask(self, self.scheduler.number(), request, place, source, more, on_new, loop)
         ask.future.add_done_callback(lambda future: self.scheduler.tell(left) if future.cancelled() else None)

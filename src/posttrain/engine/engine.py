@@ -101,10 +101,7 @@ class BatchEngine:
 
 @dataclass
 class Batches:
-    """The `Decoding` of a `BatchEngine`.
-
-    Requests do not join a running batch; cancelled requests of a running batch are sampled to the end.
-    """
+    """The `Decoding` of a `BatchEngine`: nothing joins a running batch; what is cancelled there is sampled on."""
 
     generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
     on_tokens: Callable[[int], None] | None = None
@@ -126,16 +123,13 @@ class Batches:
         return dict(zip(waiting, self.generate(list(waiting.values()), self.on_tokens), strict=True))
 
 
-OwnLogprobs = Callable[[Request, Sequence[int]], Sequence[float]]
-"""A request and sampled tokens to the logprobs that the model itself gives them under the request's settings."""
-
-
 @dataclass(frozen=True)
 class Subject:
     """An engine, with properties of its model."""
 
     engine: Engine
-    own_logprobs: OwnLogprobs
+    # of a request and sampled tokens: what the model itself gives them under the request's settings
+    own_logprobs: Callable[[Request, Sequence[int]], Sequence[float]]
     stop_ids: frozenset[int]
     context: int
     prompts: Sequence[tuple[int, ...]]  # at least two, of different lengths

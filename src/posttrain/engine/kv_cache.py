@@ -44,11 +44,10 @@ class Stored:
 
 
 class Continued:
-    """Attention of several sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
+    """Attention of sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
 
-    A flat row holds only the new tokens. The cache has the keys and values of the whole sequences.
-
-    Shape letters: R sequences, L the most new tokens of one, T the most tokens of one.
+    A flat row holds only the new tokens; the cache has the keys and values of the whole sequences. Shape letters:
+    R sequences, L the most new tokens of one, T the most tokens of one.
     """
 
     def __init__(self, parts: Sequence[tuple[Stored, int]], device: torch.device | str = "cpu") -> None:
@@ -114,11 +113,7 @@ class KeyValueCache:
         self.set_positions([])
 
     def hold(self, slots: int, longest: int) -> None:
-        """Have this number of slots.
-
-        New ones are empty, and all get the room of the longest sequence in use, of `longest` tokens; the memory of
-        slots that are given up is free when the cache next grows.
-        """
+        """Have these slots, new ones empty, all with room for `longest` tokens; memory is freed when it next grows."""
         room = min(self._room, rounded(longest))
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):

@@ -41,14 +41,11 @@ class _Garbage(Exception):
 
 
 class OpenAIChat:
-    """Conforms to `types.ChatModel`.
+    """Conforms to `types.ChatModel`; raises `UserError` if the library openai is not installed, or the address is none.
 
     Transient failures (HTTP 408, 409, 429, 5xx, time-outs, lost connections, malformed replies) are retried after the
     server's `Retry-After`, or with exponential backoff. Other failures are immediate errors, and so are redirects: what
     was asked would go to a server that nobody has named.
-
-    Raises:
-        UserError: the library openai is not installed, or the address is none.
     """
 
     def __init__(
@@ -82,12 +79,7 @@ class OpenAIChat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`. A reply that is cached, or asked for at the same time, is not asked for again.
-
-        Raises:
-            RewardError: no reply after all attempts, or the budget is used up.
-            UserError: a wrong key, model or request.
-        """
+        """As in `ChatModel`, once for all who ask the same; `RewardError` without a reply, `UserError` if refused."""
         return await run_apart(_LOOP, self._reply(tuple(messages), sampling, tuple(tools), seed), math.inf)
 
     async def _reply(
@@ -141,11 +133,7 @@ class OpenAIChat:
         raise RewardError(f"{self.name} gave no reply in {ATTEMPTS} attempts at {self.address}; the last one: {why}")
 
     def _settled(self, error: "APIStatusError", sent: Mapping[str, Any]) -> Reply | None:
-        """What an error status means if trying again as it was is of no use; None where it may pass.
-
-        Raises:
-            UserError: it will not.
-        """
+        """What an error status means; None where trying again may help, `UserError` where it is of no use."""
         code, said = str(error.code or ""), self._said(error)
         if error.status_code == 400 and (code == "context_length_exceeded" or "context length" in said.lower()):
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
@@ -247,11 +235,7 @@ def _body(
 
 
 def _reply_in(completion: Any) -> Reply:
-    """A reply of the API.
-
-    Raises:
-        _Garbage: it is none.
-    """
+    """A reply of the API; raises `_Garbage` if it is none."""
     try:
         choice = completion.choices[0]
         said, usage = choice.message, completion.usage
@@ -267,7 +251,6 @@ def _reply_in(completion: Any) -> Reply:
 
 
 def _asked_pause(error: "APIStatusError", pause: float) -> float:
-    """The seconds that a server asks to wait, if it does."""
     try:
         asked = float(error.response.headers.get("retry-after", ""))
     except ValueError:  # not there, or a date

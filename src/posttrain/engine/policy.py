@@ -69,13 +69,8 @@ def load_policy(
 
     `chat_template` is a Jinja file in place of the tokenizer's own template, `template_args` are arguments of the
     template; both are saved with the policy. `engine` is a name in `ENGINES`, the address of a vLLM server, an object,
-    or what makes one. `precision` is float32, bfloat16, or auto: what
-    this machine computes faster. With `lora` a fresh adapter is trained instead of the whole model.
-
-    Raises:
-        UserError: there is no such engine, or it is not installed; the model has no such modules as `lora` names.
-        ModelError: there is no such model, or it has no tokenizer.
-        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
+    or what makes one. `precision` is float32, bfloat16, or auto: what this machine computes faster. With `lora` a fresh
+    adapter is trained instead of the whole model. Raises `UserError`, `ModelError` or `TemplateError`.
     """
     check_engine(engine)
     if isinstance(engine, str) and len(servers := engine.split()) > 1:

@@ -19,8 +19,7 @@ _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     """One number in [0, 1) per (seed, position): SplitMix64 (Steele et al. 2014) of the two, top 53 bits.
 
-    It is stateless: a draw depends only on the request's seed and its number of tokens, not on the batch or on earlier
-    draws.
+    So a draw depends on the request's seed and its number of tokens alone, not on the batch or on earlier draws.
     """
     x = np.asarray(seeds, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -43,10 +42,8 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, *, temperature: float, top_k: int
     """Sample each row of softmax(logits / temperature) by inverting its distribution function at `uniform_B`.
 
     Temperature 0 takes the most likely token, whose logprob is that of temperature 1. `top_k` and `top_p` (nucleus)
-    truncate the distribution, which is renormalised; the logprob is that of the truncated distribution.
-
-    Raises:
-        TrainingError: a logit is nan or infinite.
+    truncate the distribution, which is renormalised; the logprob is that of the truncated distribution. Raises
+    `TrainingError` if a logit is nan or infinite.
     """
     rows = block_rows(logits_BV.shape[1], logits_BV.device)
     blocks = zip(logits_BV.split(rows), uniform_B.split(rows), strict=True)
@@ -59,7 +56,7 @@ def _draw(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_k: int, 
     logits = logits_BV.float()
     if temperature == 0:
         tokens = logits.argmax(dim=1)
-        return Draw(tokens, _logprob(logits, tokens))
+        return Draw(tokens, logits.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(logits, dim=1))
     if temperature != 1:
         logits = logits / temperature
     if top_k > 0 or top_p < 1:
@@ -76,10 +73,6 @@ def _draw(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_k: int, 
     tokens = torch.searchsorted(mass, point, right=True)
     logprobs = logits.gather(1, tokens) - peak - total.log()
     return Draw(tokens[:, 0], logprobs[:, 0])
-
-
-def _logprob(logits: Tensor, tokens: Tensor) -> Tensor:
-    return logits.gather(1, tokens[:, None])[:, 0] - torch.logsumexp(logits, dim=1)
 
 
 def _cut(logits: Tensor, top_k: int, top_p: float) -> Tensor:

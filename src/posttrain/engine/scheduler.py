@@ -120,12 +120,8 @@ class Scheduler:
     def run(self, client: Client, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of all episodes, and answer a client's requests until it is done.
 
-        Weights must not change meanwhile, unless the engine has a copy of them.
-
-        Raises:
-            BaseException: what the coroutine raises, or what the engine raises, unchanged. A signal's exception ends
-                both.
-            Closed: the scheduler was closed.
+        Weights must not change meanwhile, unless the engine has a copy of them. Raises what the coroutine or the engine
+        raises, unchanged, and `Closed`. A signal's exception ends both.
         """
         loop, ended = loop_of(LOOP), threading.Event()
 
@@ -172,10 +168,7 @@ class Scheduler:
         self.tell(lambda: None)
 
     def step(self, *, wait: bool = False) -> None:
-        """Begin what may begin, and sample one step of what is under way. An engine's error goes to those who asked.
-
-        With `wait` it waits a moment for a request if nothing is under way.
-        """
+        """Begin what may, and sample one step; errors go to who asked. With `wait` it waits a moment for a request."""
         wait = wait and not (self._inside or self._lines or self._apart)
         with contextlib.suppress(queue.Empty):
             while True:
@@ -211,7 +204,6 @@ class Scheduler:
         self._left = True
 
     def _ended(self, client: Client) -> None:
-        """What a client ran has ended."""
         client.runs = False
         if self.own_thread:
             self.tell(partial(self._drop, client))
@@ -351,7 +343,6 @@ class Scheduler:
                 ask.client.finished(ask, error)
 
     def _end(self, error: Exception) -> None:
-        """End all requests with an error."""
         waiting = chain(*self._apart, *self._lines.values(), *(client.waiting for client in self.clients))
         asks = [*self._inside.values(), *waiting]
         self._shut()
@@ -374,7 +365,6 @@ class Scheduler:
         client.reset()
 
     def _shut(self) -> None:
-        """Close the decoding."""
         self._decoding, self._inside, self._so_far = None, {}, {}
         stack, self._opened = self._opened, contextlib.ExitStack()
         stack.close()

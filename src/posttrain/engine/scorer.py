@@ -48,10 +48,8 @@ class Scorer:
         """The scores of conversations that end with a response, each read where the model's template ends.
 
         That is the response's stop token, and for models that were not trained here what the template writes behind it.
-        A process reward model gives the logit of each step of the response (`steps_in`) that it is right.
-
-        Raises:
-            RewardError: one does not fit the model.
+        A process reward model gives the logit of each step of the response (`steps_in`) that it is right. Raises
+        `RewardError` for a conversation that does not fit the model.
         """
         examples: list[Example] = []
         for messages in conversations:
@@ -120,11 +118,7 @@ class Scorer:
 
 
 def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 4096) -> Scorer:
-    """Load a trained reward model.
-
-    Raises:
-        ModelError: there is no such model, or it is not a reward model.
-    """
+    """Load a trained reward model; raises `ModelError` if it is none."""
     device = default_device()
     model = load_scores(name, dtype=dtype_of(precision, device), device=device)
     tokenizer = load_tokenizer(locate(name))

@@ -9,10 +9,7 @@ from posttrain.types import Completion, Request, StopReason
 
 @dataclass
 class ScriptedEngine(BatchEngine):
-    """Answers each request with token ids of `script`, with a constant logprob, and records the requests.
-
-    A script longer than `max_new_tokens` is cut there, and with `decode` at a stop string, as a model would be.
-    """
+    """Answers with token ids of `script`, cut as a model would be, with a constant logprob; records the requests."""
 
     script: Callable[[Request], Sequence[int]]
     stop_ids: frozenset[int]

@@ -199,10 +199,7 @@ class TransformersDecoding:
         return {each.number: each.token_ids for each in chain(self._waiting, self._running)}
 
     def renew(self) -> None:
-        """Go on with the weights that are there now.
-
-        Running sequences keep the keys and values of the old ones; what is prefilled from here on uses none of them.
-        """
+        """Go on with the weights that are there now; running sequences keep the keys and values of the old ones."""
         self._prompts = {}
         for sequence in self._running:
             sequence.renewed = True
@@ -247,10 +244,7 @@ class TransformersDecoding:
             self._cache.hold(self._slots, max(each.length for each in self._running))
 
     def _fitting(self) -> int:
-        """Number of sequences that the cache has memory for: those that run, and then those that wait, in order.
-
-        All take as much as the longest of them may. At least one.
-        """
+        """For how many sequences, at least one, there is memory, in order, if all take as much as the longest may."""
         tokens, longest, fitting = self._cache_bytes // self._token_bytes, 0, 0
         for each in islice(chain(self._running, self._waiting), self._max_sequences):
             most = len(each.request.token_ids) + each.request.sampling.max_new_tokens
@@ -294,10 +288,7 @@ class TransformersDecoding:
             self._prompts.pop(prompt, None)
 
     def _prompts_ahead(self, new: Sequence[_Running]) -> dict[Prompt, Stored | None]:
-        """The next prompts to prefill, and their cached prefixes.
-
-        At least one, and as many waiting ones as fill a forward pass with their uncached tokens.
-        """
+        """The next prompts to prefill, one or as many as fill a pass by uncached tokens; and their cached prefixes."""
         ahead = dict.fromkeys(s.prompt for s in chain(new, self._waiting))
         found: dict[Prompt, Stored | None] = {}
         tokens = 0

@@ -47,7 +47,10 @@ class VLLMEngine(DecodingEngine):
         self._on_gpu = model.device.type == "cuda"
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        self._vllm = _vllm()
+        try:
+            self._vllm: Any = importlib.import_module("vllm")
+        except ImportError as error:
+            raise UserError(f"the engine vllm {INSTALL}") from error
         self._llm = self._vllm.LLM(
             model.network.config.name_or_path,
             load_format="dummy",  # the weights come from the policy
@@ -67,9 +70,7 @@ class VLLMEngine(DecodingEngine):
         if (now := weight_versions(self._model)) != self._pushed:
             self._push()
             self._pushed = now
-        decoding = _Decoding(
-            self._vllm, self._llm.llm_engine, self._stop_ids, self._context, self._model.name, on_tokens, self._decode
-        )
+        decoding = _Decoding(self, on_tokens)
         try:
             yield decoding
         finally:
@@ -79,7 +80,6 @@ class VLLMEngine(DecodingEngine):
                 self._pushed = ()
 
     def _push(self) -> None:
-        """Write the policy's weights into vLLM's."""
         if self._on_gpu:
             self._llm.wake_up()
         weights = ((name, weight.detach()) for name, weight in self._model.weights())
@@ -92,29 +92,25 @@ class VLLMEngine(DecodingEngine):
 class _Decoding:
     """Requests in vLLM's own scheduler. Conforms to `types.Decoding`."""
 
-    vllm: Any
-    engine: Any
-    stop_ids: frozenset[int]
-    context: int
-    name: str
+    of: VLLMEngine
     on_tokens: Callable[[int], None] | None
-    decode: Decode | None
     _running: dict[int, Request] = field(default_factory=dict[int, Request])
     _counted: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, number: int, request: Request) -> None:
-        refuse_unanswerable(number, request, self.context, self.name)
-        settings = self.vllm.SamplingParams(**sampling_settings(request, self.stop_ids, self.context))
-        self.engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
+        refuse_unanswerable(number, request, self.of._context, self.of._model.name)
+        settings = sampling_settings(request, self.of._stop_ids, self.of._context)
+        settings = self.of._vllm.SamplingParams(**settings)
+        self.of._llm.llm_engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
         self._running[number], self._counted[number] = request, 0
 
     def cancel(self, number: int) -> None:
         if self._running.pop(number, None) is not None:
-            self.engine.abort_request([str(number)])
+            self.of._llm.llm_engine.abort_request([str(number)])
 
     def step(self) -> dict[int, Completion]:
         done: dict[int, Completion] = {}
-        for answer in self.engine.step() if self._running else ():
+        for answer in self.of._llm.llm_engine.step() if self._running else ():
             number, said = int(answer.request_id), answer.outputs[0]
             if number not in self._running:
                 continue
@@ -122,7 +118,8 @@ class _Decoding:
             if self.on_tokens is not None and not request.scored_from:
                 self.on_tokens(len(said.token_ids) - self._counted[number])
             self._counted[number] = len(said.token_ids)
-            stopped = self.decode is not None and completes(said.token_ids, request.sampling.stop, self.decode)
+            decode = self.of._decode
+            stopped = decode is not None and completes(said.token_ids, request.sampling.stop, decode)
             if answer.finished:
                 del self._running[number]
             elif stopped:
@@ -137,8 +134,8 @@ class _Decoding:
             return Completion((), (), StopReason.LENGTH, scored=tuple(found[token].logprob for token, found in places))
         said = answer.outputs[0]
         logprobs = [found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)]
-        done = completion(request, said.token_ids, logprobs, self.stop_ids)
-        return cut_at_stop(done, request.sampling.stop, self.decode) if self.decode else done
+        done = completion(request, said.token_ids, logprobs, self.of._stop_ids)
+        return cut_at_stop(done, request.sampling.stop, self.of._decode) if self.of._decode else done
 
     def close(self) -> None:
         """Cancel what is under way, so that the next decoding has none of it."""
@@ -186,10 +183,3 @@ def completion(
     else:
         reason = StopReason.CONTEXT
     return Completion(tuple(token_ids), tuple(min(0.0, value) for value in logprobs), reason)
-
-
-def _vllm() -> Any:
-    try:
-        return importlib.import_module("vllm")
-    except ImportError as error:
-        raise UserError(f"the engine vllm {INSTALL}") from error

@@ -1,8 +1,4 @@
-"""A vLLM server as engine.
-
-    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000 --logprobs-mode processed_logprobs --tokens-only \
-        --worker-extension-cls posttrain.engine.vllm_worker.WeightReceiver
-    posttrain rl --engine http://localhost:8000 ...
+"""A vLLM server as engine, started by `START`, and `posttrain rl --engine http://localhost:8000`.
 
 The server's environment needs posttrain as well. In its development mode anyone who can reach the port can change the
 weights: keep it inside a trusted network. Whenever the policy's weights have changed they are sent, from memory to
@@ -37,19 +33,15 @@ START = (
     "--worker-extension-cls posttrain.engine.vllm_worker.WeightReceiver"
 )
 TIMEOUT = 600.0  # seconds for one answer
-
-
 STEP_S = 0.1  # that a step waits for an answer
 SLICE = 64  # tokens of a call, of requests with stop strings
 
 
 class VLLMServer(DecodingEngine):
-    """Samples by the vLLM server at `url`, from the weights that `model` has now.
+    """Samples by the vLLM server at `url`, from the weights that `model` has now, or raises `EngineError`.
 
     A server that is started with --tokens-only has no tokenizer and knows no stop strings. Requests that have some are
     sampled in slices, and the text of each is read here with `decode`.
-
-    Sampling raises `EngineError` where the server cannot be reached, or answers from other weights.
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class VLLMServer(DecodingEngine):
         if (now := weight_versions(self._model)) != self._pushed:
             self._push()
             self._pushed = now
-        decoding = _Decoding(self._asked, self._dropped, self._context, self._model.name, on_tokens)
+        decoding = _Decoding(self, on_tokens)
         try:
             yield decoding
         finally:
@@ -148,7 +140,7 @@ class VLLMServer(DecodingEngine):
         return completion(request, said["token_ids"], logprobs, self._stop_ids)
 
     def _push(self) -> None:
-        """Send the policy's weights, and name them by a version that no other trainer uses.
+        """Send the policy's weights, with a version that no other trainer uses.
 
         Requests that were cancelled are sampled to their end first: vLLM drops no cached keys while any are in use.
         """
@@ -201,26 +193,20 @@ class VLLMServer(DecodingEngine):
 
 @dataclass
 class _Decoding:
-    """Requests that the server has or that wait for room. Conforms to `types.Decoding`.
+    """Conforms to `types.Decoding`; what is cancelled when the server has it is sampled to the end, and dropped."""
 
-    What is cancelled when the server has it already is sampled to the end, and dropped.
-    """
-
-    asked: Callable[[Request], Future[Completion]]
-    dropped: set[Future[Completion]]
-    context: int
-    name: str
+    of: VLLMServer
     on_tokens: Callable[[int], None] | None
     _running: dict[int, Future[Completion]] = field(default_factory=dict[int, "Future[Completion]"])
 
     def add(self, number: int, request: Request) -> None:
-        refuse_unanswerable(number, request, self.context, self.name)
-        self._running[number] = self.asked(request)
+        refuse_unanswerable(number, request, self.of._context, self.of._model.name)
+        self._running[number] = self.of._asked(request)
 
     def cancel(self, number: int) -> None:
         answer = self._running.pop(number, None)
         if answer is not None and not (answer.cancel() or answer.done()):
-            self.dropped.add(answer)
+            self.of._dropped.add(answer)
 
     def step(self) -> dict[int, Completion]:
         wait(self._running.values(), STEP_S, FIRST_COMPLETED)

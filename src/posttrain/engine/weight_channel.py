@@ -36,10 +36,9 @@ class ChannelError(EngineError):
 
 @contextmanager
 def offered(weights: Weights, host: str) -> Iterator[tuple[int, str]]:
-    """Offer `weights` at the address `host` of this machine while the block runs: the port, and the key in hex.
+    """Offer weights at `host` of this machine while the block runs: the port, and the key in hex.
 
-    Raises:
-        EngineError: at the end, the weights could not be read; the receivers know only that they did not get all.
+    Raises `EngineError` at its end if they could not be read; the receivers know only that they did not get all.
     """
     failed: list[Exception] = []
     key = secrets.token_bytes(_KEY_BYTES)
@@ -85,11 +84,7 @@ def _told(weights: Weights, failed: list[Exception]) -> Iterator[bytes]:
 
 
 def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
-    """The weights that are offered there.
-
-    Raises:
-        ChannelError: no trainer offers them, the key is wrong, or they did not arrive whole and unchanged.
-    """
+    """The weights that are offered there; raises `ChannelError` if they do not arrive whole and unchanged."""
     where = f"the weights offered at {host}:{port}"
     try:
         with socket.create_connection((host, port), PATIENCE) as connection, connection.makefile("rwb") as file:

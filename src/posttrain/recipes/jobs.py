@@ -15,12 +15,11 @@ from pathlib import Path
 from posttrain.errors import UserError, unknown, words_of
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.options.services import Jobs
+from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.http_server import address_of, bound, http_server
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import Offered
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import JobLimits
 
 
 def models_of(text: str) -> dict[str, str]:

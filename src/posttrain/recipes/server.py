@@ -24,11 +24,10 @@ from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.services import Server
+from posttrain.serving.access import Keys, Limits
 from posttrain.serving.app import create_app
 from posttrain.serving.base import Base
 from posttrain.serving.http_server import address_of, bound, http_server
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import Limits
 from posttrain.serving.services import Services
 from posttrain.training.resolve_model import saved_model
 

@@ -10,29 +10,20 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
 from posttrain.serving import training_routes
-from posttrain.serving.bodies import CreateSamplingSession, Heartbeat, Json, RetrieveFuture, Sample
-from posttrain.serving.checkpoints import Address
-from posttrain.serving.decoder import Done, Job, Samples
-from posttrain.serving.futures import NotKept
+from posttrain.serving.base import Done, Job, Samples
+from posttrain.serving.bodies import CreateSamplingSession, Heartbeat, Json, NotServed, RetrieveFuture, Sample
+from posttrain.serving.checkpoints import Address, Sampler
 from posttrain.serving.guard import Owner, answer, application
 from posttrain.serving.losses import UNPUBLISHED, check_tokens
 from posttrain.serving.operations import readable
 from posttrain.serving.run import Entry
 from posttrain.serving.runs import ERROR, SERVER_FAILED, failure
 from posttrain.serving.services import Served, Services
-from posttrain.serving.sessions import Sampler
 from posttrain.serving.wire import PROTOBUF, sample_response
 from posttrain.types import Request, Sampling
 
 HOLD_SECONDS = 20.0  # for which a request for a result is held; the SDK waits for 45
 MAX_STOPS, MAX_STOP_LETTERS = 64, 256
-NOT_SERVED = (
-    "topk_sample_logprobs",
-    "target_prompt_logprobs",
-    "prompt_alt_tokens_k",
-    "prompt_logprobs_last_n",
-    "record_stability_info",
-)
 
 router = APIRouter(prefix="/api/v1")
 
@@ -41,7 +32,6 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
     """The application over a server's parts, which it starts and closes; `hosts` as in `application`."""
     app = application(services, (router, training_routes.router), hosts)
     app.add_exception_handler(CheckpointError, answer(400))
-    app.add_exception_handler(NotKept, answer(410, lambda error: "this result is not kept any more"))
     return app
 
 
@@ -77,9 +67,6 @@ def capabilities(served: Served) -> Json:
     name, context = served.base.name, served.base.model.context
     model = {"model_name": name, "max_context_length": context, "trainable": True, "sampleable": True}
     return {"supported_models": [model]}
-
-
-# Sessions
 
 
 @router.post("/create_session")
@@ -125,9 +112,6 @@ def get_sampler(sampler_id: str, owner: Owner, served: Served) -> Json:
     return {"sampler_id": sampler_id, "base_model": found.base_model, "model_path": found.model_path or None}
 
 
-# Samples
-
-
 @router.post("/asample")
 def asample(body: Sample, owner: Owner, served: Served) -> Response:
     """Sample completions of a prompt."""
@@ -168,14 +152,9 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
 
 
 def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
-    """The request for the decoder.
-
-    Raises:
-        UserError: the prompt is empty, too long or not text, a token is outside the vocabulary, or there are too many
-            stops.
-    """
+    """The request for the decoder; raises `UserError` for what cannot be sampled."""
     base, params, context = served.base, body.sampling_params, served.base.model.context
-    if refused := [name for name in NOT_SERVED if getattr(body, name)]:
+    if refused := [name for name in NotServed.model_fields if getattr(body, name)]:
         why = f" with the loss stable_reinforce: {UNPUBLISHED}" if refused[0] == "record_stability_info" else ""
         raise UserError(f"{refused[0]} is not served{why}")
     if any(chunk.type != "encoded_text" for chunk in body.prompt.chunks):
@@ -210,9 +189,6 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
     )
 
 
-# Results
-
-
 @router.post("/retrieve_future")
 async def retrieve_future(body: RetrieveFuture, owner: Owner, served: Served) -> Response:
     """A result, held back until it is there; after a while the client is told to ask again."""
@@ -224,16 +200,11 @@ async def retrieve_future(body: RetrieveFuture, owner: Owner, served: Served) ->
 
 
 def _check_result(request_id: str, owner: str, served: Services) -> None:
-    """That it is the owner's; the result of a model's request is looked for on disk.
-
-    Raises:
-        UserError: it is another's, or there never was such a request.
-        NotKept: it is not kept.
-    """
+    """Raise `UserError` if it is not the owner's; the result of a model's request is looked for on disk."""
     subject, _, number = request_id.rpartition(":")
     if not number.isdecimal() or len(number) > 19:
         raise UserError(f"there is no request '{request_id[:80]}'")
     if ":train:" not in subject:
         served.samplers.get(owner, subject)
-    elif not served.runs.result(owner, subject, int(number)):
-        raise NotKept(request_id)
+    else:
+        served.runs.look_for(owner, subject, int(number))

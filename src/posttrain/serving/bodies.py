@@ -58,20 +58,13 @@ class OptimStep(Asked):
     adam_params: dict[str, float]
 
 
-class SaveWeights(Asked):
-    """POST save_weights."""
+class Save(Asked):
+    """POST save_weights; save_weights_for_sampler, which may be for a sampling session, and overwrites nothing."""
 
     path: Name | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
-
-
-class SaveForSampler(Asked):
-    """POST save_weights_for_sampler."""
-
-    path: Name | None = None
     sampling_session_seq_id: Number | None = None
-    ttl_seconds: int | None = None
 
 
 class LoadWeights(Body):
@@ -124,8 +117,18 @@ class SamplingParams(Body):
     top_p: float = Field(default=1.0, gt=0, le=1)
 
 
-class Sample(Body):
-    """POST asample. The last five are not served."""
+class NotServed(Body):
+    """What POST asample must leave out."""
+
+    topk_sample_logprobs: int = 0
+    target_prompt_logprobs: Any = None
+    prompt_alt_tokens_k: int = 0
+    prompt_logprobs_last_n: int | None = None
+    record_stability_info: bool | None = None
+
+
+class Sample(NotServed):
+    """POST asample."""
 
     prompt: Prompt
     sampling_params: SamplingParams
@@ -134,11 +137,6 @@ class Sample(Body):
     seq_id: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     prompt_logprobs: bool | None = None
     topk_prompt_logprobs: int = Field(default=0, ge=0, le=64)
-    topk_sample_logprobs: int = 0
-    target_prompt_logprobs: Any = None
-    prompt_alt_tokens_k: int = 0
-    prompt_logprobs_last_n: int | None = None
-    record_stability_info: bool | None = None
 
 
 class RetrieveFuture(Body):

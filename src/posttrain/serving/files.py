@@ -49,6 +49,12 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def by_age(folder: Path) -> list[Path]:
+    """The files of JSON in a folder, which is made if it is missing, the oldest first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+
+
 def locked(folder: Path, option: str) -> FileLock:
     """The lock of a folder that one server at a time has; raises `UserError` if another process has it."""
     lock = FileLock(folder / "lock", thread_local=False)  # it is released in another thread

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from ipaddress import ip_address
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,19 +26,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posttrain.errors import UserError, described
-from posttrain.serving.keys import PREFIX, Keys
-from posttrain.serving.limits import BodyLimits
+from posttrain.serving.access import PREFIX, BodyLimits, Keys
 
 if TYPE_CHECKING:
     from posttrain.serving.jobs.services import JobServices
     from posttrain.serving.services import Services
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 DROPPED_BYTES, DROP_SECONDS = 2**16, 2.0  # of the body of a refused request
 EXPANDED = 8  # times its length is what a body in JSON takes while it is parsed, at least
@@ -112,11 +107,7 @@ class Pending:
         self._waiting: dict[str, int] = {}
 
     def enter(self, owner: str, amount: int, share: float = 1.0) -> None:
-        """Count a request, which may fill up to this share of the limit. One alone may always wait.
-
-        Raises:
-            HTTPException: 429, the owner would have too much; 503, all together would.
-        """
+        """Count a request, which may fill up to this share of the limit, or raise. One alone may always wait."""
         with self._lock:
             waiting, others = self._waiting.get(owner, 0), sum(self._waiting.values())
             if waiting and waiting + amount > share * self._most:
@@ -136,10 +127,7 @@ class Pending:
 
 
 class Upload:
-    """The body of a request: received in limited time, and counted among those of its key and of all until it ends.
-
-    It may have `most` bytes, also expanded.
-    """
+    """A request's body: received in limited time, and counted among those of its key and of all; at most `most`."""
 
     def __init__(self, receive: Receive, limits: BodyLimits, among: Pending) -> None:
         self._receive, self._limits, self._among = receive, limits, among
@@ -155,11 +143,7 @@ class Upload:
         self.grow(int(length) if length.isdigit() and len(length) < 19 else self.most + 1)
 
     def grow(self, size: int) -> None:
-        """It has so many bytes, or has them after decompression.
-
-        Raises:
-            HTTPException: 413, it may not have so many; as `Pending`, others have what would be needed.
-        """
+        """It has so many bytes, or has them after decompression. Raises `HTTPException` 413, and as `Pending`."""
         if size > self.most:
             raise HTTPException(413, f"a request may have {self.most} bytes; send smaller batches")
         if (more := size * self._times - self._counted) > 0:
@@ -202,11 +186,11 @@ class Guard:
     page of another site has. No body is parsed without a key.
     """
 
-    def __init__(self, app: App, hosts: Collection[str] | None, limits: BodyLimits, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, limits: BodyLimits, keys: Keys) -> None:
         self._app, self._hosts, self._limits, self._keys = app, hosts, limits, keys
         self._bodies = Pending(limits.bodies_per_key, limits.bodies_bytes)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, with its owner and `Upload` in `request.state`."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -46,11 +46,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has an address, and does not listen yet: taken before a server loads a model and says where it is.
-
-    Raises:
-        UserError: another server has the address, or this machine has none of that name.
-    """
+    """A socket that has an address and does not listen yet: taken before a model is loaded; raises `UserError`."""
     if not 0 < port < 65536:
         raise UserError(f"`port` must be 1 to 65535; got {port}")
     try:
@@ -81,7 +77,6 @@ class _Server(uvicorn.Server):
         self._place = place
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until interrupted."""
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be there still
         super().run([self._place, *(sockets or ())])
 
@@ -150,10 +145,7 @@ class Connections:
 def http_server(
     app: Any, place: socket.socket, *, proxies: str = "", connections: int = CONNECTIONS, **more: Any
 ) -> uvicorn.Server:
-    """A server of an ASGI application at a `place` as `bound` gives it, with so many connections at once.
-
-    Headers about the client are believed of `proxies`, addresses separated by commas; `more` is for `uvicorn.Config`.
-    """
+    """A server of an application at a `place` of `bound`; what headers say of clients is believed of `proxies`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, connections + OTHER_FILES):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, connections + OTHER_FILES), hard))

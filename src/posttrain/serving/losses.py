@@ -13,7 +13,7 @@ Shape letters: N targets of a packed row, flat, or tokens of a datum; K targets 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -47,12 +47,7 @@ class Datum:
 
 
 def check_data(data: Sequence[Datum], *, vocabulary: int, context: int, most_tokens: int) -> None:
-    """Check what a client sent against the model.
-
-    Raises:
-        UserError: a sequence is empty or too long, a token is outside the vocabulary, the columns have other shapes
-            than the targets, or a number is not finite.
-    """
+    """Raise `UserError` for what the model cannot train on: lengths, tokens, shapes, numbers that are not finite."""
     if not data:
         raise UserError("a batch needs at least one datum")
     for what, total in (
@@ -91,27 +86,36 @@ def check_tokens(tokens: Sequence[int], vocabulary: int, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Loss:
     """A loss, with what a client gives it."""
 
     of_tokens: OfTokens  # its equation
     columns: tuple[str, ...] = ("logprobs", "advantages")  # that a datum must have
     # a token of advantage 0 has neither loss nor gradient; it is left out: its ratio may overflow, and inf * 0 is nan
     silent_at_zero: bool = True
-    config: Config = field(default_factory=dict[str, float])  # settings and defaults; clip thresholds bound the ratio
+    config: Config = field(default_factory=dict[str, float])  # settings; clip thresholds bound the ratio
+
+    def of_row(self, logprobs_N: Tensor, columns: Columns, row_N: Tensor) -> Tensor:
+        """The sum of the losses of a packed row's targets; `weights` multiply the loss of each, where given."""
+        if self.silent_at_zero:
+            chosen_N = columns["advantages"] != 0
+            logprobs_N, row_N = logprobs_N[chosen_N], row_N[chosen_N]
+            columns = {name: column[chosen_N] for name, column in columns.items()}
+        loss_N = self.of_tokens(logprobs_N, columns, row_N, self.config)
+        return (loss_N * columns["weights"] if "weights" in columns else loss_N).sum()
 
 
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
 _CLIP = MappingProxyType({LOW: 0.8, HIGH: 1.2})
 MASK = "sequence_ratio_mask"  # 0 where a token does not count for the ratio of its sequence
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+LOSSES: Mapping[str, Loss] = MappingProxyType(
     {
         # -w log p. The gradient of any loss C of the logprobs is that of this one with w = -dC/dlogprobs: so
         # `forward_backward_custom` works.
-        "cross_entropy": Kind(lambda p, c, rows, config: negative_log_likelihood(p), (), silent_at_zero=False),
-        "importance_sampling": Kind(lambda p, c, rows, config: importance_weighted(p, c["logprobs"], c["advantages"])),
-        "ppo": Kind(
+        "cross_entropy": Loss(lambda p, c, rows, config: negative_log_likelihood(p), (), silent_at_zero=False),
+        "importance_sampling": Loss(lambda p, c, rows, config: importance_weighted(p, c["logprobs"], c["advantages"])),
+        "ppo": Loss(
             lambda p, c, rows, config: (
                 clipped_surrogate(
                     p, c["logprobs"], c["advantages"], clip_low=1 - config[LOW], clip_high=config[HIGH] - 1
@@ -119,18 +123,18 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             ),
             config=_CLIP,
         ),
-        "cispo": Kind(
+        "cispo": Loss(
             lambda p, c, rows, config: clipped_weight(
                 p, c["logprobs"], c["advantages"], lowest=config[LOW], highest=config[HIGH]
             ),
             config=_CLIP,
         ),
-        "dro": Kind(
+        "dro": Loss(
             lambda p, c, rows, config: quadratic_penalty(p, c["logprobs"], c["advantages"], beta=config["beta"]),
             silent_at_zero=False,
             config=MappingProxyType({"beta": 0.05}),
         ),
-        "gspo": Kind(
+        "gspo": Loss(
             lambda p, c, rows, config: sequence_ratio_by_token(
                 p, c["logprobs"], c["advantages"], rows, c[MASK], lowest=config[LOW], highest=config[HIGH]
             ),
@@ -142,23 +146,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class Loss:
-    """A loss with its settings, as `loss_of` made it."""
-
-    kind: Kind
-    config: Config
-
-    def of_row(self, logprobs_N: Tensor, columns: Columns, row_N: Tensor) -> Tensor:
-        """The sum of the losses of a packed row's targets; `weights` multiply the loss of each, where given."""
-        if self.kind.silent_at_zero:
-            chosen_N = columns["advantages"] != 0
-            logprobs_N, row_N = logprobs_N[chosen_N], row_N[chosen_N]
-            columns = {name: column[chosen_N] for name, column in columns.items()}
-        loss_N = self.kind.of_tokens(logprobs_N, columns, row_N, self.config)
-        return (loss_N * columns["weights"] if "weights" in columns else loss_N).sum()
-
-
 UNPUBLISHED = (
     "it needs what the hosted service records of samples, by an equation that is not published; "
     "train with importance_sampling, ppo, cispo, dro or gspo"
@@ -166,30 +153,26 @@ UNPUBLISHED = (
 
 
 def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
-    """The loss that a client named, with its settings, of datums with these columns and dimensions of targets.
-
-    Raises:
-        UserError: there is no such loss or setting, a column is missing, or the loss has one target per token.
-    """
+    """The loss that a client named, of datums with these columns and dimensions of targets; or raises `UserError`."""
     if name == "stable_reinforce":
         raise UserError(f"stable_reinforce is not served: {UNPUBLISHED}")
-    if name not in KINDS:
-        raise unknown("loss", name, KINDS)
-    kind = KINDS[name]
-    if wrong := sorted(config.keys() - kind.config.keys()):
-        known = ", ".join(kind.config) or "none"
+    if name not in LOSSES:
+        raise unknown("loss", name, LOSSES)
+    loss = LOSSES[name]
+    if wrong := sorted(config.keys() - loss.config.keys()):
+        known = ", ".join(loss.config) or "none"
         raise UserError(f"the loss {name} has no setting '{wrong[0]}'; it has: {known}")
-    settings = dict(kind.config) | dict(config)
+    settings = dict(loss.config) | dict(config)
     if not all(0 <= value < float("inf") for value in settings.values()):
         raise UserError(f"the settings of {name} must be finite and not negative; got {settings}")
     if settings.get(LOW, 0.0) > settings.get(HIGH, 1.0):
         raise UserError(f"{LOW} is above {HIGH}; got {settings}")
-    if extra := sorted(columns - {*kind.columns, "weights"}):
+    if extra := sorted(columns - {*loss.columns, "weights"}):
         raise UserError(f"the loss {name} does not read '{extra[0]}'; leave it out of the loss_fn_inputs")
-    if missing := [column for column in kind.columns if column not in columns]:
+    if missing := [column for column in loss.columns if column not in columns]:
         raise UserError(f"the loss {name} needs {', '.join(missing)} in the loss_fn_inputs of every datum")
     if targets == 2 and name != "cross_entropy":
         raise UserError(
             f"the loss {name} has one target per token; target_tokens of shape [N, K] are for cross_entropy"
         )
-    return Loss(kind, settings)
+    return replace(loss, config=settings)

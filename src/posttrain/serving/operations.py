@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from posttrain.errors import UserError
 from posttrain.serving import checkpoints
 from posttrain.serving.base import Adapter
-from posttrain.serving.checkpoints import Address
+from posttrain.serving.checkpoints import UNNAMED, Address, Sampler
 from posttrain.serving.files import checked_name, read_json
 from posttrain.serving.losses import Datum, Loss, check_data, loss_of
 from posttrain.serving.run import Entry, Run
-from posttrain.serving.sessions import UNNAMED, Sampler
 from posttrain.serving.trainer import AdamParams, Output, Trainer
 from posttrain.serving.wire import PROTOBUF, forward_backward_output, read_data, read_forward_backward
 from posttrain.training.checkpoint import save_tensors
@@ -92,7 +91,7 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Run, services: "Servi
         return told(type="save_weights_for_sampler", path=_save("sampler_weights", write, asked, model, services))
     number = str(int(asked["sampling_session_seq_id"]))
     root = model.folder / UNNAMED / number
-    checkpoints.save(root, write, {"adapter": asdict(model.adapter)}, ttl_seconds=None, overwrite=True)
+    checkpoints.save(root, write, {"adapter": asdict(model.record.adapter)}, ttl_seconds=None, overwrite=True)
     kept = sorted((model.folder / UNNAMED).iterdir(), key=lambda path: int(path.name))
     for path in kept[: -services.limits.unnamed_per_model]:
         shutil.rmtree(path)
@@ -115,7 +114,7 @@ def _save(
     checkpoints.tidy(model.folder)
     if len({*checkpoints.names(model.folder)} - {(kind, address.name)}) >= most:
         raise UserError(f"a model may have {most} checkpoints; delete one")
-    about = {"adapter": asdict(model.adapter), "base_model": services.base.name}
+    about = {"adapter": asdict(model.record.adapter), "base_model": services.base.name}
     if "seq_id" in asked:  # not in requests that an older version has accepted
         about["request"] = asked["seq_id"]
     folder, lasting = address.folder(services.models), asked.get("ttl_seconds")
@@ -129,21 +128,17 @@ def load(trainer: Trainer, body: bytes, model: Run, services: "Services") -> Ent
     found = readable(asked["path"], model.record.owner, services)
     if asked["optimizer"] and Address.of(asked["path"]).kind != "weights":
         raise UserError("sampler_weights have no state of an optimiser; load a checkpoint of save_state")
-    if Adapter(**found.state["adapter"]).shape != model.adapter.shape:
+    if Adapter(**found.state["adapter"]).shape != (mine := model.record.adapter).shape:
         raise UserError(
-            f"the checkpoint's adapter is {found.state['adapter']}, the model's {asdict(model.adapter)}; make a model "
-            "of the checkpoint's rank"
+            f"the checkpoint's adapter is {found.state['adapter']}, the model's {asdict(mine)}; make a model of the "
+            "checkpoint's rank"
         )
     trainer.restore(found.path, optimizer=asked["optimizer"])
     return told(type="load_weights", path=asked["path"], model_id=model.record.model_id)
 
 
 def readable(path: str, owner: str, services: "Services") -> checkpoints.Checkpoint:
-    """A checkpoint that the owner may read.
-
-    Raises:
-        UserError: there is none, it is another's, or it is of another base model.
-    """
+    """A checkpoint that the owner may read, of this base model; raises `UserError` if there is none."""
     folder = Address.of(path).folder(services.models)
     record = read_json(folder.parents[1] / "model.json")
     found = checkpoints.read(folder) if record and record["owner"] == owner else None

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.serving import checkpoints
+from posttrain.serving.access import IDLE_SECONDS, OVERHEAD
 from posttrain.serving.base import Adapter
 from posttrain.serving.files import read_json, tidy, write_json
 from posttrain.serving.guard import Pending
-from posttrain.serving.limits import OVERHEAD
 from posttrain.serving.operations import CHANGES, ENDS, OPERATIONS, STATE, Slices, unloaded
-from posttrain.serving.run import Entry, Record, Run
-from posttrain.serving.sessions import IDLE_SECONDS, UNNAMED
+from posttrain.serving.run import FAILED, Entry, Record, Run
 from posttrain.serving.together import Asked, JointPass
 from posttrain.serving.trainer import NotFinite, Trainer, finished
 from posttrain.training import checkpoint
@@ -53,23 +52,20 @@ class Runs:
         self._records: dict[str, Record] = {}  # of all models, the oldest first
         services.models.mkdir(parents=True, exist_ok=True)
         for path in sorted(services.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
-            record = Record(**read_json(path))
+            about = read_json(path)
+            record = Record(**{**about, "adapter": Adapter(**about["adapter"])})
             self._records[record.model_id] = record
             checkpoints.tidy(path.parent)
 
     def create(self, model_id: str, owner: str, adapter: Adapter, first: Entry) -> str:
-        """Make a model, with its first request, which has seq_id 0; returns the id of that request.
-
-        Raises:
-            UserError: the owner has too many.
-        """
+        """Make a model, with its first request, which has seq_id 0; the id of that. Raises as `_make_room`."""
         with self._lock:
             if model_id not in self._records:
                 self._make_room(owner)
                 folder = self._folder(model_id)
                 for part in ("requests", "results"):
                     (folder / part).mkdir(parents=True, exist_ok=True)
-                record = Record(model_id, owner, self._services.base.name, asdict(adapter))
+                record = Record(model_id, owner, self._services.base.name, adapter)
                 write_json(folder / "model.json", asdict(record))
                 self._records[model_id] = record
         return self.accept(self.get(owner, model_id), 0, first)
@@ -114,11 +110,7 @@ class Runs:
         return found
 
     def get(self, owner: str, model_id: str) -> Run:
-        """A model; what was accepted and not done before the server ended is then done.
-
-        Raises:
-            UserError: the owner has none of this id, or it belongs to another base model.
-        """
+        """A model that has not ended, on this base, or `UserError`; what the server before has left is done then."""
         with self._lock:
             record, name = self.record(owner, model_id), self._services.base.name
             if record.ended:
@@ -138,9 +130,9 @@ class Runs:
             run.saved = int(state.state["seq"])
             if run.result(run.saved) is None:  # killed after the one and before the other
                 run.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
-        run.executed = max([run.saved, *run.finished(), *run.failed()])
+        run.executed = max([run.saved, *run.numbers("results"), *run.numbers("requests", FAILED)])
         run.next = run.executed + 1
-        run.pending = {seq: 0 for seq in run.accepted() if seq > run.executed}
+        run.pending = {seq: 0 for seq in run.numbers("requests") if seq > run.executed}
         for seq in run.pending:
             self._futures.open(run.request_id(seq))
             if run.kind(seq) == ENDS:
@@ -148,12 +140,7 @@ class Runs:
         return run
 
     def accept(self, run: Run, seq: int, request: Entry) -> str:
-        """Accept a request; one that was accepted before is not done twice. Returns its id.
-
-        Raises:
-            UserError: it is too far ahead.
-            HTTPException: its key has too much that is not done.
-        """
+        """Accept a request, once; refused if it is too far ahead, or its key has too much that is not done. Its id."""
         request_id, ends = run.request_id(seq), request.kind == ENDS
         with run.lock:
             if run.record.ended or (run.last is not None and seq >= run.last and not ends):
@@ -206,24 +193,17 @@ class Runs:
             self._worker.submit(partial(self._execute, run, run.next), run.record.client)
             run.next += 1
 
-    def result(self, owner: str, model_id: str, seq: int) -> bool:
-        """Whether the result of a request is awaited or there; from disk, if need be.
-
-        That of an ended model is there while it is in memory, and that of the request that ended it always.
-
-        Raises:
-            UserError: the owner has no such model, nor had one.
-        """
+    def look_for(self, owner: str, model_id: str, seq: int) -> None:
+        """Have the result of a request in memory, if it is on disk; of an ended model only that of its end is."""
         request_id, record, kept = f"{model_id}:{seq}", self.record(owner, model_id), None
         if record.ended:
             kept = unloaded(model_id) if seq == record.unloaded else None
         else:
             run = self.get(owner, model_id)
             if not self._futures.known(request_id):
-                kept = run.result(seq) or (SERVER_FAILED if seq in run.failed() else None)
+                kept = run.result(seq) or (SERVER_FAILED if seq in run.numbers("requests", FAILED) else None)
         if kept is not None:
             self._futures.finish(request_id, kept)
-        return self._futures.known(request_id)
 
     def _end(self, record: Record, request: int | None = None) -> None:
         folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
@@ -236,7 +216,7 @@ class Runs:
                 for seq in [seq for seq in run.pending if seq >= run.next]:  # others are told in their turn
                     self._backlog.leave(record.owner, run.pending.pop(seq))
                     self._futures.finish(run.request_id(seq), failure(_gone(record)))
-        for part in ("requests", "results", "state", UNNAMED):
+        for part in ("requests", "results", "state", checkpoints.UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
     def _folder(self, model_id: str) -> Path:
@@ -363,10 +343,11 @@ class Runs:
             idle = [each for each in others if not each.busy]
             for other in idle[: max(0, len(others) - services.limits.models_in_memory + 1)]:
                 other.trainer = None
-            trainer = Trainer(services.base.adapted(run.adapter), microbatch_tokens=services.limits.microbatch_tokens)
+            model = services.base.adapted(run.record.adapter)
+            trainer = Trainer(model, microbatch_tokens=services.limits.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
-            for seq in run.accepted():
+            for seq in run.numbers("requests"):
                 if run.saved < seq <= run.executed:
                     self._again(trainer, run, seq)
             run.trainer = trainer

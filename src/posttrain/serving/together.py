@@ -61,10 +61,7 @@ class JointPass:
         return self._services.base.mixed()
 
     def compatible(self, run: Run, others: Sequence[Run], *, load: Callable[[Run], Trainer]) -> list[Asked]:
-        """A model's next request and those of others that may be computed with it; empty if there are none.
-
-        The others are models in memory, so that none is loaded for it, and none of them makes room for another.
-        """
+        """A model's next request, and those of others in memory to compute with it; empty if there are none."""
         room, waiting = self._services.limits.microbatch_tokens, [other for other in others if other.first is not None]
         first = self._next(run) if waiting else None
         if first is None:
@@ -95,7 +92,7 @@ class JointPass:
     def answers(self, asked: Sequence[tuple[Trainer, Asked]]) -> list[Entry]:
         """The answer to each. If it raises, also for an answer that cannot be made, every gradient is what it was."""
         members = [
-            Member(trainer, each.run.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)
+            Member(trainer, each.run.record.adapter.scale, each.batch.data, each.batch.loss, each.batch.backward)
             for trainer, each in asked
         ]
         tokens = self._services.limits.microbatch_tokens
@@ -124,9 +121,6 @@ def forward_backward_together(
 
     Members without a backward pass have a pass of their own, which keeps nothing for one. If it raises, or `told`,
     which makes of each output what is returned, every gradient is what it was.
-
-    Raises:
-        TrainingError: a loss or a gradient is not finite.
     """
     found: dict[int, Output] = {}
     with contextlib.ExitStack() as stack:

@@ -93,9 +93,6 @@ class Trainer:
 
         Yields after each packed row but the last, and leaves everything to others until it goes on; the sums are
         those of one pass. If it raises, the gradient is what it was.
-
-        Raises:
-            TrainingError: the loss is not finite.
         """
         outputs: list[np.ndarray] = [np.empty(0)] * len(data)
         examples, total = sharing_prefixes(data), 0.0
@@ -132,9 +129,7 @@ class Trainer:
     def optim_step(self, adam: AdamParams) -> dict[str, float]:
         """One step of AdamW on the gradient so far, which is then gone.
 
-        Raises:
-            TrainingError: the gradient is not finite, and no weight has changed; or the new weights are not, and this
-                trainer is of no use any more.
+        If the gradient is not finite, no weight has changed; after `NotFinite` this trainer is of no use any more.
         """
         for group in self.optimizer.adam.param_groups:
             group |= {"betas": (adam.beta1, adam.beta2), "eps": adam.eps, "weight_decay": adam.weight_decay}
@@ -149,11 +144,7 @@ class Trainer:
         return dict(self.optimizer.named_masters())
 
     def restore(self, folder: Path, *, optimizer: bool = True) -> None:
-        """Take what `learner.save` has written; without `optimizer` its moments are forgotten, as the gradient is.
-
-        Raises:
-            CheckpointError: it belongs to another adapter, or cannot be read. Nothing has changed then.
-        """
+        """Take what `learner.save` has written, or nothing if it raises; without `optimizer` moments are forgotten."""
         if optimizer:
             self.learner.restore(folder)
         else:
@@ -175,10 +166,7 @@ def finished(work: Generator[None, None, T]) -> T:
 
 
 def sharing_prefixes(data: Sequence[Datum]) -> list[Example]:
-    """Each sequence as an example; neighbours that begin alike, such as completions of one prompt, share a prefix.
-
-    A prefix is at most all but the last token of a sequence. What is learned is decided by `place_targets`.
-    """
+    """Each sequence as an example; neighbours that begin alike share a prefix, at most all but the last token."""
     shared = [_alike(a.tokens, b.tokens) for a, b in pairwise(data)]
     prefixes: list[int] = []
     while len(prefixes) < len(data):
@@ -203,10 +191,7 @@ def _alike(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def place_targets(row: PackedRow, data: Sequence[Datum]) -> None:
-    """Let every token of each datum predict its targets; those of a shared prefix do so once for each datum.
-
-    Targets need not be the tokens that follow, and a token may have several.
-    """
+    """Let every token predict its targets, which need not be what follows; a shared prefix does so for each datum."""
     row.sources, row.targets, row.rows = [], [], []
     numbers, at = iter(row.examples), 0
     for prefix, lengths in row.families:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import secrets
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -62,7 +61,7 @@ def get_info(body: bodies.OfModel, owner: Owner, served: Served) -> Json:
         "model_id": body.model_id,
         "model_data": {"arch": served.base.model.network.config.model_type, "model_name": name, "tokenizer_id": name},
         "is_lora": True,
-        "lora_rank": run.adapter.rank,
+        "lora_rank": run.record.adapter.rank,
         "model_name": name,
     }
 
@@ -104,7 +103,7 @@ def optim_step(body: bodies.OptimStep, owner: Owner, served: Served) -> Json:
 
 
 @router.post("/save_weights")
-def save_weights(body: bodies.SaveWeights, owner: Owner, served: Served) -> Json:
+def save_weights(body: bodies.Save, owner: Owner, served: Served) -> Json:
     """Save weights and the optimiser's state under a name."""
     name = body.path or f"{body.seq_id:06d}"
     asked = body.model_dump(include={"seq_id", "ttl_seconds", "overwrite"}) | {"name": name}
@@ -112,7 +111,7 @@ def save_weights(body: bodies.SaveWeights, owner: Owner, served: Served) -> Json
 
 
 @router.post("/save_weights_for_sampler")
-def save_weights_for_sampler(body: bodies.SaveForSampler, owner: Owner, served: Served) -> Json:
+def save_weights_for_sampler(body: bodies.Save, owner: Owner, served: Served) -> Json:
     """Save weights to sample from: under a name, or for a new sampling session."""
     if not body.path and body.sampling_session_seq_id is None:
         raise UserError("save_weights_for_sampler needs a path or a sampling_session_seq_id")
@@ -144,7 +143,8 @@ def weights_info(body: bodies.WeightsInfo, owner: Owner, served: Served) -> Json
 @router.get("/training_runs/{model_id}/checkpoints")
 def list_checkpoints(model_id: str, owner: Owner, served: Served) -> Json:
     """A model's checkpoints."""
-    model, found = _folder(model_id, owner, served), list[Json]()
+    served.runs.record(owner, model_id)
+    model, found = served.models / checkpoints.folder_name(model_id), list[Json]()
     for kind, name in checkpoints.names(model):
         saved = None
         with contextlib.suppress(CheckpointError):  # a damaged one: who loads it is told
@@ -166,10 +166,5 @@ def list_checkpoints(model_id: str, owner: Owner, served: Served) -> Json:
 @router.delete("/training_runs/{model_id}/checkpoints/{kind}/{name}", status_code=204)
 def delete_checkpoint(model_id: str, kind: str, name: str, owner: Owner, served: Served) -> None:
     """Delete a checkpoint."""
-    _folder(model_id, owner, served)
+    served.runs.record(owner, model_id)
     checkpoints.delete(Address.of(f"tinker://{model_id}/{kind}/{name}").folder(served.models))
-
-
-def _folder(model_id: str, owner: str, served: Services) -> Path:
-    """The folder of a model of the owner, ended or not."""
-    return served.models / checkpoints.folder_name(served.runs.record(owner, model_id).model_id)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
-from posttrain.serving.decoder import PromptLogprobs
+from posttrain.serving.base import PromptLogprobs
 from posttrain.serving.guard import Upload
 from posttrain.serving.losses import MAX_TARGETS, Datum
 from posttrain.types import Completion, StopReason
@@ -24,12 +24,7 @@ COLUMNS = 4  # of a loss: targets, weights, advantages, logprobs
 
 
 def read_data(message: Any, most_tokens: int) -> list[Datum]:
-    """The data of a request for a gradient.
-
-    Raises:
-        UserError: a chunk or a tensor is not what this server reads, or sparse tensors have too many numbers for
-            `COLUMNS` of `most_tokens`.
-    """
+    """The data of a request for a gradient; sparse tensors may have as many numbers as `COLUMNS` of `most_tokens`."""
     sparse = (
         math.prod(tensor.shape)
         for datum in message.data
@@ -43,12 +38,7 @@ def read_data(message: Any, most_tokens: int) -> list[Datum]:
 
 
 def decompressed(body: bytes, held: Upload) -> bytes:
-    """The contents of a zstandard frame, which the request holds from now on.
-
-    Raises:
-        UserError: they are none.
-        HTTPException: they are larger than a request may be, or others hold what would be needed.
-    """
+    """The contents of a zstandard frame, which the request holds from now on; raises as `Upload.grow`."""
     try:
         size = zstandard.frame_content_size(body)  # -1 if the frame does not say it
         held.grow(size if size >= 0 else held.most)
@@ -61,12 +51,7 @@ def decompressed(body: bytes, held: Upload) -> bytes:
 
 
 def read_forward_backward(body: bytes) -> Any:
-    """The message of a request for a gradient, its data still encoded.
-
-    Raises:
-        UserError: it is none.
-        HTTPException: it has more than `MOST_PARTS` parts, each of which takes far more memory parsed than encoded.
-    """
+    """A request for a gradient, its data still encoded, if it has no more than `MOST_PARTS`; raises `UserError`."""
     try:
         _check_parts(body)
         message = pb.ForwardBackwardRequest()
@@ -140,7 +125,6 @@ def _numbers(raw: bytes, dtype: np.dtype[Any], what: str) -> np.ndarray:
 
 
 def _tensor(what: str, message: Any) -> np.ndarray:
-    """A dense or sparse tensor, dense."""
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise UserError(f"{what} must be float32 or int64")

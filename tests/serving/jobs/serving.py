@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import uvicorn
 
+from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import Offered
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import JobLimits
 
 PAIRS = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "no"} for n in range(8)]
 SUMS = [{"prompt": f"{n}+1?", "answer": f"{n + 1}"} for n in range(8)]

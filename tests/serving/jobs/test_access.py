@@ -5,9 +5,9 @@ import asyncio
 import httpx
 import pytest
 
+from posttrain.serving.access import Keys
 from posttrain.serving.jobs.routes import create_jobs_app
 from posttrain.serving.jobs.table import SUCCEEDED
-from posttrain.serving.keys import Keys
 from tests.serving.jobs.serving import Client
 
 SOURCE = "def reward(completion):\n    return 1.0\n"
@@ -87,11 +87,11 @@ def test_the_body_of_a_request_without_a_key_is_dropped(shared):
 
 
 def test_keys_are_compared_in_constant_time(shared, monkeypatch):
-    from posttrain.serving import keys
+    from posttrain.serving import access
 
     services, clients, _ = shared
-    compared, equal = [], keys.secrets.compare_digest
-    monkeypatch.setattr(keys.secrets, "compare_digest", lambda a, b: compared.append(1) or equal(a, b))
+    compared, equal = [], access.secrets.compare_digest
+    monkeypatch.setattr(access.secrets, "compare_digest", lambda a, b: compared.append(1) or equal(a, b))
     assert services.keys.owner(clients["alice"].headers["X-API-Key"]) == "alice" and compared
     assert "tml-" not in (services.table.root.parent / "keys.json").read_text()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import UserError
-from posttrain.serving.jobs.bodies import CONTAINERS, DEPTH, TEXT_BYTES, submitted
+from posttrain.serving.jobs.specification import CONTAINERS, DEPTH, TEXT_BYTES, submitted
 from tests.serving.jobs.serving import sft
 
 

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.jobs import processes
 from posttrain.serving.jobs import services as module
 from posttrain.serving.jobs.processes import PROGRAM, born, environment, go, launch
 from posttrain.serving.jobs.services import MOST_DEATHS, JobServices, after
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.jobs.table import EXPORT, FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Table
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import JobLimits
 
 STUB = Path(__file__).with_name("stub.py")
 

@@ -9,9 +9,9 @@ import pytest
 
 from posttrain.errors import UserError
 from posttrain.runs import jsonl
+from posttrain.serving.access import JobLimits
 from posttrain.serving.jobs import table
 from posttrain.serving.jobs.table import DELETED, Table
-from posttrain.serving.limits import JobLimits
 from tests.serving.jobs.serving import PAIRS, SUMS, config_of, folder_of, opened, refused, rl, sft
 
 SOURCE = "def reward(completion):\n    return 1.0\n"

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from posttrain.errors import first_line
 from posttrain.serving.guard import Owner, application
-from posttrain.serving.jobs import reading
+from posttrain.serving.jobs import processes
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import write
 from posttrain.serving.jobs.table import LOG, OPEN, RESULT, RUN, Job
@@ -85,15 +85,15 @@ def jobs(owner: Owner, served: Served, limit: Annotated[int, Query(ge=1, le=200)
 def job(job: Mine, served: Served) -> Json:
     """A job, with its step and how many there shall be."""
     folder = served.table.folder(job)
-    steps = reading.read_object(folder, RUN, "environment.json").get("steps")
+    steps = processes.read_object(folder, RUN, "environment.json").get("steps")
     known = steps if isinstance(steps, int) else job.steps or None
-    return {**job.shown(), "step": reading.last_step(folder, (RUN, "metrics.jsonl")), "steps": known}
+    return {**job.shown(), "step": processes.last_step(folder, (RUN, "metrics.jsonl")), "steps": known}
 
 
 @router.get("/{job_id}/logs")
 def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
     """What the command printed, from a byte on."""
-    text, after = reading.log_part(served.table.folder(job), LOG, offset)
+    text, after = processes.log_part(served.table.folder(job), LOG, offset)
     return Response(text, media_type="text/plain", headers={"X-Next-Offset": str(after), **NO_SNIFFING})
 
 
@@ -102,7 +102,7 @@ def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
 def rows(request: Request, job: Mine, served: Served, offset: Offset = 0) -> Response:
     """Metrics by step, or completions with their rewards, from a row on."""
     name = request.url.path.rpartition("/")[2]
-    found, after = reading.rows_part(served.table.folder(job), (RUN, f"{name}.jsonl"), offset)
+    found, after = processes.rows_part(served.table.folder(job), (RUN, f"{name}.jsonl"), offset)
     return JSONResponse({"rows": found, "next": after}, headers=NO_SNIFFING)
 
 
@@ -121,10 +121,10 @@ def result(job: Mine, served: Served) -> Response:
     folder = served.table.folder(job)
     if job.state in OPEN:
         raise HTTPException(409, f"job {job.id} has not ended")
-    if not reading.exported(folder, RESULT):
+    if not processes.exported(folder, RESULT):
         raise HTTPException(409, f"job {job.id} is {job.state}, and there is no checkpoint of it")
     headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"', **NO_SNIFFING}
-    return StreamingResponse(reading.tar_of(folder, RESULT, job.id), media_type="application/x-tar", headers=headers)
+    return StreamingResponse(processes.tar_of(folder, RESULT, job.id), media_type="application/x-tar", headers=headers)
 
 
 @router.delete("/{job_id}", status_code=204)

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import described
+from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.files import locked
 from posttrain.serving.jobs import table
-from posttrain.serving.jobs.processes import PROGRAM, born, clear, ended, go, launch, signalled
-from posttrain.serving.jobs.reading import last_words
+from posttrain.serving.jobs.processes import PROGRAM, born, clear, ended, go, last_words, launch, signalled
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.jobs.table import Job, Table
-from posttrain.serving.keys import Keys
-from posttrain.serving.limits import JobLimits
 
 TICK_SECONDS, PAUSE_SECONDS = 0.25, 10.0  # between looks at the jobs; after one that failed
 GIVE_UP_SECONDS = 600.0  # for which a process that cannot be started is tried again
@@ -112,7 +110,6 @@ class JobServices:
         return [job_id for job_id, (_, until) in self._failing.items() if until > time.time()]
 
     def _tend(self, job: Job) -> None:
-        """Do what a job that runs needs now."""
         if job.pid and born(job.pid) == job.born:
             self._bound(job)
             return
@@ -221,13 +218,7 @@ def after(job: Job, code: int | None, last: int, said: str, hours: float, *, exp
     Its training may be followed by the export of its last checkpoint, also where it failed: what it had learned may be
     of use. A process that died is begun again.
 
-    Args:
-        job: as it was.
-        code: the exit code; a signal as a negative number, None where no server saw it.
-        last: the step of the last checkpoint; -1 where there is none.
-        said: the last words of its log.
-        hours: that a job may train.
-        exported: whether the export has ended with a result.
+    `code` is the exit code, of a signal a negative number, None where no server saw it; `last` is -1 without one.
     """
 
     def trained(state: str, why: str = "") -> dict[str, Any]:

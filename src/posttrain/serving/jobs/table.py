@@ -30,8 +30,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError, described
+from posttrain.serving.access import JobLimits
 from posttrain.serving.files import read_json, sync
-from posttrain.serving.limits import JobLimits
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
@@ -149,12 +149,7 @@ class Table:
         return next(iter(self._sql(NEXT, json.dumps([*but]))), None)
 
     def create(self, owner: str, fill: Callable[[Path], dict[str, Any]]) -> Job:
-        """Submit a job; `fill` writes its files into its folder, and returns fields of `Job`.
-
-        Raises:
-            HTTPException: 429, the owner has as many jobs or bytes as a key may have.
-            UserError: as `fill`.
-        """
+        """Submit a job, if its owner may have one more; `fill` writes into its folder, and returns fields of `Job`."""
         with self._change() as db:
             self._check(db, owner)
         used = sum(_bytes_in(self.folder(job)) for job in self.all("owner = ?", owner))
