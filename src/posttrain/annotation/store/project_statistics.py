@@ -17,7 +17,7 @@ from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
-from posttrain.annotation.aggregation.majority import beliefs
+from posttrain.annotation.aggregation import majority
 from posttrain.annotation.consensus import agree
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
@@ -237,8 +237,8 @@ def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -
     if kind.ranking is not None:
         rankings = [Ranking(state.name, name, *kind.ranking(one.answer)) for name, one in said]
         decided = {state.name: Ranking(state.name, "", *kind.ranking(ruling[0]))} if ruling else {}
-        agreed = agree(rankings, beliefs(rankings), decided)
-        state.shares = agreement.shares(rankings, agreed, beliefs, decided)
+        agreed = agree(rankings, majority(rankings), decided)
+        state.shares = agreement.shares(rankings, agreed, majority, decided)
         state.kendall_w = agreement.kendall_w(rankings)
         state.units = agreement.unit_ranks(rankings)
         if kind.alike is None:
