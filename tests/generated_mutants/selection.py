@@ -9,13 +9,16 @@ LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
 
 # Files that no test file is named after, or that others look at as well as theirs. Below tests, separated by spaces.
 TESTS_OF = {
+    "annotation/aggregation.py": "annotation/aggregation/test_bradley_terry.py annotation/aggregation/test_majority.py "
+    "annotation/aggregation/test_dawid_skene.py annotation/aggregation/test_plackett_luce.py",
     "annotation/app/chat_worker.py": "annotation/app/test_conversations.py",
-    "annotation/app/forms.py": "annotation/test_choices.py annotation/app/test_tasks.py annotation/app/test_admin.py",
     "annotation/app/main.py": "annotation/app/test_security.py annotation/app/test_admin.py",
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
-    "annotation/app/test_conversations.py",
+    "annotation/app/test_conversations.py annotation/test_choices.py annotation/app/test_admin.py",
+    "annotation/app/tasks.py": "annotation/app/test_tasks.py annotation/app/test_conversations.py",
     "annotation/consensus.py": "annotation/test_consensus.py annotation/test_agreement.py "
     "annotation/store/test_rulings.py",
+    "annotation/store/database.py": "annotation/store/test_database.py annotation/store/test_backup.py",
     "annotation/store/exports.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "

@@ -475,7 +475,7 @@ def test_topics_are_imported_for_people_who_talk_with_a_model(tmp_path, capsys):
     assert main([*words, "--kind", "red-team", "--rules", str(rules)]) == 0
     with open_store(store).read() as connection:
         project = projects.find(connection, "attack")
-        assert projects.rules_of(project) == ["Do no harm.", "Do not lie."]
+        assert project.settings["rules"] == ["Do no harm.", "Do not lie."]
         first, second = exports.items(connection, project)
         assert (first.about, first.prompt) == ("A trip.", []) and second.prompt == system
     capsys.readouterr()

@@ -247,7 +247,7 @@ def _fit(
     *,
     extra: Sequence[float] = (),
 ) -> Fitted:
-    """Fit a model whose `likelihood` is of strengths [C], weights [W] and its own parameters, which begin at `extra`."""
+    """Fit a model; `likelihood` is of strengths [C], weights [W] and parameters of its own, which begin at `extra`."""
     from scipy.optimize import minimize  # here: majority votes need none of it
 
     many, people = len(completions), len(annotators)

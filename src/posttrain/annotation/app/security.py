@@ -21,6 +21,7 @@ from posttrain.errors import as_typed
 
 LARGEST = 1024 * 1024  # bytes of a request's body
 BODY_SECONDS = 30.0  # within which all of it has to come
+SWEPT = 1024  # keys of a limit from which those are forgotten that have nothing left: addresses never come back
 
 HEADERS = {
     "content-security-policy": (
@@ -48,9 +49,7 @@ class TooOften(Exception):
 class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
-    Args:
-        app: the wrapped application.
-        hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
+    `hosts` are those of `create_app`.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
@@ -106,27 +105,17 @@ def is_served(host: str, names: Collection[str]) -> bool:
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name in ("localhost", *names) or ip_address(name) is not None
     except ValueError:
         return False
-    if name in ("localhost", *names):
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def from_here(request: Request, url: str) -> None:
     """Raise `Forbidden` where the browser says that another site made this request; `url` is where ours are."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("this request comes from another site")
+    elsewhere = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
     origin = request.headers.get("origin")
-    if origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host"):
+    if elsewhere or (origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host")):
         raise Forbidden("this request comes from another site")
-
-
-SWEPT = 1024  # keys from which those are forgotten that have nothing left: addresses come and never come back
 
 
 class Limit:
@@ -141,12 +130,6 @@ class Limit:
         self._seen: dict[str, deque[float]] = {}  # the last `most` of each
         self._lock = Lock()
 
-    def full(self, key: str) -> bool:
-        """Whether the limit is reached."""
-        with self._lock:
-            since = time.monotonic() - self.seconds
-            return sum(at > since for at in self._seen.get(key, ())) >= self.most
-
     def count(self, key: str) -> None:
         """Count one."""
         with self._lock:
@@ -158,5 +141,7 @@ class Limit:
 
     def check(self, key: str) -> None:
         """Raise `TooOften` if the limit is reached."""
-        if self.full(key):
-            raise TooOften
+        with self._lock:
+            since = time.monotonic() - self.seconds
+            if sum(at > since for at in self._seen.get(key, ())) >= self.most:
+                raise TooOften

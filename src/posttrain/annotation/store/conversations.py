@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Project, Turn, now
-from posttrain.annotation.store.work import Changed, choices, finish, take_up
+from posttrain.annotation.store.work import Changed, choices, take_up
 from posttrain.annotation.task_kinds import KINDS, Answer, NoAnswer, storable
 
 LONGEST = 10_000  # letters of a message
@@ -114,5 +114,5 @@ def end(connection: Connection, assignment: Assignment) -> None:
     if not chosen or (len(chosen) < len(assignment.turns) and assignment.turns[-1].replies is not None):
         raise Refused("choose between the two replies first; then the conversation can end")
     if assignment.state != "done":
-        finish(assignment)
+        take_up(assignment, done=True)
         record(connection, assignment.user_id, "end", f"assignment {assignment.id}", turns=len(assignment.turns))

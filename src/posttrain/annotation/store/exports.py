@@ -7,7 +7,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store import conversations
-from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
 from posttrain.annotation.store.work import choices, done
 from posttrain.annotation.task_kinds import KINDS, Answer
@@ -75,7 +74,7 @@ def told(connection: Connection, project: Project) -> Told:
         {item.name: item for item in items(connection, project)},
         [(one.item.name, one.user.name, one.judgements[-1].answer) for one in said],
         [choice for one in said for choice in _choices(one)],
-        rules_of(project),
+        project.settings.get("rules", ()),
         rulings(connection, project),
     )
 

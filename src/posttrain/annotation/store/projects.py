@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Item, Member, Project
-from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question, instructions, storable
+from posttrain.annotation.store.work import asked
+from posttrain.annotation.task_kinds import KINDS, NoAnswer, instructions, storable
 
 MOST_ANNOTATORS = 100
 
@@ -40,7 +41,8 @@ def create(
         raise Refused(f"there is a project '{name}' already")
     if kind == "score" and not attributes:
         attributes = ("helpful", "correct", "clear")
-    if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not all(map(_word, attributes))):
+    words = all(0 < len(one) <= 40 and one.replace("-", "").replace("_", "").isalnum() for one in attributes)
+    if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not words):
         raise Refused("attributes are for the kind 'score': words of up to 40 letters, each once")
     rules = [rule.strip() for rule in rules if rule.strip()]
     if (kind == "red-team") != bool(rules):
@@ -61,20 +63,6 @@ def create(
     connection.flush()
     record(connection, by, "create project", name, kind=kind, annotators_per_item=annotators_per_item)
     return project
-
-
-def _word(attribute: str) -> bool:
-    return 0 < len(attribute) <= 40 and attribute.replace("-", "").replace("_", "").isalnum()
-
-
-def attributes_of(project: Project) -> list[str]:
-    """Attributes of a `score` project."""
-    return list(project.settings.get("attributes", ()))
-
-
-def rules_of(project: Project) -> list[str]:
-    """Rules of a red-team project."""
-    return list(project.settings.get("rules", ()))
 
 
 def find(connection: Connection, name: str) -> Project:
@@ -123,8 +111,7 @@ def add_items(connection: Connection, project: Project, items: Sequence[Item], *
         except NoAnswer as problem:
             raise Refused(f"item {item.name!a}: {problem}") from problem
         if item.expected:
-            texts = {one.number: one.text for one in item.completions}
-            item.expected = kind.check(item.expected, Question(texts, attributes_of(project)))
+            item.expected = kind.check(item.expected, asked(project, item))
         item.project_id = project.id
     connection.add_all(new)
     record(connection, by, "add items", project.name, items=len(new))

@@ -33,8 +33,7 @@ from posttrain.annotation.aggregation import METHODS, method
 from posttrain.annotation.consensus import agree
 from posttrain.annotation.rankings import load_rankings
 from posttrain.annotation.store import exports, people, projects
-from posttrain.annotation.store.backup import back_up
-from posttrain.annotation.store.database import Connection, open_store
+from posttrain.annotation.store.database import Connection, back_up, open_store
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Project
 from posttrain.annotation.training_rows import LESSONS
