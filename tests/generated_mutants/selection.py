@@ -82,8 +82,8 @@ TESTS_OF = {
     "recipes/jobs.py": "serving/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",
     "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
-    "report/checks.py": "report/test_checks.py report/test_verdict.py",
-    "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
+    "report/checks.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
+    "report/curves.py": "report/test_curves.py report/test_verdict.py",
     "report/masked_text.py": "recipes/test_data_show.py",
     "report/run_report.py": "report/test_run_report.py report/test_reward_gains.py",
     "rewards/judges/__init__.py": "rewards/judges/test_pointwise.py rewards/judges/test_prompt.py "

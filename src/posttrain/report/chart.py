@@ -45,13 +45,18 @@ def render(chart: Chart) -> str:
         return ""
     heights = _heights([s for _, s in kept]) if chart.stacked else [s.points for _, s in kept]
     frame = _Frame.around([point for points in heights for point in points], zero=chart.zero or chart.stacked)
-    drawn = list(_areas(kept, heights, frame)) if chart.stacked else list(_lines(kept, frame))
-    spoken = escape(_spoken(chart.title, kept, chart.percent))
+    drawn = _areas(kept, heights, frame) if chart.stacked else _lines(kept, frame)
     hovers = _hovers(kept, heights, frame, chart.percent)
     unit = f' <span class="unit">{escape(chart.unit)}</span>' if chart.unit else ""
+    ends = [(s.name, *(number(s.points[end][1], chart.percent) for end in (0, -1))) for _, s in kept]
+    spoken = escape(f"{chart.title}: {', '.join(f'{name} from {first} to {last}' for name, first, last in ends)}")
+    keys = "".join(  # a single curve needs no name
+        f'<span class="key"><i class="c{colour}"></i>{escape(name) if len(kept) > 1 else "last"} <b>{last}</b></span>'
+        for (colour, _), (name, _, last) in zip(kept, ends, strict=True)
+    )
     return (
         f'<figure class="chart"><figcaption><span class="name">{escape(chart.title)}</span>{unit}'
-        f"{_legend(kept, chart.percent)}</figcaption>"
+        f'<span class="legend">{keys}</span></figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">'
         f"{''.join(_axes(frame, chart.percent))}{''.join(drawn)}{''.join(hovers)}"
         "</svg></figure>"
@@ -152,8 +157,7 @@ def _finite(chart: Chart) -> list[tuple[int, Series]]:
 
 def _thin(series: Series) -> Series:
     """Means of neighbouring points, if there are more than `MAX_POINTS`."""
-    size = math.ceil(len(series.points) / MAX_POINTS)
-    if size <= 1:
+    if (size := math.ceil(len(series.points) / MAX_POINTS)) <= 1:
         return series
     parts = [series.points[i : i + size] for i in range(0, len(series.points), size)]
     means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
@@ -237,22 +241,3 @@ def _hovers(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>{dots}'
             f'<text x="{WIDTH - RIGHT}" y="10" text-anchor="end">step {number(step)}{said}</text></g>'
         )
-
-
-def _legend(kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """Each curve's name and last value; a single curve needs no name."""
-    items: list[str] = []
-    for colour, series in kept:
-        name = escape(series.name) if len(kept) > 1 else "last"
-        last = number(series.points[-1][1], percent)
-        items.append(f'<span class="key"><i class="c{colour}"></i>{name} <b>{last}</b></span>')
-    return f'<span class="legend">{"".join(items)}</span>'
-
-
-def _spoken(title: str, kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """The chart's text for screen readers."""
-    parts = [
-        f"{series.name} from {number(series.points[0][1], percent)} to {number(series.points[-1][1], percent)}"
-        for _, series in kept
-    ]
-    return f"{title}: {', '.join(parts)}"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posttrain.errors import UserError, as_typed
 from posttrain.report import chart, overoptimization, panels, timeline
-from posttrain.report.checks import verdict, worst_first
-from posttrain.report.finding import Finding, Severity
+from posttrain.report.checks import Finding, Severity, verdict, worst_first
 from posttrain.report.markup import escape
 from posttrain.runs import config_file
 from posttrain.runs.run import REPORT, Run
@@ -131,12 +130,8 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
 
 def _verdicts(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
     """The findings of all runs, the worst first, each with the name of its run in front unless that is empty."""
-    found = [
-        replace(finding, title=f"{name}: {finding.title}" if name else finding.title)
-        for name, run in zip(names, runs, strict=True)
-        for finding in verdict(run.metrics)
-    ]
-    return worst_first(found)
+    found = [(name, finding) for name, run in zip(names, runs, strict=True) for finding in verdict(run.metrics)]
+    return worst_first(replace(one, title=f"{name}: {one.title}" if name else one.title) for name, one in found)
 
 
 class Risen(NamedTuple):
@@ -215,10 +210,7 @@ def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Only the keys that differ."""
     keys = {key for config in configs for key in config if any(other.get(key) != config[key] for other in configs)}
-    return [
-        {key: value if isinstance(value, int | float) else str(value) for key, value in c.items() if key in keys}
-        for c in configs
-    ]
+    return [{key: value for key, value in config.items() if key in keys} for config in configs]
 
 
 def _started(run: Run) -> str:
