@@ -17,16 +17,10 @@ import torch
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.algorithms.load import Load
+from posttrain.bindings import cluster_options
 from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_start
 from posttrain.bindings.backend import lora_of
-from posttrain.bindings.cluster_options import (
-    ONE_PROCESS,
-    ClusterOptions,
-    TrainerOptions,
-    check_cluster,
-    servers_in,
-    shards_of,
-)
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, shards_of
 from posttrain.bindings.sampling import read_prompts
 from posttrain.errors import UserError, words_of
 from posttrain.models.footprint import adapter_size, empty_network, read_shape
@@ -60,7 +54,7 @@ def plan_of(
         UserError: an adapter that the run would refuse, 8-bit moments that would change nothing, or processes that the
             run would refuse.
     """
-    check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
+    cluster_options.check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
     elsewhere = () if engine == EMBEDDED else (f"sampling is that of the embedded engine here, and not of {engine}",)
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
@@ -96,7 +90,7 @@ def plan_of(
         warnings=(*_warnings(training, work, alone, available, disk, free), *too_much),
         notes=(*work.notes, *elsewhere, *offloaded),
     )
-    return placed(plan, cluster, functions=work.functions, served=bool(servers_in(engine)))
+    return placed(plan, cluster, functions=work.functions, served=bool(cluster_options.servers_in(engine)))
 
 
 def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: str) -> Training:
@@ -124,11 +118,9 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
     """Peak memory of each phase of a step."""
     sampled = (work.longest, *work.longest_beside) if work.cache else ()
     learned = (work.updated[0] if work.updated else work.longest, *((work.text,) if work.text else ()))
-    found = (
-        [(costs.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled],
-        [(costs.update_phase(training, load), load) for load in learned],
-    )
-    worst = [max(same, key=lambda one: one[0].total) for same in found if same]
+    sampling = [(costs.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled]
+    updates = [(costs.update_phase(training, load), load) for load in learned]
+    worst = [max(same, key=lambda one: one[0].total) for same in (sampling, updates) if same]
     if training.lora_rank and not training.head and not training.on_gpu:  # from a GPU they go to the host
         worst.append((costs.saving_phase(training), work.longest))
     beside = {costs.LIBRARIES: libraries} if libraries else {}
@@ -162,10 +154,10 @@ def _warnings(
             f"prompt and completion may have {longest} tokens, but the model holds {context}; it cuts them there"
         )
     if disk > free:
-        remedies = "keep fewer (`keep_last=1`)"
-        remedies += "" if training.lora_rank else ", or train an adapter (`lora_rank=16`)"
+        adapter = "" if training.lora_rank else ", or train an adapter (`lora_rank=16`)"
         found.append(
-            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, {remedies}"
+            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, keep fewer "
+            f"(`keep_last=1`){adapter}"
         )
     return found
 
@@ -181,12 +173,9 @@ def plan_rl(
     """Plan a run of rl; raises `UserError` as that would before weights are read."""
     check_algorithm(config, algorithm, cluster)
     model = unloaded(config, resume)
-    teachers = find_teachers(
-        config.teacher,
-        config.teacher_prompt,
-        began_from(config.model, resume).where,
-        microbatch_tokens=config.microbatch_tokens,
-    )
+    began = began_from(config.model, resume).where
+    tokens = config.microbatch_tokens
+    teachers = find_teachers(config.teacher, config.teacher_prompt, began, microbatch_tokens=tokens)
     compared = declared(algorithm, ReferenceLogprobs) is not None
     apart = leaves_start(config) and (not compared or config.ref_sync_every > 0)
     work = _sampled("rl", config, model, config.steps, teachers=teachers)
@@ -247,7 +236,6 @@ def _sampled(
 
 
 def _text(config: RL, model: Unloaded) -> Load:
-    """What the pretraining texts take."""
     most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
     lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
     return Load(config.pretraining_per_step, 1, 0, round(sum(lengths) / len(lengths)), config.microbatch_tokens)

@@ -78,14 +78,15 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The estimate as text."""
-        shape, held, expected = self.training.shape, self.training.held(), self.work.expected
+        work, shape, held, expected = self.work, self.training.shape, self.training.held(), self.work.expected
+        steps, updates = _count(work.steps, "step"), _count(work.steps * work.updates, "update")
+        passes = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:,.0f}"
         adapter = f", of which an adapter trains {self.training.trainable:,}" if self.training.lora_rank else ""
         return [
-            f"{self.work.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in "
-            f"{self.precision}",
-            "batch    " + self._batch(),
+            f"{work.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in {self.precision}",
+            f"batch    {work.batch}; {steps}, {updates}, {passes} passes over {_count(work.rows, 'row')}",
             f"tokens   {expected.tokens:,} a step, in {_count(expected.microbatches, 'micro-batch')} of up to "
-            f"{expected.microbatch_tokens:,}; {self.work.lengths}",
+            f"{expected.microbatch_tokens:,}; {work.lengths}",
             f"memory   {', '.join(f'{p.name} {p.total / GB:.1f} GB' for p in self.phases)}; "
             f"{self.available / GB:.1f} GB are available",
             f"         held all the time: {_shown(held)}",
@@ -93,30 +94,22 @@ class Plan:
             "time     " + self._time(),
             f"disk     {self.disk / GB:.1f} GB for checkpoints at most; {self.free / GB:.1f} GB are free",
             *(f"note     {note}" for note in self.notes),
-            *(f"WARNING  {warning}" for warning in self.warnings or ()),
+            *(f"WARNING  {warning}" for warning in self.warnings),
             *([] if self.warnings else ["It fits."]),
         ]
-
-    def _batch(self) -> str:
-        passes = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:,.0f}"
-        work = self.work
-        steps, updates = _count(work.steps, "step"), _count(work.steps * work.updates, "update")
-        return f"{work.batch}; {steps}, {updates}, {passes} passes over {_count(work.rows, 'row')}"
 
     def _time(self) -> str:
         if self.time is None:
             return "not measured"
         update, sampling, sync, overlapped = self.time
-        parts = "" if sampling is None else f" (sampling {_clock(sampling)}{' and ' if overlapped else ', '}"
-        parts += "" if sampling is None else f"update {_clock(update)}{' at the same time' * overlapped}"
-        parts += ("" if sync is None else f", weights {_clock(sync)}") + ")" * bool(parts)
-        most = "about " if sampling is None else "at most "
-        busy = (
-            f"; other programs kept this machine busy ({self.busy:.1f} a core), so expect less"
-            if self.busy > 0.6
-            else ""
-        )
-        step = self.time.step
+        most, parts = "about ", ""
+        if sampling is not None:
+            between, after = (" and ", " at the same time") if overlapped else (", ", "")
+            sent = "" if sync is None else f", weights {_clock(sync)}"
+            most, parts = "at most ", f" (sampling {_clock(sampling)}{between}update {_clock(update)}{after}{sent})"
+        step, busy = self.time.step, ""
+        if self.busy > 0.6:
+            busy = f"; other programs kept this machine busy ({self.busy:.1f} a core), so expect less"
         unscored = ", without scoring" * bool(self.training.reward_models or self.training.chat_models)
         return f"{most}{_clock(step)} a step{parts}, {_clock(step * self.work.steps)} in all{unscored}{busy}"
 
