@@ -14,8 +14,7 @@ from posttrain.annotation.agreement import (
     shares,
     verdict_shares,
 )
-from posttrain.annotation.consensus import agree
-from posttrain.annotation.rankings import by_item, midranks
+from posttrain.annotation.rankings import agree, by_item, midranks
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, planted, rankings
 from tests.references import annotation as reference

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from posttrain.annotation.aggregation import METHODS, majority, method
-from posttrain.annotation.consensus import Belief, Odds, agree
+from posttrain.annotation.rankings import Belief, Odds, agree
 from posttrain.errors import UserError
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, rankings

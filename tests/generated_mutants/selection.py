@@ -16,15 +16,13 @@ TESTS_OF = {
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
     "annotation/app/test_conversations.py annotation/test_choices.py annotation/app/test_admin.py",
     "annotation/app/tasks.py": "annotation/app/test_tasks.py annotation/app/test_conversations.py",
-    "annotation/consensus.py": "annotation/test_consensus.py annotation/test_agreement.py "
-    "annotation/store/test_rulings.py",
     "annotation/store/database.py": "annotation/store/test_database.py annotation/store/test_backup.py",
-    "annotation/store/exports.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
-    "annotation/store/test_rulings.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "
     "annotation/store/test_work.py annotation/store/test_conversations.py annotation/store/test_rulings.py",
     "annotation/store/projects.py": "annotation/store/test_projects.py annotation/store/test_work.py "
-    "annotation/store/test_conversations.py",
+    "annotation/store/test_conversations.py annotation/store/test_rulings.py",
+    "annotation/rankings.py": "annotation/test_rankings.py annotation/test_consensus.py annotation/test_agreement.py "
+    "annotation/store/test_rulings.py",
     "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
     "annotation/task_kinds.py": "annotation/test_task_kinds.py annotation/test_choices.py "

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from posttrain.annotation.acquisition import WORTH
 from posttrain.annotation.aggregation import METHODS
-from posttrain.annotation.store import exports, projects, work
+from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
@@ -476,7 +476,7 @@ def test_topics_are_imported_for_people_who_talk_with_a_model(tmp_path, capsys):
     with open_store(store).read() as connection:
         project = projects.find(connection, "attack")
         assert project.settings["rules"] == ["Do no harm.", "Do not lie."]
-        first, second = exports.items(connection, project)
+        first, second = projects.items(connection, project)
         assert (first.about, first.prompt) == ("A trip.", []) and second.prompt == system
     capsys.readouterr()
     for more, message in (

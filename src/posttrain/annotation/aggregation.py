@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.annotation.consensus import Belief, Odds
-from posttrain.annotation.rankings import Vote, by_item, votes_of
+from posttrain.annotation.rankings import Belief, Odds, Vote, by_item, votes_of
 from posttrain.errors import unknown
 from posttrain.types import Ranking
 

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import krippendorff
 import numpy as np
 
-from posttrain.annotation.consensus import Agreed, Belief, agree
-from posttrain.annotation.rankings import by_item, midranks, votes_of
+from posttrain.annotation.rankings import Agreed, Belief, agree, by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
 

@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
-from posttrain.annotation.consensus import Agreed, agree
-from posttrain.annotation.rankings import by_item, votes_of
+from posttrain.annotation.rankings import Agreed, agree, by_item, votes_of
 from posttrain.annotation.store.tables import Item
 from posttrain.annotation.task_kinds import KINDS, STRONGEST, Answer, steps_of
 from posttrain.types import Ranking

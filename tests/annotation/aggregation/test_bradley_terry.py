@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 
 from posttrain.annotation.aggregation import KAPPA, SIGMA, bradley_terry, fit_comparisons, majority
-from posttrain.annotation.consensus import agree
-from posttrain.annotation.rankings import votes_of
+from posttrain.annotation.rankings import agree, votes_of
 from posttrain.types import Ranking
 from tests.annotation.said import planted, rankings, right
 from tests.references.annotation import davidson, log_davidson, log_prior

@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.annotation.aggregation import dawid_skene, majority
 from posttrain.annotation.agreement import annotators, shares
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.rankings import agree
 from posttrain.types import Ranking
 from tests.annotation.said import mistaken, planted, right
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from posttrain.annotation.aggregation import KAPPA, SIGMA, fit_rankings, majority, plackett_luce
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.rankings import agree
 from posttrain.types import Ranking
 from tests.annotation.said import planted, rankings, right
 from tests.references.annotation import log_plackett_luce, log_prior

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
 from posttrain.annotation.aggregation import majority
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.rankings import agree
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Kind
