@@ -61,12 +61,11 @@ def _ranking(row: Record) -> Ranking:
         raise row.fail(f"field 'ranking' must be a list; got {ranking!r}")
     groups = tuple(_completions(row, group, "each group of 'ranking'") for group in ranking)
     failed = _completions(row, row.fields.get("failed") or [], "'failed'")
-    named = [completion for group in (*groups, failed) for completion in group]
+    named = Counter(completion for group in (*groups, failed) for completion in group)
     if not named:
         raise row.fail("field 'ranking' names no completion")
-    if len(set(named)) < len(named):
-        twice = next(one for one in named if named.count(one) > 1)
-        raise row.fail(f"completion {twice} stands twice in 'ranking' and 'failed'")
+    if twice := [one for one, times in named.items() if times > 1]:
+        raise row.fail(f"completion {twice[0]} stands twice in 'ranking' and 'failed'")
     return Ranking(item, annotator, tuple(group for group in groups if group), failed, source=row.place)
 
 
