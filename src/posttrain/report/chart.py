@@ -166,13 +166,10 @@ def _thin(series: Series) -> Series:
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
     """Centred moving averages over about a tenth of the points, which do not lag."""
-    most = max(1, len(points) // 20)
-    out: list[Point] = []
-    for i, (x, _) in enumerate(points):
-        reach = min(most, i, len(points) - 1 - i)
-        near = points[i - reach : i + reach + 1]
-        out.append((x, sum(y for _, y in near) / len(near)))
-    return out
+    most, last = max(1, len(points) // 20), len(points) - 1
+    reaches = (min(most, i, last - i) for i in range(len(points)))
+    near = ([y for _, y in points[i - reach : i + reach + 1]] for i, reach in enumerate(reaches))
+    return [(x, sum(ys) / len(ys)) for (x, _), ys in zip(points, near, strict=True)]
 
 
 def _heights(series: Sequence[Series]) -> list[list[Point]]:
@@ -204,10 +201,9 @@ def _lines(kept: Sequence[tuple[int, Series]], frame: _Frame) -> Iterator[str]:
 
 
 def _areas(kept: Sequence[tuple[int, Series]], heights: Sequence[Sequence[Point]], frame: _Frame) -> Iterator[str]:
-    floor: Sequence[Point] = [(x, 0.0) for x, _ in heights[0]]
-    for (colour, _), edge in zip(kept, heights, strict=True):
+    floors = ([(x, 0.0) for x, _ in heights[0]], *heights)
+    for (colour, _), edge, floor in zip(kept, heights, floors, strict=False):
         yield f'<path class="area c{colour}" d="{_path([*edge, *reversed(floor)], frame)}Z"/>'
-        floor = edge
 
 
 def _axes(frame: _Frame, percent: bool) -> Iterator[str]:

@@ -66,9 +66,8 @@ def _not_finite(run: Curves, at: Thresholds) -> str:
 
 def _difficulty(run: Curves) -> str | bool:
     accuracy = run["accuracy"].end
-    if math.isnan(accuracy):
-        return True
-    return f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
+    found = f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
+    return math.isnan(accuracy) or found
 
 
 def _little_signal(run: Curves, at: Thresholds) -> bool:

@@ -104,9 +104,9 @@ class Curve:
 
     def gain(self, window: int = -1) -> float:
         """How much a window is above the first, in standard errors; 0 if they do not differ, or with too few values."""
-        first, last = (self._windows()[i] for i in (0, window))
         if not self.measured:
             return 0.0
+        first, last = (self._windows()[i] for i in (0, window))
         difference = fmean(last) - fmean(first)
         error = math.sqrt(variance(first) / len(first) + variance(last) / len(last))
         return difference / error if error > 0 else math.copysign(math.inf, difference) if difference else 0.0

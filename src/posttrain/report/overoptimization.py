@@ -101,9 +101,6 @@ def together(runs: Sequence[Sequence[Point]]) -> list[Point]:
     A KL is a mean over prompts already, so d = sqrt(mean d^2) is that of all their prompts. Runs at different distances
     at one time move the peak of a law that they share to a slightly smaller distance, since it is concave.
 
-    Raises:
-        ValueError: their numbers of evaluations differ.
-
     Example:
         >>> together([[Point(3.0, 1.0, 2.0)], [Point(4.0, 2.0, 1.0)]])
         [Point(distance=3.5355339059327378, proxy=1.5, gold=1.5)]
@@ -157,10 +154,7 @@ def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
         R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
 
     The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
-    use it. Samples of equal proxy share their probability.
-
-    Raises:
-        ValueError: unless 1 <= n <= N.
+    use it. Samples of equal proxy share their probability. 1 <= n <= N.
 
     Example:
         >>> best_of_n([0.0, 1.0, 2.0], [5.0, 1.0, 3.0], 3)

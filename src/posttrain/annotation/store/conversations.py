@@ -23,12 +23,7 @@ MOST = 50  # turns of a conversation
 def say(connection: Connection, assignment: Assignment, message: str, *, sending: str, turn: int) -> Turn:
     """Store an annotator's message to the model; it has no replies yet.
 
-    Arguments are as those of `work.answer`; `turn` is how many turns the page knew of.
-
-    Raises:
-        NoAnswer: there is nothing in it, or too much.
-        Refused: the conversation has ended, or is long enough.
-        Changed: it has gone on since the page was opened.
+    Arguments and errors are as those of `work.answer`; `turn` is how many turns the page knew of.
     """
     project = connection.get_one(Project, assignment.item.project_id)
     one_by_one(connection, project.id)

@@ -57,11 +57,7 @@ class Store:
 
 
 def open_store(url: str) -> Store:
-    """The database at `url`: a SQLAlchemy URL, or the path of an SQLite file, which is made if it is not there.
-
-    Raises:
-        UserError: it cannot be reached or opened, or is not one of posttrain's.
-    """
+    """The database at `url`: a SQLAlchemy URL, or the path of an SQLite file, which is made if it is not there."""
     parsed = _parsed(url)
     if "://" not in url and not (folder := Path(str(parsed.database)).parent).is_dir():
         raise UserError(f"there is no folder {folder}; make it first, or name another file with `store`")
@@ -138,9 +134,6 @@ def back_up(url: str, output: Path) -> int:
     It has everything that was acknowledged before this began, is one file, and is there whole or not at all. The
     database file alone lacks what is still in the log beside it (WAL); SQLite's online backup reads both, in one
     transaction, and neither waits for writers nor makes them wait.
-
-    Raises:
-        UserError: the store is not an SQLite file of posttrain's, or `output` is there or cannot be written.
     """
     parsed = _parsed(url)
     if parsed.get_backend_name() != "sqlite":

@@ -1,5 +1,6 @@
 """Projects, their items, progress, and exports: a row for each judgement, and answers to train on."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -91,17 +92,14 @@ def names_of_items(connection: Connection, name: str) -> set[str]:
 def add_items(connection: Connection, project: Project, items: Sequence[Item], *, by: int | None = None) -> int:
     """Add items; those of a name that is there already are left as they are. Returns how many are new.
 
-    Raises:
-        Refused: an item has fewer or more completions than the project's kind can show, or letters that no store keeps.
-        NoAnswer: an expected answer is none.
+    Raises `Refused` for an item that the project's kind cannot show, and `NoAnswer` where what it expects is no answer.
     """
     there = set(connection.scalars(select(Item.name).where(Item.project_id == project.id)))
     kind = KINDS[project.kind]
     low, high = kind.completions
     new = [item for item in items if item.name not in there]
-    named = [item.name for item in new]
-    if len(set(named)) < len(named):
-        raise Refused(f"two items have the name '{next(name for name in named if named.count(name) > 1)}'")
+    if twice := [name for name, times in Counter(item.name for item in new).items() if times > 1]:
+        raise Refused(f"two items have the name '{twice[0]}'")
     for item in new:
         if not low <= len(item.completions) <= high:
             has = f"item '{item.name}' has {len(item.completions)} completions"
@@ -202,10 +200,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
 
 
 def told(connection: Connection, project: Project) -> Told:
-    """Answers for training: what annotators say now of items that they met for the first time.
-
-    Attention-check items are excluded.
-    """
+    """Answers for training: what annotators say now of items that they met for the first time, checks left out."""
     said = [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
     return Told(
         project.kind,

@@ -126,11 +126,8 @@ def answer(
     """Keep an answer: the first, or one that corrects what was said before.
 
     `sending` is a name that the page made up for this sending; if it is known, what was kept then is returned.
-    `version` is how many answers the page knew of, and `seconds` how long it was before their eyes.
-
-    Raises:
-        NoAnswer: it does not answer the question.
-        Changed: there is an answer that the page did not know of.
+    `version` is how many answers the page knew of: where there are others, `Changed` is raised. `seconds` is how
+    long it was before their eyes.
     """
     project = connection.get_one(Project, assignment.item.project_id)
     one_by_one(connection, project.id)
@@ -193,20 +190,13 @@ def choices(assignment: Assignment) -> list[Answer]:
 
 def decidable(project: Project) -> bool:
     """Whether annotators can disagree: where everybody writes or talks on their own, they cannot."""
-    kind = KINDS[project.kind]
-    return kind.ranking is not None or kind.verdict is not None
+    return (KINDS[project.kind].ranking or KINDS[project.kind].verdict) is not None
 
 
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Store a manager's ruling: the first on an item, or a correction. Arguments are as those of `work.answer`.
-
-    Raises:
-        Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
-        NoAnswer: it does not answer the question.
-        Changed: there is a decision that the page did not know of.
-    """
+    """Store a manager's ruling: the first on an item, or a correction; arguments are as those of `answer`."""
     project = connection.get_one(Project, item.project_id)
     if not decidable(project):
         raise Refused("here everybody gives an answer of their own, and there is nothing to decide")
