@@ -151,8 +151,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "zstandard": ("serving/wire.py",),
     "sqlalchemy": ("annotation/store/", "annotation/app/"),
     "alembic": ("annotation/store/",),
-    "markdown_it": ("annotation/app/markdown.py",),
-    "nh3": ("annotation/app/markdown.py",),
+    "markdown_it": ("annotation/app/security.py",),
+    "nh3": ("annotation/app/security.py",),
 }
 
 # Everything below the recipes returns values; only these talk to people.

@@ -15,6 +15,7 @@ TESTS_OF = {
     "annotation/app/main.py": "annotation/app/test_security.py annotation/app/test_admin.py",
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
     "annotation/app/test_conversations.py annotation/test_choices.py annotation/app/test_admin.py",
+    "annotation/app/security.py": "annotation/app/test_security.py annotation/app/test_markdown.py",
     "annotation/app/tasks.py": "annotation/app/test_tasks.py annotation/app/test_conversations.py",
     "annotation/store/database.py": "annotation/store/test_database.py annotation/store/test_backup.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "

@@ -48,11 +48,9 @@ MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 def plan_of(
     config: TrainingOptions, work: Work, cluster: TrainerOptions = ONE_PROCESS, *, measure: bool = True
 ) -> Plan:
-    """Estimate a run with these options. Without `measure` there is no time estimate, which takes some seconds.
+    """Estimate a run with these options; raises `UserError` for what the run would refuse.
 
-    Raises:
-        UserError: an adapter that the run would refuse, 8-bit moments that would change nothing, or processes that the
-            run would refuse.
+    Without `measure` there is no time estimate, which takes some seconds.
     """
     cluster_options.check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
     elsewhere = () if engine == EMBEDDED else (f"sampling is that of the embedded engine here, and not of {engine}",)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from posttrain.bindings.cluster_options import (
     LOCAL,
@@ -147,31 +147,35 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     update = {name: size for name, size in phases["update"].parts.items() if name not in ELSEWHERE}
-    need = _Need(sum(update.values()), sum(plan.training.optimizer().values()) if plan.training.offload else 0)
+    training, held = plan.training, plan.training.held()
+    device, host, starting = sum(update.values()), sum(training.optimizer().values()) if training.offload else 0, 0
     if shards_of(cluster) > 1 or cluster.fsdp_offload:
-        need = _sharded(plan.training, cluster, update, need.host)
-    lines = [_line(cluster, "trainer", cluster.trainers, need.device), *need.on_host()]
-    each, together = need.device, cluster.trainers * need.device
+        device, host, starting = _sharded(training, cluster, update, host)
+    lines = [_line(cluster, "trainer", cluster.trainers, device)]
+    if host:
+        lines.append(f"each trainer keeps {host / GB:.1f} GB in host memory")
+    if starting > host:
+        lines.append(f"each trainer takes {starting / GB:.1f} GB of host memory while it starts")
+    each, together = device, cluster.trainers * device
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
-        held = plan.training.held()
-        sampler = plan.training.shape.parameters * plan.training.itemsize + held.get("adapter", 0)
+        sampler = training.shape.parameters * training.itemsize + held.get("adapter", 0)
         if not served:
             sampler += sum(size for name, size in phases["sampling"].parts.items() if name not in held)
         each, together = each if served else max(each, sampler), together + cluster.samplers * sampler
         lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
-        sent = weights_bytes(plan.training)
+        sent = weights_bytes(training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
         if getattr(cluster, "max_staleness", 0):
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
-    models = sum(plan.training.held().get(name, 0) for name in ELSEWHERE)
+    models = sum(held.get(name, 0) for name in ELSEWHERE)
     if isinstance(cluster, ScorerOptions) and cluster.scorers:
         refuse_idle_scorers(models > 0 or functions)
-        packed = 0 if plan.training.on_gpu or plan.training.itemsize != 2 else plan.training.held().get(CHAT_MODELS, 0)
+        packed = 0 if training.on_gpu or training.itemsize != 2 else held.get(CHAT_MODELS, 0)
         scorer = update.get(LIBRARIES, 0) + models + packed  # the weights of chat models, while they sample
         together += cluster.scorers * scorer
         unknown = ["what reward functions hold"] if functions else []
-        unknown += [f"at most {CHAT_CACHE / GB:.1f} GB of KV cache"] if plan.training.chat_models else []
+        unknown += [f"at most {CHAT_CACHE / GB:.1f} GB of KV cache"] if training.chat_models else []
         lines.append(_line(cluster, "scorer", cluster.scorers, scorer, unknown))
     elif models:
         together += models
@@ -180,28 +184,18 @@ def placed(plan: Plan, cluster: TrainerOptions, *, functions: bool = False, serv
     if cluster.address == LOCAL and (cpus := reserved_by_all(cluster, "cpus")) > (here := os.cpu_count() or 1):
         notes.append(f"the processes reserve {cpus:g} CPUs, and this machine has {here}, so that each is slower")
     notes += [ALONE if plan.time is None else f"{ALONE}; {AS_FAST}", "; ".join(lines)]
-    warnings = (*plan.warnings, *(_too_much(plan, cluster, need, each, together) if cluster.address == LOCAL else []))
-    return replace(plan, notes=tuple(notes), warnings=warnings)
+    trainers = cluster.trainers * max(host, starting)
+    lacks = _too_much(plan, each, together, trainers) if cluster.address == LOCAL else []
+    return replace(plan, notes=tuple(notes), warnings=(*plan.warnings, *lacks))
 
 
-class _Need(NamedTuple):
-    """Bytes of a trainer: where it computes, in host memory if that is elsewhere, and there while it starts."""
+def _too_much(plan: Plan, each: int, together: int, trainers: int) -> list[str]:
+    """What this machine lacks: each process on a GPU has one of its own, those on CPUs share the memory.
 
-    device: int
-    host: int
-    starting: int = 0
-
-    def on_host(self) -> list[str]:
-        """What is said of host memory."""
-        found = [f"each trainer keeps {self.host / GB:.1f} GB in host memory"] if self.host else []
-        more = [f"each trainer takes {self.starting / GB:.1f} GB of host memory while it starts"]
-        return found + (more if self.starting > self.host else [])
-
-
-def _too_much(plan: Plan, cluster: TrainerOptions, need: _Need, each: int, together: int) -> list[str]:
-    """What this machine lacks: each process on a GPU has one of its own, those on CPUs share the memory."""
+    Trainers may need host memory besides.
+    """
     found: list[str] = []
-    have = plan.available
+    have, here = plan.available, available_bytes()
     if plan.training.on_gpu and each > have:
         found.append(
             f"a process needs {each / GB:.1f} GB, and {have / GB:.1f} GB of a GPU are available here; pass `fsdp=True` "
@@ -212,19 +206,20 @@ def _too_much(plan: Plan, cluster: TrainerOptions, need: _Need, each: int, toget
             f"the processes need {together / GB:.1f} GB, and {have / GB:.1f} GB are available here; use fewer trainers "
             "or samplers"
         )
-    host, here = cluster.trainers * max(need.host, need.starting) / GB, available_bytes() / GB
-    if host > here:
-        found.append(f"the trainers need {host:.1f} GB of host memory, and {here:.1f} GB are available here")
+    if trainers > here:
+        found.append(
+            f"the trainers need {trainers / GB:.1f} GB of host memory, and {here / GB:.1f} GB are available here"
+        )
     return found
 
 
-def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, int], host: int) -> _Need:
-    """What a trainer with a shard needs.
+def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, int], host: int) -> tuple[int, int, int]:
+    """Bytes of a trainer with a shard: where it computes, in host memory if that is elsewhere, there while it starts.
 
-    Its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is fetched
-    meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of embedding and
-    head. While it starts it has the weights in full as well as their shards, in host memory. `update` and `host` are
-    what it needs without shards, there and in host memory.
+    It has its part of what is sharded, and for each row embedding and head and two layers' weights, one of which is
+    fetched meanwhile. What is trained has a gradient, in its format and twice in float32: that of a layer, or of
+    embedding and head. While it starts it has the weights in full as well as their shards, in host memory. `update` and
+    `host` are what it needs without shards, there and in host memory.
     """
     shards, shape, narrow = shards_of(cluster), training.shape, training.itemsize
     held = {name: size for name, size in training.held().items() if name not in ELSEWHERE}
@@ -238,10 +233,10 @@ def _sharded(training: Training, cluster: TrainerOptions, update: Mapping[str, i
     loaded = sum(size for name, size in held.items() if name in FROZEN)
     loaded += loaded // shards
     if not training.on_gpu:
-        return _Need(max(loaded, sharded // shards + working), 0)
+        return max(loaded, sharded // shards + working), 0, 0
     if cluster.fsdp_offload:
-        return _Need(working, host + sharded // shards, loaded)
-    return _Need(sharded // shards + working, host, loaded)
+        return working, host + sharded // shards, loaded
+    return sharded // shards + working, host, loaded
 
 
 def _line(cluster: TrainerOptions, kind: str, count: int, size: int, unknown: Sequence[str] = ()) -> str:

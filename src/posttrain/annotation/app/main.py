@@ -18,8 +18,7 @@ from starlette.templating import Jinja2Templates
 
 from posttrain.annotation.app import admin, tasks
 from posttrain.annotation.app.chat_worker import Partner, Speak
-from posttrain.annotation.app.markdown import rendered
-from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften
+from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften, rendered
 from posttrain.annotation.app.session import (
     COOKIE,
     Asked,

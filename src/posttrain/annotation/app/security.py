@@ -1,7 +1,9 @@
-"""Request guards of the web app: size limits, security headers, origin checks, rate limits.
+"""Guards of the web app: size limits, security headers, origin checks, rate limits, and safe Markdown.
 
 Every write is a POST from one of our own pages: it has the session's CSRF token, which no other site
-can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
+can read, and `Origin` or `Sec-Fetch-Site` show the same origin. Of what a model wrote nothing is executed or fetched:
+raw HTML is shown as text, and the rendered Markdown passes a sanitiser with a short allow-list of tags, without
+scripts, styles, frames, forms or images. Links open in a new tab without a referrer.
 """
 
 import asyncio
@@ -12,6 +14,9 @@ from ipaddress import ip_address
 from threading import Lock
 from urllib.parse import urlsplit
 
+import nh3
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -145,3 +150,33 @@ class Limit:
             since = time.monotonic() - self.seconds
             if sum(at > since for at in self._seen.get(key, ())) >= self.most:
                 raise TooOften
+
+
+_TAGS = {
+    *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "strong", "em", "s"),
+    *("code", "pre", "table", "thead", "tbody", "tr", "th", "td", "a"),
+}
+_READER = (
+    # a line that a model ended is a line: joined ones would be other words than those that are judged
+    MarkdownIt("commonmark", {"html": False, "linkify": False, "breaks": True})
+    .enable(["table", "strikethrough"])
+    .disable("image")
+)
+
+
+def rendered(text: str) -> Markup:
+    """Untrusted text as safe HTML."""
+    return cleaned(_READER.render(text))
+
+
+def cleaned(html: str) -> Markup:
+    """HTML without what could run, fetch or style anything."""
+    kept = nh3.clean(
+        html,
+        tags=_TAGS,
+        attributes={"*": set(), "a": {"href"}, "ol": {"start"}},
+        url_schemes={"http", "https"},
+        link_rel="noopener noreferrer nofollow",
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+    )
+    return Markup(kept)

@@ -1,7 +1,6 @@
 """The cost model: what a step samples and trains, and the seconds of that in a few coefficients.
 
-A step is sampling, scoring, update, weight sync and wait. The coefficients are measured on a machine
-(benchmarks/cluster.py) or follow from a GPU's figures (gpus.py); the equations are the same. Seconds throughout.
+The coefficients are measured on a machine (benchmarks/cluster.py) or follow from a GPU's figures (gpus.py).
 """
 
 import math

@@ -144,10 +144,7 @@ class Simulation:
         heapq.heappush(self.events, (time, next(self._order), event))
 
     def admit(self, now: float) -> None:
-        """Let groups start that will not be too old, and give their sequences to samplers.
-
-        All samplers have equally many, as `SamplerGroup` gives them.
-        """
+        """Let groups start that will not be too old; samplers get equally many sequences, as of `SamplerGroup`."""
         for number in range(len(self.groups), (self.version + self.staleness + 1) * self.work.prompts):
             lengths = next(self.lengths)
             self.groups.append(Group(lengths, left=len(lengths)))
