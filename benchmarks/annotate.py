@@ -31,7 +31,7 @@ from urllib.parse import urlencode
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from posttrain.annotation.store import exports, people, projects
+from posttrain.annotation.store import people, projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Assignment, Completion, Item, Judgement, User
 
@@ -251,7 +251,7 @@ def judged(path: str) -> dict[str, list[list[int]]]:
     store = open_store(path)
     with store.read() as connection:
         project = projects.find(connection, "load")
-        rows = list(exports.rows(connection, project, history=True))
+        rows = list(projects.rows(connection, project, history=True))
     store.close()
     assert len({(row["item"], row["annotator"]) for row in rows}) == len(rows), "an item was judged twice"
     return {row["sent"]: row["ranking"] for row in rows}

@@ -21,7 +21,7 @@ SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text(e
 OF_OTHERS = {
     "models/packaged.py": {"--no-deps", "--only-binary", "--no-input", "--quiet", "--disable-pip-version-check"},  # pip
     "runs/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
-    "annotation/store/backup.py": {"--format", "--file"},  # pg_dump
+    "annotation/store/database.py": {"--format", "--file"},  # pg_dump
     "report/run_report.py": {"--low", "--high", "--at"},  # custom properties of CSS
     "serving/jobs/services.py": {"--model", "--output", "--title", "--resume", "--config"},  # it starts posttrain
     "engine/vllm_server.py": {"--port", "--logprobs-mode", "--tokens-only", "--worker-extension-cls", "--dtype"},

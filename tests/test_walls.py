@@ -138,9 +138,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "trackio": ("runs/trackers/trackio.py",),
     "rich": ("runs/progress.py", "report/masked_text.py", "cli.py"),
     "jinja2": ("report/run_report.py", "data/tokenizer.py"),
-    "crowdkit": ("annotation/aggregation/dawid_skene.py",),
-    "pandas": ("annotation/aggregation/dawid_skene.py", "runs/result.py"),
-    "scipy": ("annotation/aggregation/strengths.py",),
+    "crowdkit": ("annotation/aggregation.py",),
+    "pandas": ("annotation/aggregation.py", "runs/result.py"),
+    "scipy": ("annotation/aggregation.py",),
     "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py", "serving/"),
     "starlette": ("annotation/app/", "export/serve.py", "serving/"),
@@ -151,8 +151,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "zstandard": ("serving/wire.py",),
     "sqlalchemy": ("annotation/store/", "annotation/app/"),
     "alembic": ("annotation/store/",),
-    "markdown_it": ("annotation/app/markdown.py",),
-    "nh3": ("annotation/app/markdown.py",),
+    "markdown_it": ("annotation/app/security.py",),
+    "nh3": ("annotation/app/security.py",),
 }
 
 # Everything below the recipes returns values; only these talk to people.

@@ -14,8 +14,7 @@ from posttrain.annotation.agreement import (
     shares,
     verdict_shares,
 )
-from posttrain.annotation.consensus import agree
-from posttrain.annotation.rankings import by_item, midranks
+from posttrain.annotation.rankings import agree, by_item, midranks
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, planted, rankings
 from tests.references import annotation as reference
@@ -28,7 +27,7 @@ def people(said, name="majority"):
 
 def majority_shares(said, decided=None):
     decided = {said[0].item: decided} if decided else {}
-    return shares(said, agree(said, majority.beliefs(said), decided), majority.beliefs, decided)
+    return shares(said, agree(said, majority(said), decided), majority, decided)
 
 
 def test_the_example_by_hand():
@@ -84,7 +83,7 @@ def test_shares_by_hand():
     assert found.with_all == {"H1": [1, 1, 1], "H2": [1, 1, 1], "H3": [0, 0, 0]}
     assert found.with_others == {"H1": [], "H2": [], "H3": [0.0]}  # without H1 or H2 the other two cancel
     few = [Ranking("hot", "H4", ((2,), (1,))), Ranking("unknown", "H4", ((2,), (0,)))]
-    found = shares(few, agree(SEED, majority.beliefs(SEED)), majority.beliefs)
+    found = shares(few, agree(SEED, majority(SEED)), majority)
     assert found.judged == {"H4": 2} and found.with_all == {"H4": [0]}
 
 
@@ -109,8 +108,8 @@ def test_item_by_item_is_what_is_found_of_all_items_at_once(said, decide):
     items = by_item(said)
     chosen = [mine[0] for mine, one in zip(items.values(), decide, strict=False) if one]
     decided = {str(one.item): Ranking(one.item, "", one.groups[::-1], one.failed) for one in chosen}
-    agreed = agree(said, majority.beliefs(said), decided)
-    expected = annotators([shares(said, agreed, majority.beliefs, decided)])
+    agreed = agree(said, majority(said), decided)
+    expected = annotators([shares(said, agreed, majority, decided)])
     found = annotators(majority_shares(mine, decided.get(str(item))) for item, mine in items.items())
     assert {one.annotator: one for one in found} == {one.annotator: one for one in expected}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.annotation.app.forms import READ
+from posttrain.annotation.app.session import READ
 from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question
 
 FIRST = {"better": 1, "strength": 2, "of": [0, 1], "broken": {}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from posttrain.annotation.aggregation import METHODS, majority, method
-from posttrain.annotation.consensus import Belief, Odds, agree
+from posttrain.annotation.rankings import Belief, Odds, agree
 from posttrain.errors import UserError
 from posttrain.types import Ranking
 from tests.annotation.said import SEED, rankings
@@ -77,22 +77,22 @@ def test_failed_is_what_more_than_half_of_those_who_saw_it_failed():
     groups = {"a": ((0,), (1,)), "b": ((0,),), "c": ((0,),), "d": ((0,),)}
     failed = {"a": (), "b": (1,), "c": (1,), "d": ()}
     everybody = [Ranking("x", who, groups[who], failed[who]) for who in "abcd"]
-    (found,) = agree(everybody, majority.beliefs(everybody))
+    (found,) = agree(everybody, majority(everybody))
     assert found.failed == (1,) and found.order == ((0,), (1,)) and found.pairs == ((0, 1),)
-    (found,) = agree(everybody[:2], majority.beliefs(everybody[:2]))
+    (found,) = agree(everybody[:2], majority(everybody[:2]))
     assert found.failed == ()  # one of two is not most
     said = [Ranking("x", who, (), (0, 1)) for who in "ab"] + [Ranking("x", "c", ((1,),), (0,))]
     said += [Ranking("x", who, ((0,), (1,))) for who in "de"]
-    (found,) = agree(said, majority.beliefs(said))
+    (found,) = agree(said, majority(said))
     assert found.failed == (0,) and found.order == ((1,), (0,)) and found.pairs == ()
     everyone_failed = [Ranking("x", who, (), (0, 1)) for who in "ab"]
-    (found,) = agree(everyone_failed, majority.beliefs(everyone_failed))
+    (found,) = agree(everyone_failed, majority(everyone_failed))
     assert found.failed == (0, 1) and found.order == ((0, 1),) and found.pairs == ()
 
 
 @given(everybody=rankings(most=4))
 def test_where_votes_make_an_order_it_is_found(everybody):
-    found = agree(everybody, majority.beliefs(everybody))
+    found = agree(everybody, majority(everybody))
     for one in found:
         tables = [r.tiers for r in everybody if r.item == one.item]
         if any(r.failed for r in everybody):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.annotation.app.forms import READ
+from posttrain.annotation.app.session import READ
 from posttrain.annotation.task_kinds import KINDS, LONGEST, NoAnswer, Question, instructions, steps_of
 
 TWO = Question({0: "first", 1: "second"})

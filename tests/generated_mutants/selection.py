@@ -9,19 +9,21 @@ LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
 
 # Files that no test file is named after, or that others look at as well as theirs. Below tests, separated by spaces.
 TESTS_OF = {
+    "annotation/aggregation.py": "annotation/aggregation/test_bradley_terry.py annotation/aggregation/test_majority.py "
+    "annotation/aggregation/test_dawid_skene.py annotation/aggregation/test_plackett_luce.py",
     "annotation/app/chat_worker.py": "annotation/app/test_conversations.py",
-    "annotation/app/forms.py": "annotation/test_choices.py annotation/app/test_tasks.py annotation/app/test_admin.py",
     "annotation/app/main.py": "annotation/app/test_security.py annotation/app/test_admin.py",
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
-    "annotation/app/test_conversations.py",
-    "annotation/consensus.py": "annotation/test_consensus.py annotation/test_agreement.py "
-    "annotation/store/test_rulings.py",
-    "annotation/store/exports.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
-    "annotation/store/test_rulings.py",
+    "annotation/app/test_conversations.py annotation/test_choices.py annotation/app/test_admin.py",
+    "annotation/app/security.py": "annotation/app/test_security.py annotation/app/test_markdown.py",
+    "annotation/app/tasks.py": "annotation/app/test_tasks.py annotation/app/test_conversations.py",
+    "annotation/store/database.py": "annotation/store/test_database.py annotation/store/test_backup.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "
     "annotation/store/test_work.py annotation/store/test_conversations.py annotation/store/test_rulings.py",
     "annotation/store/projects.py": "annotation/store/test_projects.py annotation/store/test_work.py "
-    "annotation/store/test_conversations.py",
+    "annotation/store/test_conversations.py annotation/store/test_rulings.py",
+    "annotation/rankings.py": "annotation/test_rankings.py annotation/test_consensus.py annotation/test_agreement.py "
+    "annotation/store/test_rulings.py",
     "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
     "annotation/task_kinds.py": "annotation/test_task_kinds.py annotation/test_choices.py "
@@ -78,8 +80,8 @@ TESTS_OF = {
     "recipes/jobs.py": "serving/jobs/test_serve.py",
     "recipes/preference.py": "recipes/test_pairs.py",
     "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
-    "report/checks.py": "report/test_checks.py report/test_verdict.py",
-    "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
+    "report/checks.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
+    "report/curves.py": "report/test_curves.py report/test_verdict.py",
     "report/masked_text.py": "recipes/test_data_show.py",
     "report/run_report.py": "report/test_run_report.py report/test_reward_gains.py",
     "rewards/judges/__init__.py": "rewards/judges/test_pointwise.py rewards/judges/test_prompt.py "

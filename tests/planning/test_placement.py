@@ -9,7 +9,7 @@ from posttrain.bindings.cluster_options import ONE_PROCESS, AsyncOptions, Cluste
 from posttrain.engine.policy import load_policy
 from posttrain.errors import UserError
 from posttrain.planning.costs import Phase
-from posttrain.planning.placement import placed
+from posttrain.planning.result import placed
 from posttrain.planning.step_time import StepTime, weights_bytes
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
@@ -135,7 +135,7 @@ def test_offloaded_shards_are_in_host_memory(folder, trained, monkeypatch):  # n
     assert f"4 trainers of {amount(passes)} and 1 CPU each; each trainer keeps {amount(5 * P)} " in found.notes[-1]
     assert "while it starts" not in found.notes[-1]  # that is as much: both models, and their shards
     for room, fits in ((4 * 5 * P, True), (4 * 5 * P - 1, False)):
-        monkeypatch.setattr("posttrain.planning.placement.available_bytes", lambda room=room: room)
+        monkeypatch.setattr("posttrain.planning.result.available_bytes", lambda room=room: room)
         warned = [line for line in on_a_gpu(folder, fsdp_offload=True)[0].warnings if "host memory" in line]
         assert warned == [] if fits else len(warned) == 1
     one, _ = on_a_gpu(folder, trained, trainers=1, fsdp_offload=True)

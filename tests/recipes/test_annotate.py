@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from posttrain.annotation.acquisition import WORTH
 from posttrain.annotation.aggregation import METHODS
-from posttrain.annotation.store import exports, projects, work
+from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
@@ -83,8 +83,6 @@ def test_what_people_type_wrong(words, message, capsys):
 def test_without_the_extra_the_error_says_what_to_install(example, capsys, monkeypatch):
     import sys
 
-    for name in [name for name in sys.modules if name.startswith("posttrain.annotation.aggregation.dawid")]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "crowdkit.aggregation", None)
     assert main(["annotate", "consensus", example, "--method", "dawid-skene"]) == 2
     assert "type: pip install 'posttrain[annotate]'" in capsys.readouterr().err
@@ -477,8 +475,8 @@ def test_topics_are_imported_for_people_who_talk_with_a_model(tmp_path, capsys):
     assert main([*words, "--kind", "red-team", "--rules", str(rules)]) == 0
     with open_store(store).read() as connection:
         project = projects.find(connection, "attack")
-        assert projects.rules_of(project) == ["Do no harm.", "Do not lie."]
-        first, second = exports.items(connection, project)
+        assert project.settings["rules"] == ["Do no harm.", "Do not lie."]
+        first, second = projects.items(connection, project)
         assert (first.about, first.prompt) == ("A trip.", []) and second.prompt == system
     capsys.readouterr()
     for more, message in (

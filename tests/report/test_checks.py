@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from posttrain.report import checks
-from posttrain.report.curves import Curves
-from posttrain.report.finding import Finding, Severity, Thresholds
+from posttrain.report.checks import Finding, Severity
+from posttrain.report.curves import Curves, Thresholds
 
 LIMITS = Thresholds()
 SIGNAL = "solved no_signal little_signal signal_used_up"

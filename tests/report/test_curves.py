@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from posttrain.report.curves import Curves
-from posttrain.report.finding import Thresholds
+from posttrain.report.curves import Curves, Thresholds
 
 
 def curves(*values: float | None, name: str = "x", **limits) -> Curves:

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import krippendorff
 import numpy as np
 
-from posttrain.annotation.consensus import Agreed, Belief, agree
-from posttrain.annotation.rankings import by_item, midranks, votes_of
+from posttrain.annotation.rankings import Agreed, Belief, agree, by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
 
@@ -105,9 +104,9 @@ class Shares(NamedTuple):
     """How often annotators say what is agreed on, of one item or of several."""
 
     judged: Counter[str | int]  # how many items each of them judged
-    with_all: Mapping[str | int, list[float]]
+    with_all: dict[str | int, list[float]]
     """For each comparison on which there is a consensus: 1 where they say the same, 0, or 1/2 if tied."""
-    with_others: Mapping[str | int, list[float]]
+    with_others: dict[str | int, list[float]]
     """For each item on which the others have a consensus, the mean of the same with that."""
 
 
@@ -122,16 +121,14 @@ def shares(
     The consensus `method` runs again for each annotator, without their answers. What is `decided`, by item, holds in
     place of the consensus, also of the others.
     """
-    judged: Counter[str | int] = Counter(ranking.annotator for ranking in rankings)
-    with_all: dict[str | int, list[float]] = {}
-    with_others: dict[str | int, list[float]] = {}
-    for who in judged:
+    found = Shares(Counter(ranking.annotator for ranking in rankings), {}, {})
+    for who in found.judged:
         said = [ranking for ranking in rankings if ranking.annotator == who]
         others = [ranking for ranking in rankings if ranking.annotator != who]
         without = agree(others, method(others), decided)
-        with_all[who] = [share for item in _agreeing(said, agreed) for share in item]
-        with_others[who] = [fmean(item) for item in _agreeing(said, without)]
-    return Shares(judged, with_all, with_others)
+        found.with_all[who] = [share for item in _agreeing(said, agreed) for share in item]
+        found.with_others[who] = [fmean(item) for item in _agreeing(said, without)]
+    return found
 
 
 def _agreeing(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> Iterable[list[float]]:
@@ -147,15 +144,12 @@ def _agreeing(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> Iterable
 
 def verdict_shares(verdicts: Mapping[str | int, Hashable], *decided: Hashable) -> Shares:
     """The shares of one item's annotators: 1 where theirs is the verdict that was decided or has the most votes."""
-    votes = Counter(verdicts.values())
-    most = decided or _most(votes)
-    with_all: dict[str | int, list[float]] = {}
-    with_others: dict[str | int, list[float]] = {}
+    votes, found = Counter(verdicts.values()), Shares(Counter(verdicts.keys()), {}, {})
     for who, value in verdicts.items():
         others = (decided or _most(votes - Counter([value]))) if len(verdicts) > 1 else ()
-        with_all[who] = [float(verdict == value) for verdict in most]
-        with_others[who] = [float(verdict == value) for verdict in others]
-    return Shares(Counter(verdicts.keys()), with_all, with_others)
+        found.with_all[who] = [float(verdict == value) for verdict in decided or _most(votes)]
+        found.with_others[who] = [float(verdict == value) for verdict in others]
+    return found
 
 
 def _most(votes: Counter[Hashable]) -> list[Hashable]:
@@ -169,20 +163,18 @@ def annotators(found: Iterable[Shares], *, name_noisy: bool = True) -> list[Anno
 
     Chance agreement of verdicts depends on how many an item allows.
     """
-    judged: Counter[str | int] = Counter()
-    with_all: defaultdict[str | int, list[float]] = defaultdict(list)
-    with_others: defaultdict[str | int, list[float]] = defaultdict(list)
+    total = Shares(Counter(), defaultdict(list), defaultdict(list))
     for one in found:
-        judged.update(one.judged)
+        total.judged.update(one.judged)
         for who in one.judged:
-            with_all[who] += one.with_all[who]
-            with_others[who] += one.with_others[who]
-    means = {who: fmean(mine) for who, mine in with_others.items() if mine}
+            total.with_all[who] += one.with_all[who]
+            total.with_others[who] += one.with_others[who]
+    means = {who: fmean(mine) for who, mine in total.with_others.items() if mine}
     level = median(means.values()) if means else 0.5
     rows: list[Annotator] = []
-    for who, items in judged.items():
-        mine = with_all[who]
-        interval = mean_interval(with_others[who]) if who in means else None
+    for who, items in total.judged.items():
+        mine = total.with_all[who]
+        interval = mean_interval(total.with_others[who]) if who in means else None
         # without a consensus annotators cannot be compared
         noisy = name_noisy and interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
         rows.append(Annotator(who, items, len(mine), fmean(mine) if mine else None, means.get(who), interval, noisy))

@@ -171,15 +171,13 @@ def _thumbs_words(answer: Answer) -> str:
 
 def _score(sent: Mapping[str, Any], question: Question) -> Answer:
     """`scores`: by completion and attribute, from 1 to 7."""
-    given = sent.get("scores")
-    problem = NoAnswer(f"give every answer a score from 1 to {HIGHEST} for each of: {', '.join(question.attributes)}")
-    if not isinstance(given, Mapping) or set(given) != set(map(str, question.texts)):
-        raise problem
-    for scores in given.values():
-        if not isinstance(scores, Mapping) or set(scores) != set(question.attributes):
-            raise problem
-        if not all(_within(score, 1, HIGHEST) for score in scores.values()):
-            raise problem
+    given = sent.get("scores") or {}
+    whole = isinstance(given, Mapping) and set(given) == set(map(str, question.texts))
+    for scores in given.values() if whole else ():
+        whole = whole and isinstance(scores, Mapping) and set(scores) == set(question.attributes)
+        whole = whole and all(_within(score, 1, HIGHEST) for score in scores.values())
+    if not whole:
+        raise NoAnswer(f"give every answer a score from 1 to {HIGHEST} for each of: {', '.join(question.attributes)}")
     return {"scores": {number: dict(scores) for number, scores in sorted(given.items())}}
 
 
@@ -190,31 +188,18 @@ def _scored(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
     return tuple(tuple(sorted(one for one in means if means[one] == level)) for level in levels), ()
 
 
-def _same_scores(answers: Sequence[Answer]) -> float:
-    """1 less the mean range of the scores, in parts of the widest one."""
-    ranges = [
-        max(given) - min(given)
-        for number, scores in answers[0]["scores"].items()
-        for attribute in scores
-        for given in [[answer["scores"][number][attribute] for answer in answers]]
-    ]
-    return 1 - fmean(ranges) / (HIGHEST - 1)
-
-
-def _about_the_same(one: Answer, other: Answer) -> bool:
-    """All scores are within 1 of the other's."""
-    return all(
-        abs(score - other["scores"][number][attribute]) <= 1
-        for number, scores in one["scores"].items()
-        for attribute, score in scores.items()
-    )
+def _ranges(answers: Sequence[Answer]) -> list[int]:
+    """How far the scores lie apart, of each completion and attribute."""
+    each = [(number, attribute) for number, scores in answers[0]["scores"].items() for attribute in scores]
+    given = ([answer["scores"][number][attribute] for answer in answers] for number, attribute in each)
+    return [max(scores) - min(scores) for scores in given]
 
 
 def _score_words(answer: Answer) -> str:
-    each = (
-        (number, (f"{name} {score}" for name, score in scores.items())) for number, scores in answer["scores"].items()
-    )
-    return "; ".join(f"{_letter(number)}: {', '.join(scores)}" for number, scores in each)
+    each = {
+        number: (f"{name} {score}" for name, score in scores.items()) for number, scores in answer["scores"].items()
+    }
+    return "; ".join(f"{_letter(number)}: {', '.join(scores)}" for number, scores in each.items())
 
 
 def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
@@ -272,8 +257,8 @@ KINDS: dict[str, Kind] = {
             (1, 9),
             _score,
             _scored,
-            alike=_same_scores,
-            same=_about_the_same,
+            alike=lambda said: 1 - fmean(_ranges(said)) / (HIGHEST - 1),  # in parts of the widest range
+            same=lambda one, other: max(_ranges([one, other])) <= 1,
             words=_score_words,
         ),
         Kind(

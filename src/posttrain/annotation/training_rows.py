@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
-from posttrain.annotation.consensus import Agreed, agree
-from posttrain.annotation.rankings import by_item, votes_of
+from posttrain.annotation.rankings import Agreed, agree, by_item, votes_of
 from posttrain.annotation.store.tables import Item
 from posttrain.annotation.task_kinds import KINDS, STRONGEST, Answer, steps_of
 from posttrain.types import Ranking
@@ -76,10 +75,9 @@ def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
 
 
 def ties(told: Told, way: str) -> Iterator[TrainingRow]:
-    """A row for every two completions that people find equally good together; which is called chosen says nothing.
+    """A row for every two completions that people find equally good together, to evaluate with; either is `chosen`.
 
-    Not two that beat each other in a circle, nor two on which people are divided, nor two that failed. They are there
-    to evaluate with.
+    Not two that beat each other in a circle, nor two on which people are divided, nor two that failed.
     """
     for one in told.agreed(way):
         equal = {pair for pair, odds in one.belief.odds.items() if odds.neither > max(odds.first, odds.second)}
@@ -90,10 +88,7 @@ def ties(told: Told, way: str) -> Iterator[TrainingRow]:
 
 
 def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
-    """A row for each turn at which one of two replies was found better, after what had been said until then.
-
-    Each conversation is its annotator's own, so that there is nothing to agree on.
-    """
+    """A row for each turn at which one of two replies was found better: every conversation is its annotator's own."""
     for one in told.choices:
         if (better := one.choice["better"]) is not None:
             (worse,) = set(one.replies) - {better}
@@ -139,23 +134,16 @@ def judgements(told: Told, way: str) -> Iterator[TrainingRow]:
             if item in told.rulings:
                 balance = 1 if number in told.rulings[item]["good"] else -1
             if balance:
-                of, said = told.items[item], told.items[item].completions[number]
-                row = {"prompt": of.prompt, "completion": said.text, "label": balance > 0, "item": item}
-                yield row | {"model": said.model}
+                yield _one(told, item, number, label=balance > 0)
         return
     for one in told.agreed(way):
         best = () if len(one.order) == 1 else [number for number in one.order[0] if number not in one.failed]
         for number in sorted({*best, *one.failed}):
-            of, said = told.items[str(one.item)], told.items[str(one.item)].completions[number]
-            row = {"prompt": of.prompt, "item": one.item, "method": way, "completion": said.text, "model": said.model}
-            yield row | {"label": number not in one.failed}
+            yield _one(told, str(one.item), number, method=way, label=number not in one.failed)
 
 
 def steps(told: Told, way: str) -> Iterator[TrainingRow]:
-    """A row for each reasoning: its steps up to the first wrong one, with a label for each, by most annotators.
-
-    Where two places have as many votes there is no row.
-    """
+    """A row for each reasoning on which most agree: its steps up to the first wrong one, with a label for each."""
     votes: dict[str, Counter[int | None]] = {}
     for item, _, answer in told.answers:
         votes.setdefault(item, Counter())[answer["wrong"]] += 1
@@ -186,11 +174,10 @@ def ratings(told: Told, way: str) -> Iterator[TrainingRow]:
         given.setdefault(item, []).append(answer)
     for item, answers in given.items():
         counted = [told.rulings[item]] if item in told.rulings else answers
-        for said in told.items[item].completions:
-            scores = [answer["scores"][str(said.number)] for answer in counted]
+        for number in range(len(told.items[item].completions)):
+            scores = [answer["scores"][str(number)] for answer in counted]
             means = {attribute: fmean(one[attribute] for one in scores) for attribute in scores[0]}
-            row = {"prompt": told.items[item].prompt, "completion": said.text, "ratings": means}
-            yield row | {"annotators": len(answers), "item": item, "model": said.model}
+            yield _one(told, item, number, ratings=means, annotators=len(answers))
 
 
 def demonstrations(told: Told, way: str) -> Iterator[TrainingRow]:
@@ -212,6 +199,11 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "demonstrations": {"demonstrate": demonstrations},
 }
 """Row generators, by layout and kind of task."""
+
+
+def _one(told: Told, item: str, number: int, **said: Any) -> TrainingRow:
+    of, completion = told.items[item], told.items[item].completions[number]
+    return {"prompt": of.prompt, "completion": completion.text, **said, "item": item, "model": completion.model}
 
 
 def _two(told: Told, one: Agreed, way: str, chosen: int, rejected: int) -> TrainingRow:

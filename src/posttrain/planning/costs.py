@@ -6,22 +6,11 @@ Functions of plain numbers; nothing is loaded and nothing measured here. Bytes a
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.algorithms.load import Load
-from posttrain.models.footprint import (
-    AdapterSize,
-    Shape,
-    adapter_bytes,
-    cache_bytes_per_token,
-    dora_bytes,
-    end_bytes,
-    head_bytes,
-    input_bytes,
-    layer_bytes,
-    moment_bytes,
-    saved_bytes,
-)
+from posttrain.models import footprint
+from posttrain.models.footprint import AdapterSize, Shape, cache_bytes_per_token
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
@@ -82,7 +71,7 @@ class Training(Networks):
 
     @property
     def copies_masters(self) -> bool:
-        """Whether there are float32 master weights: if all weights are trained in a narrower format, or offloaded."""
+        """Whether there are float32 masters of all trained weights: of a narrower format, or offloaded."""
         return self.offload or (not self.lora_rank and self.itemsize < 4)
 
     @property
@@ -93,21 +82,18 @@ class Training(Networks):
 
     def held(self) -> dict[str, int]:
         """Memory of the device held from the first update to the last."""
-        trained = self.networks * self.trainable
-        kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
+        weights = self.shape.parameters * self.itemsize
         whole = self.networks * self.adapter.whole if self.adapter else 0
-        if self.lora_rank:
-            kept["adapter"] = 4 * (trained - whole)
-        if whole:
-            kept["modules trained whole"] = self.itemsize * whole
-        if self.references and not self.lora_rank:  # an adapter's reference is its base
-            kept["reference"] = self.references * self.shape.parameters * self.itemsize
-        if self.teachers:
-            kept["teacher"] = sum(each.parameters for each in self.teachers) * self.itemsize
-        if self.reward_models:
-            kept[REWARD_MODELS] = self.reward_models * self.itemsize
-        if self.chat_models:
-            kept[CHAT_MODELS] = self.chat_models * self.itemsize
+        parts = {
+            "weights": self.networks * weights,
+            "adapter": 4 * (self.networks * self.trainable - whole) if self.lora_rank else 0,
+            "modules trained whole": self.itemsize * whole,
+            "reference": 0 if self.lora_rank else self.references * weights,  # an adapter's reference is its base
+            "teacher": sum(each.parameters for each in self.teachers) * self.itemsize,
+            REWARD_MODELS: self.reward_models * self.itemsize,
+            CHAT_MODELS: self.chat_models * self.itemsize,
+        }
+        kept = {name: size for name, size in parts.items() if size}
         return kept if self.offload else kept | self.optimizer()
 
     def optimizer(self) -> dict[str, int]:
@@ -126,7 +112,7 @@ class Training(Networks):
     def moments(self) -> int:
         """Bytes of Adam's two moments of one network."""
         quantized = min(self.trainable, self.shape.quantized(self.lora_rank)) if self.moment_bits == 8 else 0
-        return moment_bytes(self.trainable, quantized)
+        return footprint.moment_bytes(self.trainable, quantized)
 
 
 def update_phase(training: Training, load: Load) -> Phase:
@@ -134,16 +120,16 @@ def update_phase(training: Training, load: Load) -> Phase:
 
     With master weights, gradient buffers are held all the time; else only in an update.
     """
-    parts = activations(training, load)
+    parts, adapter = activations(training, load), training.adapter
     if training.head:
-        full = training.adapter.ends if training.adapter else not training.lora_rank  # whether it gets a gradient
-        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=full)
-    if training.adapter:
+        full = adapter.ends if adapter else not training.lora_rank  # whether it gets a gradient
+        parts["logits of a chunk"] = footprint.head_bytes(training.shape, training.itemsize, full=full)
+    if adapter:
         tokens = min(load.microbatch_tokens, load.tokens)
-        kept = adapter_bytes(training.adapter, training.shape, training.itemsize, tokens=tokens)
+        kept = footprint.adapter_bytes(adapter, training.shape, training.itemsize, tokens=tokens)
         layers = training.shape.layers if training.checkpointing else 1  # one of them at a time
         parts["adapter's activations"] = training.networks * kept // layers
-        if products := dora_bytes(training.adapter):
+        if products := footprint.dora_bytes(adapter):
             parts["DoRA's products"] = products
     if not training.copies_masters:
         parts["gradients"] = 4 * training.networks * training.trainable
@@ -155,9 +141,11 @@ def activations(training: Training, load: Load) -> dict[str, int]:
     shape, itemsize, tokens = training.shape, training.itemsize, min(load.microbatch_tokens, load.tokens)
     learned = math.ceil(tokens * load.sequences * load.completion_tokens / load.tokens)
     if not training.checkpointing:
-        return {"activations": training.networks * saved_bytes(shape, itemsize, tokens=tokens, learned=learned)}
-    inputs = input_bytes(shape, itemsize, tokens=tokens) + end_bytes(shape, itemsize, tokens, learned)
-    one = layer_bytes(shape, itemsize, tokens=tokens)
+        saved = footprint.saved_bytes(shape, itemsize, tokens=tokens, learned=learned)
+        return {"activations": training.networks * saved}
+    inputs = footprint.input_bytes(shape, itemsize, tokens=tokens)
+    inputs += footprint.end_bytes(shape, itemsize, tokens, learned)
+    one = footprint.layer_bytes(shape, itemsize, tokens=tokens)
     return {"layer inputs": training.networks * inputs, "activations of one layer": one}
 
 
@@ -197,8 +185,7 @@ def checkpoint_bytes(training: Training) -> int:
     return model + training.networks * (4 * training.trainable + training.moments)
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(NamedTuple):
     """Throughput of this machine, in seconds."""
 
     trained_token: float  # forward and backward of one token
@@ -237,12 +224,8 @@ def extend(few: Speed, many: Speed, cut: tuple[int, int], layers: int) -> Speed:
         layer = (second - first) / (cut[1] - cut[0])
         return first + min(max(0.0, layer), first / cut[0]) * (layers - cut[0])
 
-    return Speed(
-        line(few.trained_token, many.trained_token),
-        line(few.read_token, many.read_token),
-        line(few.decode_step, many.decode_step),
-        many.parameter,
-    )
+    trained, read, step = map(line, few[:3], many[:3])
+    return Speed(trained, read, step, many.parameter)
 
 
 def speed_from_products(training: Training, slots: int, flops_per_second: float) -> Speed:

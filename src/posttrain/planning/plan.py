@@ -14,37 +14,45 @@ from pathlib import Path
 
 import torch
 
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.algorithms.load import Load
+from posttrain.bindings import cluster_options
+from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_start
 from posttrain.bindings.backend import lora_of
-from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, servers_in, shards_of
-from posttrain.errors import UserError
-from posttrain.models.footprint import adapter_size, empty_network
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, shards_of
+from posttrain.bindings.sampling import read_prompts
+from posttrain.errors import UserError, words_of
+from posttrain.models.footprint import adapter_size, empty_network, read_shape
 from posttrain.models.load import locate
 from posttrain.models.lora import is_adapter
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.options.groups import TrainingOptions
+from posttrain.options.online import RL, OnlineOptions, OnlinePreference
 from posttrain.planning import costs
 from posttrain.planning.costs import GB, Networks, Phase, Speed, Training
-from posttrain.planning.placement import placed
-from posttrain.planning.result import Plan
+from posttrain.planning.result import Plan, placed
 from posttrain.planning.step_time import computing_with, measured_speed, step_time
-from posttrain.planning.work import Work
+from posttrain.planning.work import Unloaded, Work, sampled_work, unloaded, with_algorithm
 from posttrain.runs.memory import available_bytes, peak_gb
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
+from posttrain.training.resolve_model import began_from, saved_model
+from posttrain.training.schedule import unreached
+from posttrain.training.supervised import longest_text, pretraining_texts
+from posttrain.training.teacher import NO_TEACHERS, Teachers, find_teachers
 
 EMBEDDED = "embedded"
+MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 
 
 def plan_of(
     config: TrainingOptions, work: Work, cluster: TrainerOptions = ONE_PROCESS, *, measure: bool = True
 ) -> Plan:
-    """Estimate a run with these options. Without `measure` there is no time estimate, which takes some seconds.
+    """Estimate a run with these options; raises `UserError` for what the run would refuse.
 
-    Raises:
-        UserError: an adapter that the run would refuse, 8-bit moments that would change nothing, or processes that the
-            run would refuse.
+    Without `measure` there is no time estimate, which takes some seconds.
     """
-    check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
+    cluster_options.check_cluster(cluster, engine := getattr(config, "engine", EMBEDDED))
     elsewhere = () if engine == EMBEDDED else (f"sampling is that of the embedded engine here, and not of {engine}",)
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
@@ -80,7 +88,7 @@ def plan_of(
         warnings=(*_warnings(training, work, alone, available, disk, free), *too_much),
         notes=(*work.notes, *elsewhere, *offloaded),
     )
-    return placed(plan, cluster, functions=work.functions, served=bool(servers_in(engine)))
+    return placed(plan, cluster, functions=work.functions, served=bool(cluster_options.servers_in(engine)))
 
 
 def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: str) -> Training:
@@ -108,11 +116,9 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
     """Peak memory of each phase of a step."""
     sampled = (work.longest, *work.longest_beside) if work.cache else ()
     learned = (work.updated[0] if work.updated else work.longest, *((work.text,) if work.text else ()))
-    found = (
-        [(costs.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled],
-        [(costs.update_phase(training, load), load) for load in learned],
-    )
-    worst = [max(same, key=lambda one: one[0].total) for same in found if same]
+    sampling = [(costs.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled]
+    updates = [(costs.update_phase(training, load), load) for load in learned]
+    worst = [max(same, key=lambda one: one[0].total) for same in (sampling, updates) if same]
     if training.lora_rank and not training.head and not training.on_gpu:  # from a GPU they go to the host
         worst.append((costs.saving_phase(training), work.longest))
     beside = {costs.LIBRARIES: libraries} if libraries else {}
@@ -146,9 +152,88 @@ def _warnings(
             f"prompt and completion may have {longest} tokens, but the model holds {context}; it cuts them there"
         )
     if disk > free:
-        remedies = "keep fewer (`keep_last=1`)"
-        remedies += "" if training.lora_rank else ", or train an adapter (`lora_rank=16`)"
+        adapter = "" if training.lora_rank else ", or train an adapter (`lora_rank=16`)"
         found.append(
-            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, {remedies}"
+            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, keep fewer "
+            f"(`keep_last=1`){adapter}"
         )
     return found
+
+
+def plan_rl(
+    config: RL,
+    algorithm: OnlineAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """Plan a run of rl; raises `UserError` as that would before weights are read."""
+    check_algorithm(config, algorithm, cluster)
+    model = unloaded(config, resume)
+    began = began_from(config.model, resume).where
+    tokens = config.microbatch_tokens
+    teachers = find_teachers(config.teacher, config.teacher_prompt, began, microbatch_tokens=tokens)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    apart = leaves_start(config) and (not compared or config.ref_sync_every > 0)
+    work = _sampled("rl", config, model, config.steps, teachers=teachers)
+    work = replace(
+        with_algorithm(work, algorithm, text=_text(config, model) if algorithm.extra_losses else None),
+        updates=config.updates_per_step,
+        critic=config.critic == "own",
+        references=compared + apart,
+        teachers=tuple(each.shape for each in teachers.models.values()),
+    )
+    return plan_of(config, work, cluster, measure=measure)
+
+
+def plan_online_preference(
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """Plan a run of online-preference; raises `UserError` as that would before weights are read."""
+    check_pairing(config, algorithm)
+    work = _sampled("online-preference", config, unloaded(config, resume), config.rounds, together=2)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    pairs = min(config.pairs_per_step, work.longest.prompts * (work.longest.group // 2))  # if there are as many
+    work = replace(
+        work,
+        batch=f"{work.batch}, {pairs} pairs of them an update",
+        updates=config.updates_per_round,
+        updated=(replace(work.longest, prompts=pairs, group=2), replace(work.expected, prompts=pairs, group=2)),
+        references=int(compared),
+        reads=config.updates_per_round if compared else 0,
+    )
+    return plan_of(config, work, cluster, measure=measure)
+
+
+def _sampled(
+    command: str,
+    config: OnlineOptions,
+    model: Unloaded,
+    steps: int,
+    *,
+    together: int = 1,
+    teachers: Teachers = NO_TEACHERS,
+) -> Work:
+    """What sampling and scoring take, as far as the prompts tell."""
+    prompts = read_prompts(config, model.chat, model.shape.context, together=together, teachers=teachers)
+    work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
+    scorers = [name for name in (*words_of("reward_model", config.reward_model), config.gold_model) if name]
+    return replace(
+        work,
+        reward_models=sum(read_shape(saved_model(name).where).parameters for name in scorers),
+        functions=prompts.functions,
+        chat_models=prompts.chat_models,
+        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, steps)),
+    )
+
+
+def _text(config: RL, model: Unloaded) -> Load:
+    most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
+    lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
+    return Load(config.pretraining_per_step, 1, 0, round(sum(lengths) / len(lengths)), config.microbatch_tokens)

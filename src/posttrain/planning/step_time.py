@@ -14,13 +14,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.load import Load
-from posttrain.bindings.cluster_options import (
-    LOCAL,
-    ClusterOptions,
-    TrainerOptions,
-    reserved,
-    shards_of,
-)
+from posttrain.bindings.cluster_options import LOCAL, ClusterOptions, TrainerOptions, reserved, shards_of
 from posttrain.data import Example, pack
 from posttrain.engine.transformers import PACK_FROM, TransformersEngine
 from posttrain.errors import UserError
@@ -83,19 +77,17 @@ def _threads(cluster: TrainerOptions, kind: str, processes: int) -> int:
 
 
 def _sampling(training: Training, work: Work, samplers: int, threads: int, speed: SpeedOf) -> float:
-    """Training samples and auxiliary ones, each at its number of concurrent sequences."""
+    """Training samples and auxiliary ones, each at its number of concurrent sequences: of the busiest sampler."""
+
+    def part(load: Load) -> Load:
+        prompts = math.ceil(load.prompts / samplers)
+        return replace(load, prompts=prompts, group=math.ceil(math.ceil(load.sequences / samplers) / prompts))
+
     seconds = 0.0
     for expected, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
-        slots = costs.decoded_together(training, _part(longest, samplers), cache_bytes=work.cache)
-        load = _part(expected, samplers)
-        seconds += costs.sampling_seconds(training, load, speed(slots, threads), cache_bytes=work.cache)
+        slots = costs.decoded_together(training, part(longest), cache_bytes=work.cache)
+        seconds += costs.sampling_seconds(training, part(expected), speed(slots, threads), cache_bytes=work.cache)
     return seconds
-
-
-def _part(load: Load, samplers: int) -> Load:
-    """What one of several samplers samples, at most."""
-    prompts = math.ceil(load.prompts / samplers)
-    return replace(load, prompts=prompts, group=math.ceil(math.ceil(load.sequences / samplers) / prompts))
 
 
 def _update(training: Training, work: Work, cluster: TrainerOptions, speed: Speed) -> float:

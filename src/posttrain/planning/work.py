@@ -30,11 +30,9 @@ class Unloaded:
 
 
 def unloaded(options: SFT | PairOptions | OnlineOptions, resume: Path | None, *, scored: bool = False) -> Unloaded:
-    """The model that a run would begin from, or that the run in `resume` began from.
+    """The model that a run would begin from, or that the run in `resume` began from; raises what that would raise.
 
-    Raises:
-        ModelError: there is none, or it cannot be trained; with `scored`, it cannot become a reward model.
-        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
+    With `scored` it becomes a reward model.
     """
     saved = began_from(options.model, resume)
     shape = read_shape(saved.where, scored=scored)

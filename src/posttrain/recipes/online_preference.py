@@ -27,7 +27,7 @@ from posttrain.episodes.metrics import lost_metrics, rollout_metrics
 from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
-from posttrain.planning.online import plan_online_preference as dry_run  # noqa: F401
+from posttrain.planning.plan import plan_online_preference as dry_run  # noqa: F401
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
 from posttrain.runs.run import samples_of

@@ -51,7 +51,7 @@ from posttrain.episodes.sampler import Draws, Rolled, Rollouts, Sampler
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
-from posttrain.planning.online import plan_rl as dry_run  # noqa: F401
+from posttrain.planning.plan import plan_rl as dry_run  # noqa: F401
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
 from posttrain.runs.run import samples_of

@@ -1,7 +1,7 @@
 """Reports: verdicts, charts, and the HTML page of a run."""
 
-from posttrain.report.checks import verdict
-from posttrain.report.finding import Finding, Severity, Thresholds
+from posttrain.report.checks import Finding, Severity, verdict
+from posttrain.report.curves import Thresholds
 from posttrain.report.run_report import Estimate, Table, compare_report, write_report
 
 __all__ = [

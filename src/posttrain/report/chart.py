@@ -45,13 +45,18 @@ def render(chart: Chart) -> str:
         return ""
     heights = _heights([s for _, s in kept]) if chart.stacked else [s.points for _, s in kept]
     frame = _Frame.around([point for points in heights for point in points], zero=chart.zero or chart.stacked)
-    drawn = list(_areas(kept, heights, frame)) if chart.stacked else list(_lines(kept, frame))
-    spoken = escape(_spoken(chart.title, kept, chart.percent))
+    drawn = _areas(kept, heights, frame) if chart.stacked else _lines(kept, frame)
     hovers = _hovers(kept, heights, frame, chart.percent)
     unit = f' <span class="unit">{escape(chart.unit)}</span>' if chart.unit else ""
+    ends = [(s.name, *(number(s.points[end][1], chart.percent) for end in (0, -1))) for _, s in kept]
+    spoken = escape(f"{chart.title}: {', '.join(f'{name} from {first} to {last}' for name, first, last in ends)}")
+    keys = "".join(  # a single curve needs no name
+        f'<span class="key"><i class="c{colour}"></i>{escape(name) if len(kept) > 1 else "last"} <b>{last}</b></span>'
+        for (colour, _), (name, _, last) in zip(kept, ends, strict=True)
+    )
     return (
         f'<figure class="chart"><figcaption><span class="name">{escape(chart.title)}</span>{unit}'
-        f"{_legend(kept, chart.percent)}</figcaption>"
+        f'<span class="legend">{keys}</span></figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{spoken}">'
         f"{''.join(_axes(frame, chart.percent))}{''.join(drawn)}{''.join(hovers)}"
         "</svg></figure>"
@@ -152,8 +157,7 @@ def _finite(chart: Chart) -> list[tuple[int, Series]]:
 
 def _thin(series: Series) -> Series:
     """Means of neighbouring points, if there are more than `MAX_POINTS`."""
-    size = math.ceil(len(series.points) / MAX_POINTS)
-    if size <= 1:
+    if (size := math.ceil(len(series.points) / MAX_POINTS)) <= 1:
         return series
     parts = [series.points[i : i + size] for i in range(0, len(series.points), size)]
     means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
@@ -162,13 +166,10 @@ def _thin(series: Series) -> Series:
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
     """Centred moving averages over about a tenth of the points, which do not lag."""
-    most = max(1, len(points) // 20)
-    out: list[Point] = []
-    for i, (x, _) in enumerate(points):
-        reach = min(most, i, len(points) - 1 - i)
-        near = points[i - reach : i + reach + 1]
-        out.append((x, sum(y for _, y in near) / len(near)))
-    return out
+    most, last = max(1, len(points) // 20), len(points) - 1
+    reaches = (min(most, i, last - i) for i in range(len(points)))
+    near = ([y for _, y in points[i - reach : i + reach + 1]] for i, reach in enumerate(reaches))
+    return [(x, sum(ys) / len(ys)) for (x, _), ys in zip(points, near, strict=True)]
 
 
 def _heights(series: Sequence[Series]) -> list[list[Point]]:
@@ -200,10 +201,9 @@ def _lines(kept: Sequence[tuple[int, Series]], frame: _Frame) -> Iterator[str]:
 
 
 def _areas(kept: Sequence[tuple[int, Series]], heights: Sequence[Sequence[Point]], frame: _Frame) -> Iterator[str]:
-    floor: Sequence[Point] = [(x, 0.0) for x, _ in heights[0]]
-    for (colour, _), edge in zip(kept, heights, strict=True):
+    floors = ([(x, 0.0) for x, _ in heights[0]], *heights)
+    for (colour, _), edge, floor in zip(kept, heights, floors, strict=False):
         yield f'<path class="area c{colour}" d="{_path([*edge, *reversed(floor)], frame)}Z"/>'
-        floor = edge
 
 
 def _axes(frame: _Frame, percent: bool) -> Iterator[str]:
@@ -237,22 +237,3 @@ def _hovers(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>{dots}'
             f'<text x="{WIDTH - RIGHT}" y="10" text-anchor="end">step {number(step)}{said}</text></g>'
         )
-
-
-def _legend(kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """Each curve's name and last value; a single curve needs no name."""
-    items: list[str] = []
-    for colour, series in kept:
-        name = escape(series.name) if len(kept) > 1 else "last"
-        last = number(series.points[-1][1], percent)
-        items.append(f'<span class="key"><i class="c{colour}"></i>{name} <b>{last}</b></span>')
-    return f'<span class="legend">{"".join(items)}</span>'
-
-
-def _spoken(title: str, kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """The chart's text for screen readers."""
-    parts = [
-        f"{series.name} from {number(series.points[0][1], percent)} to {number(series.points[-1][1], percent)}"
-        for _, series in kept
-    ]
-    return f"{title}: {', '.join(parts)}"

@@ -8,15 +8,35 @@ and the end of a metric that was not measured are NaN, for which no comparison h
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from posttrain.report.curves import Curves, Rows
-from posttrain.report.finding import Finding, Severity, Thresholds
+from posttrain.report.curves import Curves, Rows, Thresholds
 
 Condition = Callable[[Curves, Thresholds], str | bool]
 """Whether a check holds, or what it found as text, which is empty where it does not hold."""
+
+
+class Severity(StrEnum):
+    """Severity of a finding, the worst first."""
+
+    PROBLEM = "problem"  # the run is broken or wasted; stop and change something
+    WARNING = "warning"  # check it before trusting the result
+    NOTE = "note"  # worth knowing; the result can be trusted
+    GOOD = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding of a run's metrics."""
+
+    severity: Severity
+    title: str  # the problem, in plain words
+    evidence: str  # the numbers that show it
+    advice: str = ""  # what to try; empty if nothing needs to be done
 
 
 def judge(name: str, run: Curves, limits: Thresholds) -> Finding | None:
@@ -46,9 +66,8 @@ def _not_finite(run: Curves, at: Thresholds) -> str:
 
 def _difficulty(run: Curves) -> str | bool:
     accuracy = run["accuracy"].end
-    if math.isnan(accuracy):
-        return True
-    return f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
+    found = f"; accuracy is {accuracy:.3g}: the problems are too {'hard' if accuracy < 0.5 else 'easy'}"
+    return math.isnan(accuracy) or found
 
 
 def _little_signal(run: Curves, at: Thresholds) -> bool:
@@ -188,17 +207,14 @@ CHECKS: Mapping[str, Condition] = MappingProxyType(
 def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
     """The findings of a run, the worst first; never empty.
 
-    Args:
-        rows: one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.
-        thresholds: other bounds than the defaults.
+    `rows` are one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.
 
     Example:
         >>> rows = [{"step": n, "groups/zero_advantage": 0.95, "accuracy": 0.0} for n in range(1, 21)]
         >>> print(verdict(rows)[0].title)
         Almost no group has a training signal
     """
-    limits = thresholds or Thresholds()
-    run = Curves(rows, limits)
+    run = Curves(rows, limits := thresholds or Thresholds())
     steps = sum(row.get("step") != 0 for row in rows)  # the row of step 0 is of the policy before training
     said = f"{steps} step{'s' * (steps != 1)}"
     found = [finding for name in CHECKS if (finding := judge(name, run, limits)) is not None]
@@ -211,5 +227,4 @@ def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
 
 def worst_first(found: Iterable[Finding]) -> list[Finding]:
     """Findings in the order of their severity."""
-    order = list(Severity)
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return sorted(found, key=lambda finding: [*Severity].index(finding.severity))

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -48,18 +50,9 @@ class Law(NamedTuple):
 
 def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
     """The points that a run logged of its held-out tasks; empty without a gold reward."""
-    read = [row for row in rows if {"evaluation/kl", "evaluation/gold", "evaluation/reward"} <= row.keys()]
-    if not read:
-        return []
-    first = read[0]
-    return [
-        Point(
-            math.sqrt(max(0.0, row["evaluation/kl"])),
-            row["evaluation/reward"] - first["evaluation/reward"],
-            row["evaluation/gold"] - first["evaluation/gold"],
-        )
-        for row in read
-    ]
+    kl, proxy, gold = names = ("evaluation/kl", "evaluation/reward", "evaluation/gold")
+    read = [row for row in rows if row.keys() >= {*names}]
+    return [Point(math.sqrt(max(0.0, row[kl])), row[proxy] - read[0][proxy], row[gold] - read[0][gold]) for row in read]
 
 
 def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law | None:
@@ -108,9 +101,6 @@ def together(runs: Sequence[Sequence[Point]]) -> list[Point]:
     A KL is a mean over prompts already, so d = sqrt(mean d^2) is that of all their prompts. Runs at different distances
     at one time move the peak of a law that they share to a slightly smaller distance, since it is concave.
 
-    Raises:
-        ValueError: their numbers of evaluations differ.
-
     Example:
         >>> together([[Point(3.0, 1.0, 2.0)], [Point(4.0, 2.0, 1.0)]])
         [Point(distance=3.5355339059327378, proxy=1.5, gold=1.5)]
@@ -129,8 +119,7 @@ def observed_peak(points: Sequence[Point]) -> Point:
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
     """The curves over the distance of a run: both rewards as evaluated, and the law of RL fitted to gold.
 
-    Also the maxima of gold and of the law, if the run reached them. The law is fitted to the means of ten bins, of
-    which at least four must not be empty.
+    Also the maxima of gold and of the law, if the run reached them. The law is fitted to `tenths`.
     """
     if not points:
         return []
@@ -155,10 +144,6 @@ def best_of_n_kl(n: int) -> float:
     """The KL of best-of-n sampling from the policy that is sampled, in nats, at most: log n - (n - 1)/n.
 
     Stiennon et al. 2020, appendix G.3 (https://arxiv.org/abs/2009.01325), used as the distance by Gao et al. 2022.
-
-    Example:
-        >>> best_of_n_kl(1)
-        0.0
     """
     return math.log(n) - (n - 1) / n
 
@@ -169,10 +154,7 @@ def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
         R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
 
     The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
-    use it. Samples of equal proxy share their probability.
-
-    Raises:
-        ValueError: unless 1 <= n <= N.
+    use it. Samples of equal proxy share their probability. 1 <= n <= N.
 
     Example:
         >>> best_of_n([0.0, 1.0, 2.0], [5.0, 1.0, 3.0], 3)
@@ -181,14 +163,10 @@ def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
     size = len(proxy)
     if not 1 <= n <= size:
         raise ValueError(f"best_of_n chooses among 1 to {size} samples; got n={n}")
-    order = sorted(range(size), key=lambda i: proxy[i])  # the worst first: i of them are below the i-th
-    chances = [math.comb(below, n - 1) / math.comb(size, n) for below in range(size)]
-    total, first = 0.0, 0
-    while first < size:
-        last = first
-        while last + 1 < size and proxy[order[last + 1]] == proxy[order[first]]:
-            last += 1
-        alike = order[first : last + 1]
-        total += math.fsum(chances[first : last + 1]) * math.fsum(gold[i] for i in alike) / len(alike)
-        first = last + 1
+    worst_first = sorted(zip(proxy, gold, strict=True), key=itemgetter(0))  # i of them are below the i-th
+    chances = iter([math.comb(below, n - 1) / math.comb(size, n) for below in range(size)])
+    total = 0.0
+    for _, samples in groupby(worst_first, key=itemgetter(0)):
+        alike = [reward for _, reward in samples]
+        total += math.fsum(islice(chances, len(alike))) * math.fsum(alike) / len(alike)
     return total

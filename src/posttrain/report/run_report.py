@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posttrain.errors import UserError, as_typed
 from posttrain.report import chart, overoptimization, panels, timeline
-from posttrain.report.checks import verdict, worst_first
-from posttrain.report.finding import Finding, Severity
+from posttrain.report.checks import Finding, Severity, verdict, worst_first
 from posttrain.report.markup import escape
 from posttrain.runs import config_file
 from posttrain.runs.run import REPORT, Run
@@ -72,15 +71,11 @@ def write_report(
     parts: Sequence[Run] = (),
     path: Path | None = None,
 ) -> Path:
-    """Write a run's report and return its path.
+    """Write a run's report and return its path: `report.html` in its directory, if None is given.
 
-    Args:
-        run: what to report on; `RunDirectory.read()` gives it.
-        tables: the headline numbers.
-        findings: the verdict; from the metrics if None.
-        charts: additional curves, in sections with a title.
-        parts: runs that this one was made of, such as a cold start and the RL after it; each gets its own curves.
-        path: where to write; `report.html` in the run's directory if None.
+    `tables` are the headline numbers, `findings` the verdict, which is of the metrics if None, and `charts` additional
+    curves, in sections with a title. `parts` are runs that this one was made of, such as a cold start and the RL after
+    it; each gets its own curves.
     """
     for table in tables:
         if any(len(row) != len(table.columns) for row in table.rows):
@@ -105,11 +100,7 @@ def write_report(
 
 
 def compare_report(runs: Sequence[Run], path: Path) -> Path:
-    """Write one page that compares runs: verdicts, final metrics, differences in configuration, curves.
-
-    Raises:
-        UserError: fewer than two runs.
-    """
+    """Write one page that compares two or more runs: verdicts, final metrics, differences in configuration, curves."""
     if len(runs) < 2:
         raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
     names = [run.name for run in runs]
@@ -131,12 +122,8 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
 
 def _verdicts(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
     """The findings of all runs, the worst first, each with the name of its run in front unless that is empty."""
-    found = [
-        replace(finding, title=f"{name}: {finding.title}" if name else finding.title)
-        for name, run in zip(names, runs, strict=True)
-        for finding in verdict(run.metrics)
-    ]
-    return worst_first(found)
+    found = [(name, finding) for name, run in zip(names, runs, strict=True) for finding in verdict(run.metrics)]
+    return worst_first(replace(one, title=f"{name}: {one.title}" if name else one.title) for name, one in found)
 
 
 class Risen(NamedTuple):
@@ -144,11 +131,7 @@ class Risen(NamedTuple):
 
     before: Mapping[str, Any]
     after: Mapping[str, Any]
-
-    @property
-    def by(self) -> float:
-        """Reward of the later answer minus that of the earlier one."""
-        return self.after["reward"] - self.before["reward"]
+    by: float  # reward of the later answer minus that of the earlier one
 
 
 def risen(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Risen]:
@@ -157,11 +140,9 @@ def risen(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Risen]:
     Every evaluation, by its `step`, has samples of the same prompts in the same order.
     """
     first, last = ([row for row in rows if row["step"] == rows[end]["step"]] for end in (0, -1))
-    found = [
-        Risen(a, b)
-        for a, b in zip(first, last, strict=False)
-        if a["prompt"] == b["prompt"] and a["reward"] is not None and b["reward"] is not None
-    ]
+    both = [(a, b) for a, b in zip(first, last, strict=False) if a["prompt"] == b["prompt"]]
+    known = [(a, b) for a, b in both if a["reward"] is not None and b["reward"] is not None]
+    found = [Risen(a, b, b["reward"] - a["reward"]) for a, b in known]
     return sorted((one for one in found if one.by > 0), key=lambda one: -one.by)[:most]
 
 
@@ -215,10 +196,7 @@ def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Only the keys that differ."""
     keys = {key for config in configs for key in config if any(other.get(key) != config[key] for other in configs)}
-    return [
-        {key: value if isinstance(value, int | float) else str(value) for key, value in c.items() if key in keys}
-        for c in configs
-    ]
+    return [{key: value for key, value in config.items() if key in keys} for config in configs]
 
 
 def _started(run: Run) -> str:
@@ -230,17 +208,14 @@ def _started(run: Run) -> str:
         return time
 
 
-def _line(text: object) -> str:
-    """The beginning of a text on one line."""
-    line = " ".join(str(text)[:400].split())
-    return line if len(line) <= 160 else f"{line[:160]}…"
-
-
 def _value(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return chart.number(value)
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return _beginning(str(value), 40)
+
+
+def _beginning(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _write(path: Path, template: str, **shown: Any) -> Path:
@@ -261,7 +236,7 @@ def _write(path: Path, template: str, **shown: Any) -> Path:
     environment.filters |= {
         "as_typed": as_typed,
         "cut": lambda text, limit=MAX_CHARACTERS: safe(text, limit),
-        "line": _line,
+        "line": lambda text: _beginning(" ".join(str(text)[:400].split())),
         "number": _value,
         "points": lambda share, digits=1: f"{100 * share:.{digits}f}",
     }

@@ -35,11 +35,9 @@ def render(spans: Sequence[Span]) -> str:
     scale = (WIDTH - LEFT - RIGHT) / (ended - began)
     parts: list[str] = []
     for row, name in enumerate(rows):
-        middle = row * ROW + ROW / 2 + 4
+        middle, busy_for = row * ROW + ROW / 2 + 4, f"{100 * min(1.0, shares[name]):.0f}%"
         parts.append(f'<text class="tick" x="0" y="{middle}">{escape(name)}</text>')
-        parts.append(
-            f'<text class="tick" x="{WIDTH - RIGHT + 6}" y="{middle}">{100 * min(1.0, shares[name]):.0f}%</text>'
-        )
+        parts.append(f'<text class="tick" x="{WIDTH - RIGHT + 6}" y="{middle}">{busy_for}</text>')
     for span in shown:
         left, right = max(span.began, began) - began, min(span.ended, ended) - began
         label = escape(f"{span.process}: {span.work}, {span.ended - span.began:.2f} s")

@@ -1,6 +1,6 @@
 """Shares of votes, by hand."""
 
-from posttrain.annotation.aggregation.majority import beliefs
+from posttrain.annotation.aggregation import majority
 from posttrain.types import Ranking
 
 
@@ -12,6 +12,6 @@ def test_shares_are_of_those_who_compared_the_two():
         Ranking("x", "d", ((0,), (1,))),
         Ranking("y", "a", ((1,), (0,))),
     ]
-    found = beliefs(said)
+    found = majority(said)
     assert found["x"].odds == {(0, 1): (0.5, 0.25, 0.25), (0, 2): (1, 0, 0), (1, 2): (1, 0, 0)}
     assert found["y"].odds == {(0, 1): (0, 0, 1)} and not found["y"].strengths

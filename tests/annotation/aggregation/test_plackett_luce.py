@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from posttrain.annotation.aggregation import majority
-from posttrain.annotation.aggregation.plackett_luce import beliefs, fitted
-from posttrain.annotation.aggregation.strengths import KAPPA, SIGMA
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.aggregation import KAPPA, SIGMA, fit_rankings, majority, plackett_luce
+from posttrain.annotation.rankings import agree
 from posttrain.types import Ranking
 from tests.annotation.said import planted, rankings, right
 from tests.references.annotation import log_plackett_luce, log_prior
@@ -25,7 +23,7 @@ def posterior(said, strengths, weights):
 
 @given(said=rankings())
 def test_no_other_strengths_are_likelier(said):
-    found = fitted(said)
+    found = fit_rankings(said)
     strengths = {(item, one): s for item, mine in found.strengths.items() for one, s in mine.items()}
     weights = dict(found.weights)
     best = posterior(said, strengths, weights)
@@ -48,7 +46,7 @@ def test_planted_strengths_are_found_within_the_errors_that_are_stated(seed):
         for turn in range(40)
         for r in planted_again(truth, 10, seed=100 * seed + turn)
     ]
-    found = fitted(many)
+    found = fit_rankings(many)
     gaps = [
         (found.strengths[item][i] - true[i]) / found.errors[item][i]
         for item, true in truth.items()
@@ -69,14 +67,14 @@ def planted_again(truth, people, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_annotators_are_weighed_and_the_order_is_better_for_it(seed):
     said, truth = planted((3, 3, 3, 0, 0, 0, 0, -1), seed=seed)
-    weights = fitted(said).weights
+    weights = fit_rankings(said).weights
     assert min(weights[f"person {i}"] for i in range(3)) > 1.5
     assert abs(weights["person 4"]) < 0.5 and weights["person 7"] < 0
-    assert right(agree(said, beliefs(said)), truth) > right(agree(said, majority.beliefs(said)), truth) + 0.05
+    assert right(agree(said, plackett_luce(said)), truth) > right(agree(said, majority(said)), truth) + 0.05
 
 
 def test_odds_are_of_the_strengths():
-    belief = beliefs([Ranking("x", "a", ((1,), (0,), (2,)))])["x"]
+    belief = plackett_luce([Ranking("x", "a", ((1,), (0,), (2,)))])["x"]
     s = belief.strengths
     for (i, j), odds in belief.odds.items():
         assert odds.first == pytest.approx(math.exp(s[i]) / (math.exp(s[i]) + math.exp(s[j])))
@@ -85,4 +83,4 @@ def test_odds_are_of_the_strengths():
 
 
 def test_nothing_to_compare():
-    assert beliefs([Ranking("x", "a", ((0,),))])["x"].odds == {}
+    assert plackett_luce([Ranking("x", "a", ((0,),))])["x"].odds == {}

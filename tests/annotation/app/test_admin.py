@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event
 
 from posttrain.annotation.app import create_app
-from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store import projects
 from posttrain.annotation.store.tables import Assignment
 from tests.annotation.app.browsing import JSON, Browser, office
 from tests.annotation.worlds import PASSWORD, add_project, add_user, item
@@ -154,7 +154,7 @@ def test_a_manager_decides_what_annotators_do_not_agree_on(store):
     plain = boss.post(place, **again, **{"place-0": "1", "place-1": "1", "place-2": "F"})
     assert plain.url.path == "/manage/1"
     with store.read() as connection:
-        assert exports.rulings(connection, projects.find(connection, "helpful")) == {
+        assert projects.rulings(connection, projects.find(connection, "helpful")) == {
             "q0": {"ranking": [[0, 1]], "failed": [2]}
         }
 

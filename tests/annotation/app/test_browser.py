@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 
-from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from tests.annotation.worlds import PASSWORD, add_project, add_user
@@ -280,7 +280,7 @@ def test_a_page_that_was_closed_before_the_answer_arrived_sends_it_when_one_is_o
         assert page.evaluate("Object.keys(localStorage).filter((key) => /^(pending|draft)/.test(key))") == []
     store = open_store(office.store)
     with store.read() as connection:
-        (row,) = exports.rows(connection, projects.find(connection, "helpful"))
+        (row,) = projects.rows(connection, projects.find(connection, "helpful"))
     store.close()
     assert row["ranking"] == [[number] for number in order]
 

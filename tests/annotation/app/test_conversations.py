@@ -8,7 +8,7 @@ import pytest
 from posttrain.annotation.app import chat_worker as partner_module
 from posttrain.annotation.app import create_app
 from posttrain.annotation.app.chat_worker import TOGETHER, Partner
-from posttrain.annotation.store import conversations, exports, projects
+from posttrain.annotation.store import conversations, projects
 from posttrain.annotation.store.tables import Assignment, Item
 from tests.annotation.app.browsing import JSON, Browser
 from tests.annotation.worlds import add_project, add_user
@@ -66,7 +66,7 @@ def await_replies(browser, path):
 
 def rows(store):
     with store.read() as connection:
-        return list(exports.rows(connection, projects.find(connection, "talk")))
+        return list(projects.rows(connection, projects.find(connection, "talk")))
 
 
 def test_a_conversation_from_the_first_word_to_the_last(store, model):

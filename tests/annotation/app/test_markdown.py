@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.annotation.app.markdown import cleaned, rendered
+from posttrain.annotation.app.security import cleaned, rendered
 
 ATTACKS = [
     "<script>alert(1)</script>",

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store import projects
 from tests.annotation.app.browsing import JSON, Browser, office
 from tests.annotation.worlds import add_project, item
 
 
 def answers(store):
     with store.read() as connection:
-        return list(exports.rows(connection, projects.find(connection, "helpful"), history=True))
+        return list(projects.rows(connection, projects.find(connection, "helpful"), history=True))
 
 
 def begin(browser, number=1):

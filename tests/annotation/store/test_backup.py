@@ -9,9 +9,8 @@ import threading
 
 import pytest
 
-from posttrain.annotation.store import backup
-from posttrain.annotation.store.backup import back_up
-from posttrain.annotation.store.database import open_store, record
+from posttrain.annotation.store import database
+from posttrain.annotation.store.database import back_up, open_store, record
 from posttrain.errors import UserError
 from tests.annotation.worlds import add_project
 
@@ -114,7 +113,7 @@ def test_a_backup_that_fails_leaves_nothing_and_says_why(office, tmp_path, monke
         def full(*_):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(backup.os, "replace", full)
+        monkeypatch.setattr(database.os, "replace", full)
     elif fault == "damaged":
         write(store, range(300), set())
         store.close()

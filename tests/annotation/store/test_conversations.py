@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.store import conversations, exports, projects, work
+from posttrain.annotation.store import conversations, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Turn, User
@@ -69,7 +69,7 @@ class Talk:
 
     def told(self):
         with self.store.read() as connection:
-            return exports.told(connection, projects.find(connection, "talk"))
+            return projects.told(connection, projects.find(connection, "talk"))
 
 
 def test_the_model_reads_the_beginning_what_was_said_and_the_replies_that_were_followed(store):
@@ -309,8 +309,10 @@ def test_rows_tell_all_of_a_conversation(store):
     talk.exchange(1)
     talk.end()
     with store.read() as connection:
-        (row,) = exports.rows(connection, projects.find(connection, "talk"))
-        assert [item.about for item in exports.items(connection, projects.find(connection, "talk"))] == ["Plan a trip."]
+        (row,) = projects.rows(connection, projects.find(connection, "talk"))
+        assert [item.about for item in projects.items(connection, projects.find(connection, "talk"))] == [
+            "Plan a trip."
+        ]
     assert [turn["message"] for turn in row["turns"]] == ["message 0", "message 1"]
     assert row["turns"][0]["taken"] == 0 and row["turns"][1]["taken"] is None
     assert row["turns"][0]["replies"][1] == {"text": "second 0", "model": "b", "stop": "length"}
@@ -322,7 +324,7 @@ def test_what_was_chosen_counts_also_where_nobody_ends_it(store):
     talk.exchange(0)
     with store.read() as connection:
         project, user = projects.find(connection, "talk"), connection.get_one(User, talk.user.id)
-        assert len(list(exports.rows(connection, project))) == len(talk.told().choices) == 1
+        assert len(list(projects.rows(connection, project))) == len(talk.told().choices) == 1
         assert [one.id for one in work.mine(connection, project, user)] == [talk.number]
         assert projects.progress(connection, project).judged == 0
 
@@ -369,9 +371,9 @@ def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
     talk.end()
     with store.read() as connection:
         project = projects.find(connection, "talk")
-        (row,) = exports.rows(connection, project)
+        (row,) = projects.rows(connection, project)
         assert row["seconds"] == 2.0 and statistics_of(connection, project).work["ann"].seconds == 2.0
-        assert [one["seconds"] for one in exports.rows(connection, project, history=True)] == [1.0, 1.0]
+        assert [one["seconds"] for one in projects.rows(connection, project, history=True)] == [1.0, 1.0]
 
 
 def test_unended_conversations_are_counted_as_done_and_not_as_skipped(store):

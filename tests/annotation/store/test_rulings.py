@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.store import exports, projects, work
+from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Event, Item, User
@@ -54,7 +54,7 @@ def disputed(store):
 
 
 def lessons(store, name, kind):
-    return list(LESSONS[name][kind](seen(store, exports.told), "majority"))
+    return list(LESSONS[name][kind](seen(store, projects.told), "majority"))
 
 
 UP, DOWN, ODD = ({"ranking": [[n] for n in order]} for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1)))
@@ -84,7 +84,7 @@ def test_annotators_are_measured_by_it_and_rows_tell_it(store):
     assert [one.agreement for one in seen(store, statistics_of).annotators] == [None, None]
     rule(store, boss, 1, UP)
     assert [one.agreement for one in seen(store, statistics_of).annotators] == [1.0, 0.0]
-    rows = seen(store, lambda connection, project: list(exports.rows(connection, project)))
+    rows = seen(store, lambda connection, project: list(projects.rows(connection, project)))
     assert [row["ruling"]["ranking"] for row in rows] == [[[0], [1], [2]]] * 2
 
 
@@ -134,7 +134,7 @@ def test_a_decision_is_corrected_by_another_and_sent_twice_is_kept_once(store):
     with pytest.raises(work.Changed, match="decided"):
         rule(store, boss, 1, DOWN, sending="an old page")
     rule(store, boss, 1, DOWN, version=1)
-    assert seen(store, exports.rulings)["q0"]["ranking"] == [[2], [1], [0]]
+    assert seen(store, projects.rulings)["q0"]["ranking"] == [[2], [1], [0]]
     with store.read() as connection:
         events = connection.scalars(select(Event).where(Event.action == "rule")).all()
     assert [(event.subject, event.user_id, event.details["version"]) for event in events] == [

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select
 
-from posttrain.annotation.store import exports, projects, work
+from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Member, User
@@ -92,9 +92,9 @@ def test_a_correction_is_another_version_and_none_is_overwritten(store):
         say(store, assignment, ORDER, sending="a page that was open all the time", version=1)
     with store.read() as connection:
         project = projects.find(connection, "helpful")
-        (row,) = exports.rows(connection, project)
+        (row,) = projects.rows(connection, project)
         assert (row["ranking"], row["failed"], row["version"]) == ([[2], [1]], [0], 2)
-        assert [r["version"] for r in exports.rows(connection, project, history=True)] == [1, 2]
+        assert [r["version"] for r in projects.rows(connection, project, history=True)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_items_come_a_second_time_later_and_count_once(store):
     with store.read() as connection:
         project = projects.find(connection, "helpful")
         assert projects.progress(connection, project).judged == 20
-        assert len(exports.told(connection, project).rankings) == 20
+        assert len(projects.told(connection, project).rankings) == 20
         assert statistics_of(connection, project).work["ann"].repeats == (0, 5)
-        assert len(list(exports.rows(connection, project, history=True))) == 25
+        assert len(list(projects.rows(connection, project, history=True))) == 25
 
 
 def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(store, monkeypatch):
@@ -215,9 +215,9 @@ def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(stor
         project = projects.find(connection, "helpful")
         done = statistics_of(connection, project).work
         assert done["ann"].checks == (2, 2) and done["ben"].checks == (0, 0) and "cat" not in done
-        assert {one.item for one in exports.told(connection, project).rankings} == {"q0", "q1", "q2", "q3"}
-        assert {name for name, *_ in exports.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
-        assert [row["check"] for row in exports.rows(connection, project)].count(True) == 2
+        assert {one.item for one in projects.told(connection, project).rankings} == {"q0", "q1", "q2", "q3"}
+        assert {name for name, *_ in projects.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
+        assert [row["check"] for row in projects.rows(connection, project)].count(True) == 2
         counted = projects.progress(connection, project)
         assert counted == (4, 2, 4, 4, 4, 0, 3)  # items, known, wanted, judged, whole, skipped, people
 
@@ -265,7 +265,7 @@ def test_an_export_says_how_each_judgement_came_about(store):
     assignment = give(store, ann)
     say(store, assignment)
     with store.read() as connection:
-        (row,) = exports.rows(connection, projects.find(connection, "helpful"))
+        (row,) = projects.rows(connection, projects.find(connection, "helpful"))
     assert row["annotator"] == "ann" and row["item"] == "q0" and row["shown"] == assignment.shown
     assert [one["model"] for one in row["completions"]] == [f"secret-model-{n}" for n in range(3)]
     assert row["prompt"] == [{"role": "user", "content": "question q0"}] and row["seconds"] == 2.5

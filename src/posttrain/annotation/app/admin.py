@@ -6,9 +6,8 @@ from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from posttrain.annotation.app import tasks
-from posttrain.annotation.app.forms import READ
-from posttrain.annotation.app.session import Asked, Desk, Doing, Manager, Number, OwnForm, sent_by
+from posttrain.annotation.app.session import READ, Asked, Desk, Manager, Number, OwnForm, sent_by
+from posttrain.annotation.app.tasks import Doing, form_page
 from posttrain.annotation.store import people, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Item, Project, Session
@@ -88,7 +87,7 @@ def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, p
         question = work.asked(project, item)
         here, versions = f"/manage/{number}/items/{place}", len(item.rulings)
         said = item.rulings[-1].answer if versions else None
-        return tasks.form_page(
+        return form_page(
             request,
             desk,
             visitor,
@@ -96,7 +95,7 @@ def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, p
             item,
             question,
             sorted(question.texts),
-            doing=Doing(project.kind, here, versions, said, "Change" if said else "Decide", here),
+            doing=Doing(project.kind, here, versions, here, "Change" if said else "Decide", said),
             said_by=work.said_of(connection, project, item),
         )
 

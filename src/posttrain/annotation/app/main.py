@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
-from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 
@@ -17,10 +16,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from posttrain.annotation.app import admin, conversations, tasks
+from posttrain.annotation.app import admin, tasks
 from posttrain.annotation.app.chat_worker import Partner, Speak
-from posttrain.annotation.app.markdown import rendered
-from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften
+from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften, rendered
 from posttrain.annotation.app.session import (
     COOKIE,
     Asked,
@@ -41,7 +39,7 @@ from posttrain.annotation.store.work import Changed
 from posttrain.annotation.task_kinds import NoAnswer
 from posttrain.errors import as_typed
 
-HERE = Path(str(files("posttrain.annotation.app")))
+HERE = Path(__file__).parent
 NOTHING = "there is nothing here"
 ERRORS: dict[type[Exception], tuple[int, str]] = {
     Changed: (409, ""),
@@ -69,13 +67,9 @@ def create_app(
 ) -> FastAPI:
     """The application over a store.
 
-    Args:
-        store: where everything is kept.
-        url: where browsers find the pages; invitations begin with it, whatever a request says.
-        hosts: names by which browsers may ask for them, besides localhost and IP addresses; None for any.
-        https: browsers reach it by TLS, so that cookies go no other way.
-        speak: who replies in conversations.
-        say: prints messages for the operator.
+    `url` is where browsers find the pages; invitations begin with it, whatever a request says. `hosts` are names by
+    which browsers may ask for them, besides localhost and IP addresses; None for any. With `https` cookies go by TLS
+    alone. `speak` replies in conversations, and `say` prints messages for the operator.
     """
     partner = Partner(store, speak, say) if speak else None
     statistics = StatisticsCache()
@@ -94,7 +88,7 @@ def create_app(
     templates.env.filters["markdown"] = rendered
     app.state.desk = Desk(store, templates, url, https, Limit(20, 60), Limit(300, 60), statistics, partner)
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
-    for part in (router, tasks.router, conversations.router, admin.router):
+    for part in (router, tasks.router, admin.router):
         app.include_router(part)
     for kind in (HTTPException, *ERRORS):
         app.add_exception_handler(kind, _show)

@@ -1,7 +1,9 @@
-"""Request guards of the web app: size limits, security headers, origin checks, rate limits.
+"""Guards of the web app: size limits, security headers, origin checks, rate limits, and safe Markdown.
 
 Every write is a POST from one of our own pages: it has the session's CSRF token, which no other site
-can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
+can read, and `Origin` or `Sec-Fetch-Site` show the same origin. Of what a model wrote nothing is executed or fetched:
+raw HTML is shown as text, and the rendered Markdown passes a sanitiser with a short allow-list of tags, without
+scripts, styles, frames, forms or images. Links open in a new tab without a referrer.
 """
 
 import asyncio
@@ -12,6 +14,9 @@ from ipaddress import ip_address
 from threading import Lock
 from urllib.parse import urlsplit
 
+import nh3
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -21,6 +26,7 @@ from posttrain.errors import as_typed
 
 LARGEST = 1024 * 1024  # bytes of a request's body
 BODY_SECONDS = 30.0  # within which all of it has to come
+SWEPT = 1024  # keys of a limit from which those are forgotten that have nothing left: addresses never come back
 
 HEADERS = {
     "content-security-policy": (
@@ -48,9 +54,7 @@ class TooOften(Exception):
 class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
-    Args:
-        app: the wrapped application.
-        hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
+    `hosts` are those of `create_app`.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
@@ -106,27 +110,17 @@ def is_served(host: str, names: Collection[str]) -> bool:
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name in ("localhost", *names) or ip_address(name) is not None
     except ValueError:
         return False
-    if name in ("localhost", *names):
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def from_here(request: Request, url: str) -> None:
     """Raise `Forbidden` where the browser says that another site made this request; `url` is where ours are."""
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("this request comes from another site")
+    elsewhere = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
     origin = request.headers.get("origin")
-    if origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host"):
+    if elsewhere or (origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host")):
         raise Forbidden("this request comes from another site")
-
-
-SWEPT = 1024  # keys from which those are forgotten that have nothing left: addresses come and never come back
 
 
 class Limit:
@@ -141,12 +135,6 @@ class Limit:
         self._seen: dict[str, deque[float]] = {}  # the last `most` of each
         self._lock = Lock()
 
-    def full(self, key: str) -> bool:
-        """Whether the limit is reached."""
-        with self._lock:
-            since = time.monotonic() - self.seconds
-            return sum(at > since for at in self._seen.get(key, ())) >= self.most
-
     def count(self, key: str) -> None:
         """Count one."""
         with self._lock:
@@ -158,5 +146,37 @@ class Limit:
 
     def check(self, key: str) -> None:
         """Raise `TooOften` if the limit is reached."""
-        if self.full(key):
-            raise TooOften
+        with self._lock:
+            since = time.monotonic() - self.seconds
+            if sum(at > since for at in self._seen.get(key, ())) >= self.most:
+                raise TooOften
+
+
+_TAGS = {
+    *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "strong", "em", "s"),
+    *("code", "pre", "table", "thead", "tbody", "tr", "th", "td", "a"),
+}
+_READER = (
+    # a line that a model ended is a line: joined ones would be other words than those that are judged
+    MarkdownIt("commonmark", {"html": False, "linkify": False, "breaks": True})
+    .enable(["table", "strikethrough"])
+    .disable("image")
+)
+
+
+def rendered(text: str) -> Markup:
+    """Untrusted text as safe HTML."""
+    return cleaned(_READER.render(text))
+
+
+def cleaned(html: str) -> Markup:
+    """HTML without what could run, fetch or style anything."""
+    kept = nh3.clean(
+        html,
+        tags=_TAGS,
+        attributes={"*": set(), "a": {"href"}, "ol": {"start"}},
+        url_schemes={"http", "https"},
+        link_rel="noopener noreferrer nofollow",
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+    )
+    return Markup(kept)

@@ -1,7 +1,8 @@
-"""The session of a request, and its form data."""
+"""The session of a request, and what its form says."""
 
 import hmac
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -16,9 +17,10 @@ from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.project_statistics import StatisticsCache
 from posttrain.annotation.store.tables import Session
-from posttrain.annotation.task_kinds import Answer, NoAnswer, storable
+from posttrain.annotation.task_kinds import NoAnswer, Question, storable
 
 COOKIE = "posttrain_session"
+Fields = Mapping[str, str]
 
 
 class LoggedOut(Exception):
@@ -106,20 +108,6 @@ Manager = Annotated[Session, Depends(manager_of)]
 OwnForm = Annotated[dict[str, str], Depends(own_form_of)]
 
 
-class Doing(NamedTuple):
-    """What the form of a page of work is for."""
-
-    kind: str  # of what is filled in
-    action: str  # the path that it is sent to
-    version: int  # how much the page knows of
-    said: Answer | None  # what was said before, to be changed
-    button: str
-    here: str  # the page's own path
-    back: str = ""  # where what was said last can be changed
-    skip: str = ""  # the path by which it is left to others
-    new: bool = False  # whether they are new to this, and read the instructions first
-
-
 class Sent(NamedTuple):
     """The form data of a task page."""
 
@@ -140,3 +128,62 @@ def sent_by(form: dict[str, str]) -> Sent:
     if not isinstance(answer, dict) or not 8 <= len(sending) <= 64:
         raise NoAnswer("that is not what this page sends")
     return Sent(answer, sending, version, seconds if 0 <= seconds < 1e6 else 0.0)
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _rank(fields: Fields, question: Question) -> dict[str, Any]:
+    places: dict[str, list[int]] = {}
+    for number in question.texts:
+        places.setdefault(fields.get(f"place-{number}", ""), []).append(number)
+    if "" in places:
+        return {}
+    failed = places.pop("F", [])
+    return {"ranking": [places[place] for place in sorted(places)], "failed": failed}
+
+
+def _compare(fields: Fields, question: Question) -> dict[str, Any]:
+    better, _, strength = fields.get("choice", "").partition(":")
+    return {"better": _int(better), "strength": _int(strength)}
+
+
+def _thumbs(fields: Fields, question: Question) -> dict[str, Any]:
+    thumbs = {number: fields.get(f"thumb-{number}") for number in question.texts}
+    return {value: [number for number, thumb in thumbs.items() if thumb == value] for value in ("good", "bad")}
+
+
+def _score(fields: Fields, question: Question) -> dict[str, Any]:
+    names = question.attributes
+    scores = {str(one): {name: _int(fields.get(f"score-{one}-{name}")) for name in names} for one in question.texts}
+    return {"scores": scores}
+
+
+def _steps(fields: Fields, question: Question) -> dict[str, Any]:
+    wrong = fields.get("wrong")
+    if wrong is None:
+        return {}
+    number = _int(wrong)
+    return {"wrong": None if wrong == "none" else -1 if number is None else number}
+
+
+def _choose(fields: Fields, question: Question) -> dict[str, Any]:
+    broken = {
+        str(number): [rule for rule in range(len(question.rules)) if fields.get(f"broken-{number}-{rule}")]
+        for number in sorted(question.texts)[-2:]
+    }
+    return _compare(fields, question) | {"turn": _int(fields.get("turn")), "broken": broken}
+
+
+READ: dict[str, Callable[[Fields, Question], dict[str, Any]]] = {
+    "rank": _rank,
+    "compare": _compare,
+    "thumbs": _thumbs,
+    "score": _score,
+    "steps": _steps,
+    "demonstrate": lambda fields, question: {"text": fields.get("text", "")},
+    "converse": _choose,
+    "red-team": _choose,
+}
+"""By kind of question: the answer in the fields of a form, for browsers without scripts; `task_kinds` validates it."""

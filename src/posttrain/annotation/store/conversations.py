@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session as Connection
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Project, Turn, now
-from posttrain.annotation.store.work import Changed, choices, finish, take_up
+from posttrain.annotation.store.work import Changed, choices, take_up
 from posttrain.annotation.task_kinds import KINDS, Answer, NoAnswer, storable
 
 LONGEST = 10_000  # letters of a message
@@ -23,12 +23,7 @@ MOST = 50  # turns of a conversation
 def say(connection: Connection, assignment: Assignment, message: str, *, sending: str, turn: int) -> Turn:
     """Store an annotator's message to the model; it has no replies yet.
 
-    Arguments are as those of `work.answer`; `turn` is how many turns the page knew of.
-
-    Raises:
-        NoAnswer: there is nothing in it, or too much.
-        Refused: the conversation has ended, or is long enough.
-        Changed: it has gone on since the page was opened.
+    Arguments and errors are as those of `work.answer`; `turn` is how many turns the page knew of.
     """
     project = connection.get_one(Project, assignment.item.project_id)
     one_by_one(connection, project.id)
@@ -114,5 +109,5 @@ def end(connection: Connection, assignment: Assignment) -> None:
     if not chosen or (len(chosen) < len(assignment.turns) and assignment.turns[-1].replies is not None):
         raise Refused("choose between the two replies first; then the conversation can end")
     if assignment.state != "done":
-        finish(assignment)
+        take_up(assignment, done=True)
         record(connection, assignment.user_id, "end", f"assignment {assignment.id}", turns=len(assignment.turns))

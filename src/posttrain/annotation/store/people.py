@@ -74,11 +74,11 @@ def bootstrap_invitation(connection: Connection) -> str:
     Those that were made before are ended, so that of several starts only the last one's is good.
     """
     _end_bootstrap(connection)
-    return "" if managers(connection) else invite(connection, "manager", days=1, bootstrap=True)
+    able = select(User.id).where(User.role == "manager", ~User.disabled).limit(1)
+    return "" if connection.scalar(able) else invite(connection, "manager", days=1, bootstrap=True)
 
 
 def _end_bootstrap(connection: Connection) -> None:
-    """End all invitations for the first manager."""
     good = (Invite.bootstrap, Invite.uses_left > 0)
     ended = connection.scalars(select(Invite.id).where(*good)).all()
     if ended:
@@ -189,21 +189,14 @@ def session(connection: Connection, cookie: str) -> Session | None:
 
 def leave(connection: Connection, cookie: str) -> None:
     """End a session."""
-    found = session(connection, cookie)
-    if found is not None:
+    if (found := session(connection, cookie)) is not None:
         connection.execute(update(Session).where(Session.id == found.id).values(expires=now()))
         record(connection, found.user_id, "leave", found.user.name)
 
 
 def _end_sessions(connection: Connection, user: User) -> None:
-    """End all sessions of a user."""
     good = (Session.user_id == user.id, Session.expires > now())
     connection.execute(update(Session).where(*good).values(expires=now()))
-
-
-def managers(connection: Connection) -> int:
-    """Number of managers that can log in."""
-    return connection.scalar(select(func.count()).where(User.role == "manager", ~User.disabled)) or 0
 
 
 def everybody(connection: Connection) -> list[User]:

@@ -17,8 +17,8 @@ from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
-from posttrain.annotation.aggregation.majority import beliefs
-from posttrain.annotation.consensus import agree
+from posttrain.annotation.aggregation import majority
+from posttrain.annotation.rankings import agree
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Kind
@@ -56,8 +56,7 @@ class Statistics(NamedTuple):
     disputes: list[Dispute]  # undecided items first, then by least agreement
 
 
-@dataclass
-class _Said:
+class _Said(NamedTuple):
     """What an annotator says now of an item."""
 
     assignment: int
@@ -67,7 +66,7 @@ class _Said:
 
 @dataclass
 class _ItemState:
-    """A judged item, and its statistics."""
+    """A judged item, and its statistics where they are defined."""
 
     name: str
     expected: Answer | None
@@ -77,7 +76,7 @@ class _ItemState:
     shares: agreement.Shares | None = None
     kendall_w: float | None = None
     units: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-    agreement: float | None = None  # agreement, if defined
+    agreement: float | None = None
 
 
 class ProjectStatistics:
@@ -127,7 +126,7 @@ class ProjectStatistics:
             for number, state in judged
             if state.agreement is not None and state.agreement < 1
         ]
-        shares = [state.shares for state in compared if state.shares is not None]
+        shares = filter(None, (state.shares for state in compared))
         return Statistics(
             alpha,
             fmean(ws) if ws else None,
@@ -139,24 +138,12 @@ class ProjectStatistics:
     def _new(self, connection: Connection) -> set[int]:
         """Read new rows, and return their items."""
         changed: set[int] = set()
-        query = (
-            select(
-                Judgement.id,
-                Judgement.answer,
-                Judgement.seconds,
-                Judgement.assignment_id,
-                Assignment.item_id,
-                Assignment.repeat,
-                Item.name,
-                Item.expected,
-                User.name.label("annotator"),
-            )
-            .join(Assignment, Assignment.id == Judgement.assignment_id)
-            .join(Assignment.item)
-            .join(User, User.id == Assignment.user_id)
-            # + 0: SQLite is not to look for the project's items first, but at the last few judgements
-            .where(Judgement.id > self._judgement, Item.project_id + 0 == self.number)
-        )
+        said_now = (Judgement.id, Judgement.answer, Judgement.seconds, Judgement.assignment_id)
+        of = (Assignment.item_id, Assignment.repeat, Item.name, Item.expected, User.name.label("annotator"))
+        query = select(*said_now, *of).join(Assignment, Assignment.id == Judgement.assignment_id)
+        query = query.join(Assignment.item).join(User, User.id == Assignment.user_id)
+        # + 0: SQLite is not to look for the project's items first, but at the last few judgements
+        query = query.where(Judgement.id > self._judgement, Item.project_id + 0 == self.number)
         for row in connection.execute(query.order_by(Judgement.id)):
             state = self._items.setdefault(row.item_id, _ItemState(row.name, row.expected, row.assignment_id))
             state.began = min(state.began, row.assignment_id)
@@ -166,9 +153,9 @@ class ProjectStatistics:
             said[row.annotator] = _Said(row.assignment_id, row.answer, spent + row.seconds)
             self._judgement = row.id
             changed.add(row.item_id)
-        query = select(Ruling.id, Ruling.item_id, Ruling.answer, User.name).join(User, User.id == Ruling.user_id)
-        query = query.join(Item, Item.id == Ruling.item_id).where(Item.project_id == self.number)
-        for row in connection.execute(query.where(Ruling.id > self._ruling).order_by(Ruling.id)):
+        decided = select(Ruling.id, Ruling.item_id, Ruling.answer, User.name).join(User, User.id == Ruling.user_id)
+        decided = decided.join(Item, Item.id == Ruling.item_id).where(Item.project_id == self.number)
+        for row in connection.execute(decided.where(Ruling.id > self._ruling).order_by(Ruling.id)):
             self._rulings[row.item_id] = row.answer, row.name
             self._ruling = row.id
             changed.add(row.item_id)
@@ -212,7 +199,7 @@ class StatisticsCache:
         self._projects: dict[int, ProjectStatistics] = {}
 
     def read(self, connection: Connection, project: Project) -> Statistics:
-        """The statistics of a project as they are now."""
+        """The statistics of a project."""
         return self._projects.setdefault(project.id, ProjectStatistics(project.id)).read(connection, project)
 
     def warm(self, store: Store) -> None:
@@ -237,8 +224,8 @@ def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -
     if kind.ranking is not None:
         rankings = [Ranking(state.name, name, *kind.ranking(one.answer)) for name, one in said]
         decided = {state.name: Ranking(state.name, "", *kind.ranking(ruling[0]))} if ruling else {}
-        agreed = agree(rankings, beliefs(rankings), decided)
-        state.shares = agreement.shares(rankings, agreed, beliefs, decided)
+        agreed = agree(rankings, majority(rankings), decided)
+        state.shares = agreement.shares(rankings, agreed, majority, decided)
         state.kendall_w = agreement.kendall_w(rankings)
         state.units = agreement.unit_ranks(rankings)
         if kind.alike is None:

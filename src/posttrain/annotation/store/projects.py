@@ -1,17 +1,22 @@
-"""Projects, their items, and progress."""
+"""Projects, their items, progress, and exports: a row for each judgement, and answers to train on."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session as Connection
 
+from posttrain.annotation.store.conversations import reply_of, transcript
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Assignment, Item, Member, Project
-from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question, instructions, storable
+from posttrain.annotation.store.tables import Assignment, Item, Member, Project, Ruling
+from posttrain.annotation.store.work import asked, choices, done
+from posttrain.annotation.task_kinds import KINDS, Answer, NoAnswer, instructions, storable
+from posttrain.annotation.training_rows import Choice, Told
 
 MOST_ANNOTATORS = 100
+TURN = ("message", "replies", "shown", "taken", "said", "replied")  # of a turn, what is exported
 
 
 def create(
@@ -40,7 +45,8 @@ def create(
         raise Refused(f"there is a project '{name}' already")
     if kind == "score" and not attributes:
         attributes = ("helpful", "correct", "clear")
-    if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not all(map(_word, attributes))):
+    words = all(0 < len(one) <= 40 and one.replace("-", "").replace("_", "").isalnum() for one in attributes)
+    if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not words):
         raise Refused("attributes are for the kind 'score': words of up to 40 letters, each once")
     rules = [rule.strip() for rule in rules if rule.strip()]
     if (kind == "red-team") != bool(rules):
@@ -61,20 +67,6 @@ def create(
     connection.flush()
     record(connection, by, "create project", name, kind=kind, annotators_per_item=annotators_per_item)
     return project
-
-
-def _word(attribute: str) -> bool:
-    return 0 < len(attribute) <= 40 and attribute.replace("-", "").replace("_", "").isalnum()
-
-
-def attributes_of(project: Project) -> list[str]:
-    """Attributes of a `score` project."""
-    return list(project.settings.get("attributes", ()))
-
-
-def rules_of(project: Project) -> list[str]:
-    """Rules of a red-team project."""
-    return list(project.settings.get("rules", ()))
 
 
 def find(connection: Connection, name: str) -> Project:
@@ -100,17 +92,14 @@ def names_of_items(connection: Connection, name: str) -> set[str]:
 def add_items(connection: Connection, project: Project, items: Sequence[Item], *, by: int | None = None) -> int:
     """Add items; those of a name that is there already are left as they are. Returns how many are new.
 
-    Raises:
-        Refused: an item has fewer or more completions than the project's kind can show, or letters that no store keeps.
-        NoAnswer: an expected answer is none.
+    Raises `Refused` for an item that the project's kind cannot show, and `NoAnswer` where what it expects is no answer.
     """
     there = set(connection.scalars(select(Item.name).where(Item.project_id == project.id)))
     kind = KINDS[project.kind]
     low, high = kind.completions
     new = [item for item in items if item.name not in there]
-    named = [item.name for item in new]
-    if len(set(named)) < len(named):
-        raise Refused(f"two items have the name '{next(name for name in named if named.count(name) > 1)}'")
+    if twice := [name for name, times in Counter(item.name for item in new).items() if times > 1]:
+        raise Refused(f"two items have the name '{twice[0]}'")
     for item in new:
         if not low <= len(item.completions) <= high:
             has = f"item '{item.name}' has {len(item.completions)} completions"
@@ -123,8 +112,7 @@ def add_items(connection: Connection, project: Project, items: Sequence[Item], *
         except NoAnswer as problem:
             raise Refused(f"item {item.name!a}: {problem}") from problem
         if item.expected:
-            texts = {one.number: one.text for one in item.completions}
-            item.expected = kind.check(item.expected, Question(texts, attributes_of(project)))
+            item.expected = kind.check(item.expected, asked(project, item))
         item.project_id = project.id
     connection.add_all(new)
     record(connection, by, "add items", project.name, items=len(new))
@@ -151,13 +139,83 @@ def progress(connection: Connection, project: Project) -> Progress:
     plain = plain.where(here, Item.expected.is_(None))
     judged = plain.where(Assignment.state == "done", ~Assignment.repeat).group_by(Assignment.item_id).subquery()
     times = case((judged.c.times > wanted, wanted), else_=judged.c.times)
-    done, whole = connection.execute(select(func.sum(times), func.sum(case((times == wanted, 1), else_=0)))).one()
+    judgements, whole = connection.execute(select(func.sum(times), func.sum(case((times == wanted, 1), else_=0)))).one()
     skipped = connection.scalar(plain.where(Assignment.state == "skipped")) or 0
     members = connection.scalar(select(func.count()).where(Member.project_id == project.id)) or 0
     items = every - known
-    return Progress(items, known, items * wanted, int(done or 0), int(whole or 0), skipped, members)
+    return Progress(items, known, items * wanted, int(judgements or 0), int(whole or 0), skipped, members)
 
 
 def everything(connection: Connection) -> list[Project]:
     """All projects, the oldest first."""
     return list(connection.scalars(select(Project).order_by(Project.id)))
+
+
+def items(connection: Connection, project: Project) -> Sequence[Item]:
+    """All of them, in the order in which they were added."""
+    return connection.scalars(select(Item).where(Item.project_id == project.id).order_by(Item.id)).all()
+
+
+def rulings(connection: Connection, project: Project) -> dict[str, Answer]:
+    """By an item's name what a manager has decided, as it holds now."""
+    query = select(Item.name, Ruling.answer).join(Ruling, Ruling.item_id == Item.id)
+    query = query.where(Item.project_id == project.id).order_by(Ruling.version)
+    return {row.name: row.answer for row in connection.execute(query)}
+
+
+def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:
+    """A row for each judgement, with all that is known of how it came about.
+
+    `history` adds what was corrected later, and what was said of an item that came a second time.
+    """
+    decisions, talk = rulings(connection, project), KINDS[project.kind].goes_on is not None
+    for one in done(connection, project):
+        if one.repeat and not history:
+            continue
+        for said in one.judgements if history else one.judgements[-1:]:
+            yield {
+                "project": project.name,
+                "kind": project.kind,
+                "item": one.item.name,
+                "annotator": one.user.name,
+                **said.answer,
+                "prompt": one.item.prompt,
+                "completions": [
+                    {"text": completion.text, "model": completion.model, **completion.details}
+                    for completion in one.item.completions
+                ],
+                **({"turns": [{name: getattr(turn, name) for name in TURN} for turn in one.turns]} if talk else {}),
+                "shown": one.shown,
+                "repeat": one.repeat,
+                "check": one.item.expected is not None,
+                "ruling": decisions.get(one.item.name),
+                "version": said.version,
+                "sent": said.sent,
+                # how long the last version took, or of a conversation all choices
+                "seconds": sum(v.seconds for v in one.judgements) if talk and not history else said.seconds,
+                "given": one.given,
+                "time": said.said,
+                "details": one.item.details,
+            }
+
+
+def told(connection: Connection, project: Project) -> Told:
+    """Answers for training: what annotators say now of items that they met for the first time, checks left out."""
+    said = [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
+    return Told(
+        project.kind,
+        {item.name: item for item in items(connection, project)},
+        [(one.item.name, one.user.name, one.judgements[-1].answer) for one in said],
+        [choice for one in said for choice in _choices(one)],
+        project.settings.get("rules", ()),
+        rulings(connection, project),
+    )
+
+
+def _choices(assignment: Assignment) -> Iterator[Choice]:
+    """Each turn of a conversation that has a choice, with what the model had read."""
+    who = assignment.user.name
+    for turn, choice in zip(assignment.turns, choices(assignment), strict=False):
+        replies = {number: reply_of(turn, number) for number in sorted(turn.shown)}
+        name = f"{assignment.item.name}, {who}, turn {turn.number + 1}"
+        yield Choice(name, who, transcript(turn), replies, choice)

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.projects import attributes_of, rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, Ruling, Turn, User
 from posttrain.annotation.task_kinds import KINDS, Answer, Question
 
@@ -126,17 +125,9 @@ def answer(
 ) -> Judgement:
     """Keep an answer: the first, or one that corrects what was said before.
 
-    Args:
-        connection: within a write.
-        assignment: whose it is.
-        sent: the answer.
-        sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
-        version: how many answers the page knew of.
-        seconds: how long the page was before their eyes.
-
-    Raises:
-        NoAnswer: it does not answer the question.
-        Changed: there is an answer that the page did not know of.
+    `sending` is a name that the page made up for this sending; if it is known, what was kept then is returned.
+    `version` is how many answers the page knew of: where there are others, `Changed` is raised. `seconds` is how
+    long it was before their eyes.
     """
     project = connection.get_one(Project, assignment.item.project_id)
     one_by_one(connection, project.id)
@@ -158,30 +149,26 @@ def answer(
         assignment_id=assignment.id, version=version + 1, answer=said, seconds=max(0.0, seconds), sent=sending
     )
     connection.add(judgement)
-    (finish if KINDS[project.kind].goes_on is None else take_up)(assignment)
+    take_up(assignment, done=KINDS[project.kind].goes_on is None)
     record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
     connection.flush()
     return judgement
 
 
-def take_up(assignment: Assignment) -> None:
-    """What was given back is theirs again."""
+def take_up(assignment: Assignment, *, done: bool = False) -> None:
+    """What was given back is theirs again; it may be `done` with this."""
     if assignment.state in ("skipped", "lapsed"):
         if not assignment.repeat:
             assignment.item.given = Item.given + 1  # in the database, where somebody else may have changed it
         assignment.state = "open"
-
-
-def finish(assignment: Assignment) -> None:
-    """It is answered."""
-    take_up(assignment)
-    assignment.state = "done"
+    if done:
+        assignment.state = "done"
 
 
 def asked(project: Project, item: Item) -> Question:
     """The question of an item."""
     texts = {completion.number: completion.text for completion in item.completions}
-    return Question(texts, attributes_of(project), rules_of(project))
+    return Question(texts, project.settings.get("attributes", ()), project.settings.get("rules", ()))
 
 
 def question(project: Project, assignment: Assignment) -> Question:
@@ -203,20 +190,13 @@ def choices(assignment: Assignment) -> list[Answer]:
 
 def decidable(project: Project) -> bool:
     """Whether annotators can disagree: where everybody writes or talks on their own, they cannot."""
-    kind = KINDS[project.kind]
-    return kind.ranking is not None or kind.verdict is not None
+    return (KINDS[project.kind].ranking or KINDS[project.kind].verdict) is not None
 
 
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Store a manager's ruling: the first on an item, or a correction. Arguments are as those of `work.answer`.
-
-    Raises:
-        Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
-        NoAnswer: it does not answer the question.
-        Changed: there is a decision that the page did not know of.
-    """
+    """Store a manager's ruling: the first on an item, or a correction; arguments are as those of `answer`."""
     project = connection.get_one(Project, item.project_id)
     if not decidable(project):
         raise Refused("here everybody gives an answer of their own, and there is nothing to decide")

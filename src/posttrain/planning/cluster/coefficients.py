@@ -1,7 +1,6 @@
 """The cost model: what a step samples and trains, and the seconds of that in a few coefficients.
 
-A step is sampling, scoring, update, weight sync and wait. The coefficients are measured on a machine
-(benchmarks/cluster.py) or follow from a GPU's figures (gpus.py); the equations are the same. Seconds throughout.
+The coefficients are measured on a machine (benchmarks/cluster.py) or follow from a GPU's figures (gpus.py).
 """
 
 import math
@@ -93,7 +92,7 @@ class Decoding:
 class Updating:
     """The trainers together, and the seconds of an update on a batch of N tokens in R packed rows.
 
-        ceil(R / trainers) (N / R token + Q / R square + row) + begin,   R = ceil(N / microbatch_tokens)
+        ceil(R / trainers) max(N / R token + Q / R square, row) + begin,   R = ceil(N / microbatch_tokens)
 
     Q are the squares of attention (`Costs.update`); the slowest rank has ceil(R / trainers) rows.
     """
@@ -101,16 +100,14 @@ class Updating:
     trainers: int  # ranks; each computes every n-th row
     token: float  # forward and backward of a token
     square: float = 0.0  # attention, for each of the squares
-    row: float = 0.0  # communication of a row that is not hidden behind its computation, if that takes no time
-    hidden: bool = False  # whether communication of a row is hidden behind computation: max instead of sum
+    row: float = 0.0  # communication of a row, which its computation hides
     begin: float = 0.0  # of an update, whatever it trains: the optimiser and the sum of the gradients
 
     def seconds(self, tokens: int, squares: float, microbatch_tokens: int) -> float:
         """Seconds of an update."""
         rows = math.ceil(tokens / microbatch_tokens)
         compute = (tokens * self.token + squares * self.square) / rows
-        one = max(compute, self.row) if self.hidden else compute + self.row
-        return math.ceil(rows / self.trainers) * one + self.begin
+        return math.ceil(rows / self.trainers) * max(compute, self.row) + self.begin
 
 
 @dataclass(frozen=True, slots=True)

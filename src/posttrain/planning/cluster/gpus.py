@@ -28,7 +28,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from posttrain.algorithms.load import Load
 from posttrain.models.footprint import Shape, cache_bytes_per_token
@@ -44,7 +43,7 @@ WEIGHT = 2  # bytes of a number in bfloat16
 GRADIENT = 4  # bytes of a number of a gradient
 OPTIMIZER = 30  # bytes that the optimiser moves for a parameter
 
-_TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+_TABLES = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,15 @@ class GPUCluster:
 
     def trainer(self, trainers: int) -> float:
         """Bytes of one trainer of this many."""
-        return self.held() / trainers + (self.row() if trainers == 1 else self.row() + self.gathered())
+        return self.held() / trainers + self.row() + (self.gathered() if trainers > 1 else 0.0)
+
+    @property
+    def _training(self) -> Training:
+        return Training(self.shape, WEIGHT, on_gpu=True, checkpointing=True)
 
     def held(self) -> float:
         """Bytes of all trainers together, from the first update to the last: 18 P."""
-        return float(sum(self._training().held().values()))
-
-    def _training(self) -> Training:
-        return Training(self.shape, WEIGHT, on_gpu=True, checkpointing=True)
+        return float(sum(self._training.held().values()))
 
     def gathered(self) -> float:
         """Bytes of a trainer with shards: embedding and head, and two layers, the one that computes and the next."""
@@ -134,7 +134,7 @@ class GPUCluster:
     def row(self) -> float:
         """Bytes of a row: the inputs of all layers, the activations of one, logits and the head's gradient."""
         tokens = self.work.microbatch_tokens
-        return update_phase(self._training(), Load(1, 1, 0, tokens, tokens)).total - self.held()
+        return update_phase(self._training, Load(1, 1, 0, tokens, tokens)).total - self.held()
 
     def fewest_trainers(self, most: int) -> int:
         """The fewest GPUs that hold trainers, in whole nodes above one node; 0 if `most` do not."""
@@ -195,7 +195,6 @@ class GPUCluster:
             token=factor * shape.parameters / flops,
             square=factor * shape.layers * shape.query_width / flops,
             row=sent + calls,
-            hidden=True,
             begin=OPTIMIZER * shape.parameters / trainers / moved,
         )
 
@@ -203,18 +202,14 @@ class GPUCluster:
         """Seconds in which the weights of all shards are gathered."""
         return WEIGHT * self.shape.parameters * (trainers - 1) / trainers / self.link(trainers)
 
-    def sync(self, trainers: int, samplers: int) -> float:
-        """Seconds until all samplers have the weights: gathered, and broadcast.
+    def apart(self, trainers: int, samplers: int, of_sampler: int) -> Costs:
+        """Trainers and samplers on GPUs of their own; the weights are gathered and broadcast.
 
         Over GPUs each link has them once; gloo's tree is binomial, and its root sends them once for each level.
         """
         links, levels = self.reached.links * self.gpu.network, math.ceil(math.log2(1 + samplers))
         bytes_per_s = self.channel / levels if self.channel else links
-        return self.gather(trainers) + WEIGHT * self.shape.parameters / bytes_per_s
-
-    def apart(self, trainers: int, samplers: int, of_sampler: int) -> Costs:
-        """Trainers and samplers on GPUs of their own."""
-        sync = self.sync(trainers, samplers)
+        sync = self.gather(trainers) + WEIGHT * self.shape.parameters / bytes_per_s
         return Costs(samplers, self.decoding(of_sampler), self.updating(trainers), sync)
 
     def colocated(self, gpus: int, of_sampler: int) -> Costs:

@@ -46,7 +46,7 @@ class Update:
     """One update; times are in seconds since the start."""
 
     version: int  # of the trainer before it
-    groups: tuple[int, ...]  # their numbers
+    groups: range  # their numbers
     ages: tuple[int, ...]  # of each group
     trained: int  # tokens of completions
     ready: float  # when the last group was scored
@@ -72,12 +72,10 @@ class _Sampler:
 
     def advance(self, now: float) -> None:
         """Decode until `now`, before the next completion is done."""
-        if now <= self.now:
-            return
         seconds = now - max(self.now, self.stalled)
         if seconds > 0 and self.running:
             self._step(self.decoding.steps(seconds, len(self.running), self.cached), seconds)
-        self.now = now
+        self.now = max(self.now, now)
 
     def _step(self, steps: float, seconds: float) -> None:
         self.done += steps
@@ -130,7 +128,7 @@ class Simulation:
     def __init__(self, costs: Costs, work: Workload, lengths: Iterator[Lengths], max_staleness: int) -> None:
         self.costs, self.work, self.lengths, self.staleness = costs, work, lengths, max_staleness
         self.samplers = [_Sampler(costs.decoding, work.prompt_tokens) for _ in range(costs.samplers)]
-        self.groups: dict[int, Group] = {}  # all that may have started, by number
+        self.groups: list[Group] = []  # all that may have started, by number
         self.waiting: deque[tuple[int, int]] = deque()  # sequences that may start, each a group and a length
         self.updates: list[Update] = []
         self.sampling: list[float] = []  # seconds that a sampler computed until each update ended, the mean of all
@@ -146,18 +144,13 @@ class Simulation:
         heapq.heappush(self.events, (time, next(self._order), event))
 
     def admit(self, now: float) -> None:
-        """Let groups start that will not be too old, and give their sequences to samplers.
-
-        All samplers have equally many, as `SamplerGroup` gives them.
-        """
-        size = self.work.prompts
-        for number in range(len(self.groups), (self.version + self.staleness + 1) * size):
+        """Let groups start that will not be too old; samplers get equally many sequences, as of `SamplerGroup`."""
+        for number in range(len(self.groups), (self.version + self.staleness + 1) * self.work.prompts):
             lengths = next(self.lengths)
-            self.groups[number] = Group(lengths, left=len(lengths))
+            self.groups.append(Group(lengths, left=len(lengths)))
             self.waiting.extend((number, length) for length in lengths)
         loads = [len(sampler.running) for sampler in self.samplers]
-        share = math.ceil((len(self.waiting) + sum(loads)) / len(loads))
-        share = min(share, self.costs.decoding.slots)
+        share = min(self.costs.decoding.slots, math.ceil((len(self.waiting) + sum(loads)) / len(loads)))
         for place in sorted(range(len(loads)), key=loads.__getitem__):
             self.start(place, share - loads[place], now, self.costs.decoding.begin)
 
@@ -202,12 +195,12 @@ class Simulation:
         batch = self.version
         if self.ready.get(batch, math.inf) > now or self.free > now:
             return
-        numbers = tuple(range(batch * self.work.prompts, (batch + 1) * self.work.prompts))
-        lengths = [self.groups[number].lengths for number in numbers]
+        numbers = range(batch * self.work.prompts, (batch + 1) * self.work.prompts)
+        groups = self.groups[numbers.start : numbers.stop]
+        lengths = [group.lengths for group in groups]
         updated = now + self.costs.update(self.work, lengths)
-        ages = tuple(batch - self.groups[number].version for number in numbers)
-        trained = sum(map(sum, lengths))
         self.free = synced = updated + self.costs.sync
+        ages, trained = tuple(batch - group.version for group in groups), sum(map(sum, lengths))
         self.updates.append(Update(batch, numbers, ages, trained, self.ready[batch], now, updated, synced))
         self.at(updated, self.publish)
 

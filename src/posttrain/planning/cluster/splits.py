@@ -43,7 +43,7 @@ class Split(Means):
 
     @property
     def tokens_per_second(self) -> float:
-        """Trained tokens of completions per second."""
+        """Of completions that are trained."""
         return self.trained / self.step
 
     def gpu_hours(self) -> float:

@@ -30,11 +30,9 @@ from typing import Any
 
 from posttrain.annotation import agreement
 from posttrain.annotation.aggregation import METHODS, method
-from posttrain.annotation.consensus import agree
-from posttrain.annotation.rankings import load_rankings
-from posttrain.annotation.store import exports, people, projects
-from posttrain.annotation.store.backup import back_up
-from posttrain.annotation.store.database import Connection, open_store
+from posttrain.annotation.rankings import agree, load_rankings
+from posttrain.annotation.store import people, projects
+from posttrain.annotation.store.database import Connection, back_up, open_store
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Project
 from posttrain.annotation.training_rows import LESSONS
@@ -121,14 +119,14 @@ def export(config: Export) -> Said:
 
 def _rows(connection: Connection, project: Project, config: Export) -> Iterator[dict[str, Any]]:
     if config.to == "rows":
-        return exports.rows(connection, project, history=config.history)
+        return projects.rows(connection, project, history=config.history)
     lesson = LESSONS[config.to]
     if project.kind not in lesson:
         fitting = [name for name, other in LESSONS.items() if project.kind in other]
         raise UserError(
             f"a project of the kind '{project.kind}' makes no {config.to}; type --to {' or '.join(fitting)}"
         )
-    rows = lesson[project.kind](exports.told(connection, project), config.method)
+    rows = lesson[project.kind](projects.told(connection, project), config.method)
     return (row | {"project": project.name} for row in rows)
 
 
