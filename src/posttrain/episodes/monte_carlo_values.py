@@ -25,8 +25,7 @@ def state_values(
 
         V(s) = 1/K sum_j r(continuation j of s)
 
-    K are the continuations to which a reward applies. States of one task with the same tokens are continued once. Of a
-    trajectory of several turns the first is cut.
+    K are the continuations to which a reward applies. States of one task with the same tokens are continued once.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
     begun = [[step_starts(row.trajectory, states, players.chat) for row in group.rows] for group in groups]

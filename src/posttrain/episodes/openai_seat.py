@@ -58,12 +58,7 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
 
 
 def _news(body: Mapping[str, Any], known: list[_Essence]) -> tuple[list[Message], tuple[str, ...]]:
-    """The new messages of a request, which are known from then on, and its tools.
-
-    Raises:
-        ValueError: no seat can answer the request.
-        DataError: a message cannot be read.
-    """
+    """The new messages of a request, which are known from then on, and its tools; raises where no seat can answer."""
     if body.get("stream") or body.get("n", 1) != 1:
         raise ValueError("a seat gives one choice at a time and no stream; leave out n and stream")
     tools, items = read_tools(body.get("tools")), list(body.get("messages") or ())

@@ -40,4 +40,3 @@ from posttrain.rewards.verifiers.gym import GymVerifier as GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier as MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier as NumberVerifier
 from posttrain.rewards.verifiers.workers import TIME_LIMITS as TIME_LIMITS
-from posttrain.rewards.verifiers.workers import VERDICTS as VERDICTS

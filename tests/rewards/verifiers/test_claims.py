@@ -94,4 +94,19 @@ def test_what_the_question_asks_for_is_no_hedge():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(claims).failed == doctest.testmod(units).failed == 0
+    assert doctest.testmod(units).failed == 0
+
+
+def test_labels_and_judgements_are_no_claims():
+    assert claims.is_claim("She sold ", " clips", "How many clips?")
+    assert not claims.is_claim("Room ", "", "") and not claims.is_claim("", " is a lie", "")
+
+
+def test_m_after_money_or_what_is_counted_may_be_millions():
+    assert units.is_millions("m", "$") and units.is_millions(" m dollars", "")
+    assert not units.is_millions(" m per day", "")
+
+
+def test_a_number_in_words_is_one_that_would_be_said_so():
+    assert units.leading_cardinal("Forty-two eggs") == (42, " eggs")
+    assert units.leading_cardinal("twenty twenty") is units.leading_cardinal("a hundred") is None

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.rewards.verifiers import extraction
-from posttrain.rewards.verifiers.extraction import ANSWER_IN, braced, extract, not_found, outside_reasoning, reasoning
+from posttrain.rewards.verifiers.extraction import (
+    ANSWER_IN,
+    NOT_FOUND,
+    braced,
+    extract,
+    outside_reasoning,
+    plain_characters,
+    reasoning,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,11 @@ def test_reasoning_and_what_is_outside_it():
 
 
 def test_every_way_says_what_it_did_not_find():
-    assert len({not_found(answer_in) for answer_in in ANSWER_IN}) == len(ANSWER_IN) == 6
+    assert len({NOT_FOUND[answer_in] for answer_in in ANSWER_IN}) == len(ANSWER_IN) == 6
+
+
+def test_forms_of_characters_are_one_and_a_turned_direction_is_none():
+    assert plain_characters("\uff14\uff12\u200b") == "42" and plain_characters("24\u202e") is None
 
 
 def test_docstring_examples_run():

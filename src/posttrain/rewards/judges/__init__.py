@@ -99,11 +99,7 @@ class JudgePrompt:
 
 
 def read_prompt(name: str) -> JudgePrompt:
-    """A prompt by its name in `PACKAGED`, or a file; of a file the name has a dot or a slash.
-
-    Raises:
-        UserError: there is no such prompt or file, or it is not a prompt.
-    """
+    """A prompt by its name in `PACKAGED`, or a file, whose name has a dot or a slash; else `UserError`."""
     if "." not in name and "/" not in name:
         if name not in PACKAGED:
             raise unknown("prompt of a judge", name, [*PACKAGED, "path/to/prompt.txt"])
@@ -146,10 +142,7 @@ class Judge(EpisodeReward):
         return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
-        """As in `CustomReward`: at most `at_once` episodes at a time.
-
-        After a failure no new request is sent; those in flight may finish, so that their replies can be cached.
-        """
+        """As in `CustomReward`: at most `at_once` episodes at a time; after a failure no new request is sent."""
         return await from_function(self, self.name).score(groups)
 
     async def __call__(self, episode: Episode) -> Score:

@@ -10,11 +10,11 @@ from typing import Any, cast
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import (
+    NOT_FOUND,
     AnswerIn,
     answered_before,
     around,
     extract,
-    not_found,
     plain_characters,
     question_of,
     taken_back,
@@ -105,7 +105,7 @@ class ChoiceVerifier(EpisodeReward):
             )
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         letter = read_letter(answer, choices, question_of(episode.task))
         before, after = around(episode.completion, self.answer_in, answer)
         earlier = answered_before(before, self.answer_in)

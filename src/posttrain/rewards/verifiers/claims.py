@@ -52,12 +52,7 @@ _IS = re.compile(r"^[*_$`)]*(?: \w+){0,2} (is|was|seems|looks|smells|remains|use
 
 
 def is_claim(before: str, after: str, question: str) -> bool:
-    """Whether the sentence around a number lets it be the answer to `question`.
-
-    Example:
-        >>> is_claim("She sold ", " clips", "How many clips?"), is_claim("Room ", "", ""), is_claim("", " is a lie", "")
-        (True, False, False)
-    """
+    """Whether the sentence around a number lets it be the answer to `question`: not in "Room 42", "42 is a lie"."""
     asked = question.casefold()
     known = {stem(word) for word in re.findall(r"\w+", asked)}
     text = f"{before}0{after}"

@@ -9,7 +9,7 @@ from unicodedata import normalize
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_tag
-from posttrain.rewards.verifiers.extraction import INVISIBLE, AnswerIn, extract, not_found
+from posttrain.rewards.verifiers.extraction import INVISIBLE, NOT_FOUND, AnswerIn, extract
 from posttrain.types import Episode, Score, Task
 
 
@@ -36,7 +36,7 @@ class ExactVerifier(EpisodeReward):
         expected = self._expected(episode.task)
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         equal = self._normal(answer) in expected
         if equal and self.answer_in == "answer" and (doubt := doubt_around_tag(episode.completion)):
             return Score(0.0, answer, doubt, unparsed=True)

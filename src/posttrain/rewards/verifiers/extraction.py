@@ -26,7 +26,7 @@ r"""Where the answer is looked for:
 
 ANSWER_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
 
-_NOT_FOUND: dict[AnswerIn, str] = {
+NOT_FOUND: dict[AnswerIn, str] = {
     "after_think": "nothing after </think>",
     "answer": "no <answer>...</answer> outside the reasoning",
     "boxed": r"no \boxed{...} outside the reasoning",
@@ -34,6 +34,7 @@ _NOT_FOUND: dict[AnswerIn, str] = {
     "outside_think": "nothing outside the reasoning",
     "text": "the completion is empty",
 }
+"""Why `extract` gives None."""
 
 
 def extract(completion: str, answer_in: AnswerIn) -> str | None:
@@ -69,11 +70,6 @@ def extract(completion: str, answer_in: AnswerIn) -> str | None:
         _, hashes, after = outside.rpartition("####")
         found = after.split("\n", 1)[0] if hashes else None
     return (found.strip() or None) if found is not None else None
-
-
-def not_found(answer_in: AnswerIn) -> str:
-    """Why `extract` gave None, for a score's explanation."""
-    return _NOT_FOUND[answer_in]
 
 
 def outside_reasoning(completion: str) -> str:
@@ -135,10 +131,6 @@ def plain_characters(text: str) -> str | None:
 
     None where a character changes the direction of writing. An invisible character inside stays where it is: no
     grammar knows it.
-
-    Example:
-        >>> plain_characters("\uff14\uff12\u200b"), plain_characters("24\u202e")
-        ('42', None)
     """
     if _DIRECTION.search(text):
         return None

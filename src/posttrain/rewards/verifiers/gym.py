@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, words
+from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, words
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
 from posttrain.rewards.verifiers.number_grammar import arithmetic, parse_number, unwrapped
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
@@ -95,7 +95,7 @@ class GymVerifier(EpisodeReward):
             raise RewardError(refusal)
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         family, entry = task.metadata["dataset"], task.metadata["entry"]
         try:
             if (raw := unasked(family, answer, entry)) is None:
@@ -114,13 +114,7 @@ class GymVerifier(EpisodeReward):
 
 
 def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) -> str:
-    """The task's own text, if the answer is the same number or word in another notation; else the answer.
-
-    Example:
-        >>> entry = {"question": "Count the legs of 73 cows.", "answer": "292"}
-        >>> [as_the_task_writes_it("leg_counting", text, entry) for text in ("**292** legs", "292 or 293")]
-        ['292', '292 or 293']
-    """
+    """The task's own text, if the answer is the same number or word in another notation (**292** legs); else itself."""
     right = str(entry.get("answer"))
     if family in WORDS and ".." not in answer:
         plain = plain_characters(answer)

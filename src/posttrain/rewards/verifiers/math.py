@@ -13,7 +13,7 @@ from typing import Any, cast
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, question_of
+from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, question_of
 from posttrain.rewards.verifiers.formula import unexplained
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
@@ -93,7 +93,7 @@ class MathVerifier(EpisodeReward):
     def _score_found(self, episode: Episode) -> Score:
         found = extract(episode.completion, self.answer_in)
         if found is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         question = question_of(episode.task)
         answer = self._formula(found, question)
         golds = _golds(episode.task)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import (
+    NOT_FOUND,
     AnswerIn,
     answered_before,
     around,
     extract,
-    not_found,
     outside_reasoning,
     question_of,
     taken_back,
@@ -64,7 +64,7 @@ class NumberVerifier(EpisodeReward):
                 number, why = None, "what stands around it takes it back"
         else:
             number = final_number(outside_reasoning(episode.completion), question) if self.last_number else None
-            why = not_found(self.answer_in)
+            why = NOT_FOUND[self.answer_in]
         equal = number is not None and same_number(number, right)
         if number is None or equal is None:
             return Score(0.0, answer, why if number is None else f"{number} may mean {right} or not", unparsed=True)
@@ -76,10 +76,6 @@ def same_number(given: Number, right: Number) -> bool | None:
 
     Only one of them may have a percent sign that the other leaves out: 50% is 50 percent, and it is 0.5. Below 1 the
     two readings meet (is "0.5%" the answer 0.5?), so that only the second one counts.
-
-    Example:
-        >>> [same_number(parse_number(a), parse_number(b)) for a, b in (("50%", "0.5"), ("50%", "50"), ("0.5%", "0.5"))]
-        [True, True, None]
     """
     if given.percent == right.percent:
         return given.value == right.value

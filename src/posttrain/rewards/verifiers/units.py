@@ -111,12 +111,7 @@ def is_other_word(word: str) -> bool:
 
 
 def is_millions(text: str, currency: str) -> bool:
-    """Whether the m or mm that a number is followed by may mean millions: of money, or of what is counted.
-
-    Example:
-        >>> is_millions("m", "$"), is_millions(" m dollars", ""), is_millions(" m per day", "")
-        (True, True, False)
-    """
+    """Whether the m or mm after a number may mean millions: of money, or of what is counted, but not " m per day"."""
     words = [_OPEN.sub("", word) for word in text.casefold().split()[:2]]
     if currency or re.search(r"[$€£¥₹]", text):
         return bool(words) and words[0] in _MEASURES
@@ -142,12 +137,7 @@ def stem(word: str) -> str:
 
 
 def leading_cardinal(text: str) -> tuple[int, str] | None:
-    """The number in words that `text` begins with, below a thousand million, and what follows it; None without one.
-
-    Example:
-        >>> leading_cardinal("Forty-two eggs"), leading_cardinal("twenty twenty"), leading_cardinal("a hundred")
-        ((42, ' eggs'), None, None)
-    """
+    """The number in words that `text` begins with, below a thousand million, and what follows; None without one."""
     if not (match := _BEGINNING.match(text)):
         return None
     words = [word for word in re.split(r"[ -]", match[0].casefold()) if word != "and"]
