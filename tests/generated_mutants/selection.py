@@ -92,13 +92,15 @@ TESTS_OF = {
     "rewards/rules/test_repetition.py rewards/rules/test_rules.py rewards/rules/test_steps.py "
     "rewards/rules/test_tags.py rewards/rules/test_verification.py",
     "rewards/verifiers/extraction.py": "rewards/verifiers/test_extraction.py rewards/verifiers/test_surroundings.py",
+    "rewards/verifiers/gym.py": "rewards/verifiers/test_gym.py rewards/verifiers/test_untrusted.py",
     "rewards/verifiers/gym_forms.py": "rewards/verifiers/test_gym_forms.py rewards/verifiers/test_gym_structures.py",
     "rewards/verifiers/math.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
     "rewards/verifiers/number_grammar.py": "rewards/verifiers/test_numbers.py",
+    "rewards/verifiers/numbers.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_exact.py",
     "rewards/verifiers/prose.py": "rewards/verifiers/test_claims.py rewards/verifiers/test_numbers.py "
     "rewards/verifiers/test_boxes.py",
     "rewards/verifiers/size.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
-    "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py",
+    "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_claims.py",
     "rewards/verifiers/workers.py": "rewards/verifiers/test_pool.py rewards/verifiers/test_worker.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "runs/result.py": "recipes/test_pairs.py",

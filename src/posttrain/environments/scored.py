@@ -14,7 +14,6 @@ from posttrain.rewards import (
     REWARDS,
     TIME_LIMITS,
     Ask,
-    CachedScores,
     CustomReward,
     Disagreement,
     Judge,
@@ -24,6 +23,7 @@ from posttrain.rewards import (
     RewardContext,
     StepReward,
     Weighted,
+    cached_scores,
     named_in,
     parse_rewards,
     read_prompt,
@@ -36,12 +36,7 @@ GOLD = "gold"  # the name of gold rewards
 
 @dataclass(frozen=True)
 class ScoredEnvironment:
-    """Episodes of an environment, scored by a combination of rewards.
-
-    Example:
-        >>> ScoredEnvironment(parse_rewards("numbers tags=0.1")).outcome
-        'numbers'
-    """
+    """Episodes of an environment, scored by a combination of rewards."""
 
     reward: Weighted
     environment: Environment = field(default_factory=SingleTurn)
@@ -123,7 +118,7 @@ def overseen(
             every = zip(*(ask(conversations) for ask in models), strict=True)
             return [[*chain.from_iterable(each)] for each in every]
 
-        ask = CachedScores(members_of_all)
+        ask = cached_scores(members_of_all)
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
         if members > 1:
             parts = (*parts, (Disagreement(ask), 0.0))
@@ -170,9 +165,20 @@ def judged(
     A judge that no option names has weight 1; where a function takes `reward_context`, it is left to it. Raises
     `UserError` where a judge has the name of another reward, and for a prompt that is none, or of no judge.
     """
-    asked = _prompts(prompts, judges)
+    by_name: dict[str, JudgePrompt] = {}
+    default = read_prompt("quality")
+    for word in words_of("judge_prompt", prompts):
+        named = re.fullmatch(r"([\w-]+)=(.+)", word)
+        if named is None:
+            default = read_prompt(word)
+        elif named[1] not in judges:
+            raise unknown("judge in `judge_prompt`:", named[1], judges)
+        else:
+            by_name[named[1]] = read_prompt(named[2])
     found = {
-        name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", Judge.at_once))
+        name: Judge(
+            model, name, by_name.get(name, default), sampling, seed, at_once=getattr(model, "at_once", Judge.at_once)
+        )
         for name, model in judges.items()
     }
     options = (parse_rewards(each, judges=found) if each not in (None, "", {}, []) else None for each in (reward, gold))
@@ -183,8 +189,8 @@ def judged(
     if taken := [name for name in found if name in taken]:
         raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asking = [name for each in both for name in each.asks]
-    named = {name for each in both for name in each.weights}
-    unnamed = [judge for name, judge in found.items() if name not in named]
+    told = {name for each in both for name in each.weights}
+    unnamed = [judge for name, judge in found.items() if name not in told]
     notes: list[str] = []
     if asking:
         notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in unnamed]
@@ -198,18 +204,3 @@ def judged(
 def verdicts_kept_in(run: Path) -> AbstractContextManager[None]:
     """Keep in a run what a resumed one must reuse: verdicts that a time limit brought about."""
     return TIME_LIMITS.kept_in(run)
-
-
-def _prompts(typed: str, judges: Mapping[str, ChatModel]) -> dict[str, JudgePrompt]:
-    """The prompt of each judge."""
-    by_name: dict[str, JudgePrompt] = {}
-    default = read_prompt("quality")
-    for word in words_of("judge_prompt", typed):
-        named = re.fullmatch(r"([\w-]+)=(.+)", word)
-        if named is None:
-            default = read_prompt(word)
-        elif named[1] not in judges:
-            raise unknown("judge in `judge_prompt`:", named[1], judges)
-        else:
-            by_name[named[1]] = read_prompt(named[2])
-    return {name: by_name.get(name, default) for name in judges}

@@ -7,6 +7,7 @@ rewarded for length, lists or refusals shows it here before samples are inspecte
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, pstdev
 
 from posttrain.types import Group, Row, Score, StopReason
@@ -99,12 +100,7 @@ def signals(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _distinct(group: Group) -> float:
-    grams = [
-        pair
-        for row in group.rows
-        for turn in row.trajectory.turns
-        for pair in zip(turn.token_ids, turn.token_ids[1:], strict=False)
-    ]
+    grams = [pair for row in group.rows for turn in row.trajectory.turns for pair in pairwise(turn.token_ids)]
     return len(set(grams)) / len(grams) if grams else 1.0
 
 

@@ -21,10 +21,9 @@ from posttrain.rewards.learned import Classifier, rlpr
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
 from posttrain.rewards.reward import Earned, Reward, Solved, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
-from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
-from posttrain.rewards.verifiers.numbers import NumberVerifier
+from posttrain.rewards.verifiers.numbers import ExactVerifier, NumberVerifier
 
 REWARDS: dict[str, Callable[..., Reward]] = {
     "environment": Earned,

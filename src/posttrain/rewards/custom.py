@@ -193,12 +193,11 @@ class CustomReward:
 
     async def _compared(self, group: EpisodeGroup) -> list[SeatScores]:
         with scoring(self.name, group.episodes[0]):
-            columns = self._inputs(group.episodes)
-            return self._scores(group.episodes, await self._call({**columns, "group": group}))
+            return await self._score_batch(group.episodes, group=group)
 
-    async def _score_batch(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+    async def _score_batch(self, episodes: Sequence[Episode], **group: EpisodeGroup) -> list[SeatScores]:
         try:
-            returned = await self._call(self._inputs(episodes))
+            returned = await self._call({**self._inputs(episodes), **group})
         except TypeError as error:
             if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
                 raise RewardError(

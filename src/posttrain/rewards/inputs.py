@@ -150,10 +150,7 @@ class RewardContext:
         )
 
     def seed_for(self, *parts: int | str) -> int:
-        """A seed that depends on the run's seed and all parts, such as a task's id and the request.
-
-        It does not depend on request order, so that a resumed run repeats the requests, and hits the cache.
-        """
+        """A seed of the run's and all parts, not of the order of requests: a resumed run repeats those in the cache."""
         return seed_of(self.seed, *parts)
 
 

@@ -8,6 +8,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from statistics import fmean, pvariance
 from types import MappingProxyType
@@ -166,7 +167,7 @@ class Classifier(EpisodeReward):
 class Disagreement(EpisodeReward):
     """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
 
-    With `CachedScores` as `ask`, shared with the reward itself, nothing is scored twice.
+    With `cached_scores` as `ask`, shared with the reward itself, nothing is scored twice.
     """
 
     ask: ScoreFn
@@ -179,20 +180,15 @@ class Disagreement(EpisodeReward):
         return [Score(pvariance(scores) ** 0.5) for scores in _asked(self.ask, self.name, episodes)]
 
 
-class CachedScores:
-    """A `ScoreFn` that caches its last result, for rewards that share it."""
+def cached_scores(ask: ScoreFn) -> ScoreFn:
+    """The same, which keeps its last result, for rewards that share it."""
+    lock, last = threading.Lock(), lru_cache(maxsize=1)(ask)
 
-    def __init__(self, ask: ScoreFn) -> None:
-        self._ask, self._lock = ask, threading.Lock()
-        self._last: tuple[list[tuple[Message, ...]], Sequence[Sequence[float]]] = ([], [])
+    def scores(conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
+        with lock:
+            return last(tuple(map(tuple, conversations)))
 
-    def __call__(self, conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
-        """As the wrapped `ScoreFn`."""
-        asked = [tuple(one) for one in conversations]
-        with self._lock:
-            if self._last[0] != asked:
-                self._last = asked, self._ask(conversations)
-            return self._last[1]
+    return scores
 
 
 def _asked(ask: ScoreFn, name: str, episodes: Sequence[Episode]) -> Sequence[Sequence[float]]:

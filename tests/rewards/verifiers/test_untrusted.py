@@ -1,6 +1,6 @@
 import pytest
 
-from posttrain.rewards.verifiers.untrusted import literal, plain_expression
+from posttrain.rewards.verifiers.gym import literal, plain_expression
 
 
 @pytest.mark.parametrize(

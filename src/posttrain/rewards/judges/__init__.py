@@ -44,12 +44,7 @@ _SHOWN = 200  # characters of a verdict in an explanation of why there is no sco
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A prompt, checked; `source` says in errors where it is from.
-
-    Example:
-        >>> JudgePrompt("Rate {answer} from {scale 1 to 5}.").fill({"answer": "{answer}"})
-        'Rate {answer} from 1 to 5.'
-    """
+    """A prompt, checked; `source` says in errors where it is from."""
 
     text: str
     source: str = "the judge's prompt"
@@ -168,14 +163,10 @@ class Judge(EpisodeReward):
 
 
 def score_in(verdict: str, scale: tuple[float, float]) -> float | None:
-    r"""The number N of a verdict whose last line is `Score: N`; None where it is another line, or N off the scale.
+    """The number N of a verdict whose last line is `Score: N`; None where it is another line, or N off the scale.
 
     Case and Markdown's asterisks do not count, a point may follow, and so may the highest score, as in `8/10`. An
     earlier line counts for nothing, for it may quote the answer.
-
-    Example:
-        >>> score_in("Good.\n**Score: 8/10**", (0, 10)), score_in("Score: 8\nor rather not", (0, 10))
-        (8.0, None)
     """
     lines = verdict.strip().splitlines() or [""]
     found = _VERDICT.fullmatch(lines[-1].strip())

@@ -75,10 +75,8 @@ class ChoiceVerifier(EpisodeReward):
     under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
     letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
     Anything else is `unparsed`: an answer with two letters, a denial or a hedge ("B is wrong", "possibly B"), or
-    whose letter and text belong to two choices, or that the text before or after it retracts.
-
-    Raises (while scoring):
-        RewardError: `task.answer` names no choice, or may mean two; there are more than 26 choices.
+    whose letter and text belong to two choices, or that the text before or after it retracts. Where `task.answer` names
+    no choice, or may mean two, that is an error; so are more than 26 choices.
     """
 
     answer_in: AnswerIn = "answer"

@@ -5,7 +5,7 @@ completion with an unclosed `<think>` has no answer. Of several answers the last
 """
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 from posttrain.types import Task
 
@@ -23,8 +23,6 @@ r"""Where the answer is looked for:
 - `outside_think`: everything after the last `</think>`, or the whole completion if it does not think
 - `text`: the whole completion, reasoning included
 """
-
-ANSWER_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
 
 NOT_FOUND: dict[AnswerIn, str] = {
     "after_think": "nothing after </think>",
@@ -185,13 +183,9 @@ _NEXT_TASK = re.compile(
 
 
 def around(completion: str, answer_in: AnswerIn, answer: str) -> tuple[str, str]:
-    r"""The text outside the reasoning before and after the answer that `extract` found.
+    """The text outside the reasoning before and after the answer that `extract` found.
 
     A new task that a model makes up after its answer is not looked at.
-
-    Example:
-        >>> around("It is\n#### 42\nThe end", "hashes", "42"), around("So <answer>B</answer>.", "answer", "B")
-        (('It is\n', '\nThe end'), ('So ', '.'))
     """
     if answer_in not in _STARTS:
         return "", ""
@@ -214,14 +208,7 @@ def answered_before(before: str, answer_in: AnswerIn) -> str | None:
 
 
 def taken_back(before: str, after: str, answer_in: AnswerIn = "text") -> bool:
-    """Whether the text around an answer negates, hides, retracts or continues it.
-
-    Example:
-        >>> taken_back("It is not ", ""), taken_back("It is not 41. So ", ""), taken_back("", "Wait, no.")
-        (True, False, True)
-        >>> taken_back("", "or 43"), taken_back("", "The others are not sold.")
-        (True, False)
-    """
+    """Whether the text around an answer negates, hides, retracts or continues it."""
     if answer_in == "boxed" and (_PART_BEFORE.search(before) or _PART_AFTER.match(after)):
         return True
     words = [word.strip("*_\"'(`:,$\\[") for word in before.casefold().split()[-8:]]

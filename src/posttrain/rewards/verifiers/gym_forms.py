@@ -65,13 +65,7 @@ _NONE = Decimal(0)
 
 
 def misread(family: str, answer: str, entry: Mapping[str, Any]) -> str | None:
-    """Why the full score of this family's scorer does not mean that the answer is right; None if it does.
-
-    Example:
-        >>> misread("gsm_symbolic", "not 42", {"answer": "42"})
-        'not an answer of gsm_symbolic alone'
-        >>> misread("gsm_symbolic", "42", {"answer": "42"})
-    """
+    """Why the full score of this family's scorer does not mean that the answer is right; None if it does."""
     text = answer.strip()
     if family in _CHECKS:
         right = _CHECKS[family](text, entry)

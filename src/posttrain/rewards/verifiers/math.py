@@ -44,10 +44,8 @@ class MathVerifier(EpisodeReward):
     be read, that cannot be compared, that is too large to be compared (such as `9^{9^{9^9}}`), or on which the
     comparison takes longer than `timeout_s` seconds is `unparsed`, value 0, and its explanation says which; the last
     begins with "verifier timed out". So is one that has the right value, but says more than the right answer explains:
-    `41 = 42`, `\neq 42`, `42 \text{ million}` or `41, 42` for 42. Decimals are exact: 3.14159 is not pi.
-
-    Raises (while scoring):
-        RewardError: the task's own answer cannot be read, or the verifier itself failed.
+    `41 = 42`, `\neq 42`, `42 \text{ million}` or `41, 42` for 42. Decimals are exact: 3.14159 is not pi. That the
+    task's own answer cannot be read is an error.
     """
 
     answer_in: AnswerIn = "boxed"
