@@ -28,9 +28,6 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
     stay in the reply. Model, temperature, token limit and seed of a request are ignored: sampling follows the run's
     settings. A request that rewrites earlier messages, or would have the seat go on in its last one, gets HTTP 400, and
     so does one for a stream or several choices. Exceptions of a seat pass through the client.
-
-    Raises:
-        UserError: the library openai is not installed.
     """
     try:
         import httpx2

@@ -222,12 +222,7 @@ class Weighted:
 
 
 def named_in(task: Task) -> tuple[str, ...]:
-    """The rewards that a task has, where its row names some in a column `rewards`, a text or a list; empty: all.
-
-    Example:
-        >>> named_in(Task((), metadata={"rewards": "numbers, tags"})), named_in(Task((), metadata={"rewards": [0.5]}))
-        (('numbers', 'tags'), ())
-    """
+    """The rewards that a task's row names in a column `rewards`, a text or a list of names; empty: all."""
     given = task.metadata.get("rewards")
     named = given.replace(",", " ").split() if isinstance(given, str) else given
     names = cast("Sequence[object]", named) if isinstance(named, list | tuple) else ()

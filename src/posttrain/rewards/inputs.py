@@ -84,10 +84,7 @@ def _object(arguments: str) -> Any:
 
 
 def missing_columns(reward: str, mode: Mode, needed: Sequence[str], tasks: Sequence[Task]) -> list[str]:
-    """For each task, why a function cannot score completions: no column for an argument; "" if there are all.
-
-    A row may lack an `answer` or a `gold`, and give None, if another row has one.
-    """
+    """For each task, which column is missing for an argument; a row may lack `answer` or `gold` if another has one."""
     common = ["prompt", *(name for name in _OF_ROWS if any(getattr(task, name) is not None for task in tasks))]
     singular = {} if mode == "single" else _SINGULARS
 

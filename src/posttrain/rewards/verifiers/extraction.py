@@ -39,8 +39,6 @@ def extract(completion: str, answer_in: AnswerIn) -> str | None:
     r"""The answer's text, stripped; None if there is none or it is empty.
 
     Example:
-        >>> extract("<think>1 or 2? <answer>1</answer></think> <answer> 2 </answer>", "answer")
-        '2'
         >>> extract(r"So \boxed{\frac{1}{2}}.", "boxed")
         '\\frac{1}{2}'
         >>> extract("48/2 = 24\n#### 24", "hashes")

@@ -90,22 +90,14 @@ TIME_LIMITS = TimeLimits()
 
 
 class Worker:
-    """One process running `function(question) -> answer`, where `target` is "package.module:function".
-
-    One thread at a time may ask it.
-    """
+    """One process running the function "package.module:function", for one thread at a time."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, question: object, timeout_s: float) -> Any:
-        """The function's answer to `question`.
-
-        Raises:
-            WorkerTimeout: no answer within `timeout_s` seconds; starting the process is not counted.
-            WorkerError: the process could not start or died; or the function raised, with its error as text.
-        """
+        """The function's answer; raises `WorkerTimeout` (starting the process is not counted) or `WorkerError`."""
         process = self._process
         if process is None or process.poll() is not None:  # a fork polls as if it had ended
             process = self._start()
