@@ -167,10 +167,9 @@ class Sampler:
         return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
 
     def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:
-        """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`.
+        """The rollouts of a step whose prompts were sampled one by one; `evicted` are draws dropped before it.
 
-        `evicted` are the draws of those that were dropped before it, `begun` counts the groups of which these finished
-        first: those that fail do so sooner than others.
+        `begun` counts the groups of which these finished first: those that fail do so sooner than others.
         """
         lost = [error for one in finished for error in one.failed]
         refuse_losses(lost, self.completions * begun, self.players.max_lost)

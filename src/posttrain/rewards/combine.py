@@ -10,16 +10,7 @@ from posttrain.errors import RewardError, UserError
 from posttrain.rewards.custom import Ask, CustomReward
 from posttrain.rewards.inputs import RewardContext
 from posttrain.rewards.learned import Classifier
-from posttrain.rewards.reward import (
-    EpisodeReward,
-    Named,
-    Reward,
-    apart,
-    bounds_of,
-    min_group_of,
-    role_of,
-    score_all,
-)
+from posttrain.rewards.reward import EpisodeReward, Named, Reward, apart, bounds_of, min_group_of, role_of, score_all
 from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Span, Task
 
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME

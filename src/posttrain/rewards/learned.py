@@ -165,10 +165,7 @@ class Classifier(EpisodeReward):
 
 @dataclass(frozen=True)
 class Disagreement(EpisodeReward):
-    """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
-
-    With `cached_scores` as `ask`, shared with the reward itself, nothing is scored twice.
-    """
+    """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor."""
 
     ask: ScoreFn
     name: str = "disagreement"

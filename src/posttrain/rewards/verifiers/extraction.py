@@ -123,11 +123,7 @@ def question_of(task: Task) -> str:
 
 
 def plain_characters(text: str) -> str | None:
-    r"""`text` with full-width forms as ASCII and without invisible characters at its ends.
-
-    None where a character changes the direction of writing. An invisible character inside stays where it is: no
-    grammar knows it.
-    """
+    """With full-width forms as ASCII, no invisible characters at the ends; None where one changes the direction."""
     if _DIRECTION.search(text):
         return None
     return text.translate(_FULL_WIDTH).strip(INVISIBLE + " \t\r\n")

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, words
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
 from posttrain.rewards.verifiers.number_grammar import arithmetic, parse_number, unwrapped
-from posttrain.rewards.verifiers.workers import TIMED_OUT, WorkerError, WorkerTimeout, score_together, workers_for
+from posttrain.rewards.verifiers.workers import TIMED_OUT, InWorkers, WorkerError, WorkerTimeout, workers_for
 from posttrain.types import Episode, Score, Task
 
 _NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
@@ -46,7 +45,7 @@ _QUOTIENT = re.compile(r"[0-9]\s*[/\u2044\u00f7]\s*[0-9]|frac")  # 2 / 1 may be 
 
 
 @dataclass(frozen=True)
-class GymVerifier(EpisodeReward):
+class GymVerifier(InWorkers):
     """What reasoning-gym's own scorer says of the answer: 1 for a full score, else 0.
 
     The task's metadata has the name of its data set under "dataset" and reasoning-gym's dictionary (question, answer,
@@ -69,10 +68,6 @@ class GymVerifier(EpisodeReward):
     role = "verifier"
     columns = ("dataset", "entry", "options")
     bounds = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the scorers share a few worker processes."""
-        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why it cannot be judged; "" where it can."""
@@ -246,10 +241,7 @@ def plain_expression(text: str) -> str:
 
 
 def literal(text: str, *_: object) -> Any:
-    """What scorers get for `eval`: the value of arithmetic over numbers, or of a list or tuple of such and of strings.
-
-    Of anything else nothing is run: `ValueError`.
-    """
+    """What scorers get for `eval`: the value of arithmetic over numbers, or of a list or tuple of such and of texts."""
     return _value(_parsed(text).body)
 
 

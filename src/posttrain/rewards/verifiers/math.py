@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
 from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, question_of
 from posttrain.rewards.verifiers.formula import unexplained
@@ -19,14 +18,7 @@ from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
 from posttrain.rewards.verifiers.prose import final_formula
 from posttrain.rewards.verifiers.size import too_large
-from posttrain.rewards.verifiers.workers import (
-    TIMED_OUT,
-    WorkerError,
-    WorkerTimeout,
-    score_together,
-    together,
-    workers_for,
-)
+from posttrain.rewards.verifiers.workers import TIMED_OUT, InWorkers, WorkerError, WorkerTimeout, together, workers_for
 from posttrain.types import Episode, Score, Task
 
 ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
@@ -37,7 +29,7 @@ _VALUES = (2, 3, 5, 7, 11, 13)  # of the variables; small, since one may be the 
 
 
 @dataclass(frozen=True)
-class MathVerifier(EpisodeReward):
+class MathVerifier(InWorkers):
     r"""1 if the answer equals `task.answer` as mathematics, else 0.
 
     `task.answer` is a number or LaTeX, with or without `$`; several right answers are a list. An answer that cannot
@@ -53,10 +45,6 @@ class MathVerifier(EpisodeReward):
     name: str = "math"
     role = "verifier"
     bounds = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the comparisons share a few worker processes."""
-        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its own answer cannot be read; "" where it can."""

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from posttrain.background import few_of, in_thread, in_time
-from posttrain.rewards.reward import score_each
-from posttrain.types import Episode, Score
+from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.types import Episode, SeatScores
 
 MAX_WORKERS = 4  # each keeps sympy in memory, 100 to 200 MB
 START_TIMEOUT_S = 120.0  # to start an interpreter and import sympy, on a busy machine
@@ -198,9 +198,12 @@ def size() -> int:
     return max(1, min(MAX_WORKERS, cores))
 
 
-async def score_together(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], Score]) -> list[Score]:
-    """As `score_each`, several episodes at a time."""
-    return await together(lambda episode: score_each(name, [episode], score_one)[0], episodes)
+class InWorkers(EpisodeReward):
+    """A reward that asks worker processes, about as many episodes at a time as there are."""
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+        """One score per episode."""
+        return await together(lambda episode: score_each(self.name, [episode], self._score_one)[0], episodes)
 
 
 async def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:
