@@ -8,10 +8,10 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from statistics import fmean, pvariance
 from types import MappingProxyType
+from typing import cast
 
 from posttrain.background import all_of
 from posttrain.errors import RewardError, UserError, unknown
@@ -179,11 +179,15 @@ class Disagreement(EpisodeReward):
 
 def cached_scores(ask: ScoreFn) -> ScoreFn:
     """The same, which keeps its last result, for rewards that share it."""
-    lock, last = threading.Lock(), lru_cache(maxsize=1)(ask)
+    lock, last = threading.Lock(), (list[tuple[Message, ...]](), cast("Sequence[Sequence[float]]", ()))
 
     def scores(conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
+        nonlocal last
+        asked = [tuple(one) for one in conversations]
         with lock:
-            return last(tuple(map(tuple, conversations)))
+            if last[0] != asked:
+                last = asked, ask(conversations)
+            return last[1]
 
     return scores
 
