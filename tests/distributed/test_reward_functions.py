@@ -183,7 +183,7 @@ def test_a_share_whose_process_is_lost_in_the_middle_is_scored_again_and_nothing
 
 def test_what_has_timed_out_is_kept_in_the_run_and_known_to_all_processes(two, functions, tmp_path):
     ask, groups = two.reward(functions["limited"], 60.0), groups_of(2, 3)  # completions of five lengths
-    with TIME_LIMITS.kept_in(tmp_path / "timeouts.jsonl"):
+    with TIME_LIMITS.kept_in(tmp_path):
         assert [score.value for of_group in ask(groups) for score in of_group] == [0.0] * 5
         assert len(TIME_LIMITS.known) == len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 5
         os.kill(pids(two)[0], signal.SIGKILL)

@@ -11,7 +11,7 @@ from posttrain.bindings.judges import judges_in, rewards_with
 from posttrain.engine.chat_models import PolicyChat
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
-from posttrain.environments.judged import judged
+from posttrain.environments.scored import judged
 from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import UserError
 from posttrain.options.online import SampledOptions

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from posttrain.environments.judged import judged
+from posttrain.environments.scored import judged
 from posttrain.errors import UserError
 from posttrain.rewards import RewardContext, apart
 from posttrain.types import Sampling

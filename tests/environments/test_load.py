@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from posttrain.environments import Environment, load
-from posttrain.environments.load import load_environment
+from posttrain.environments import Environment, user_methods
+from posttrain.environments.user_methods import load_environment
 from posttrain.errors import UserError
 
 FILE = """
@@ -113,10 +113,10 @@ class Offered(Environment):
 
 
 def test_a_package_may_offer_environments_by_name(monkeypatch):
-    there = EntryPoint("offered", f"{__name__}:Offered", load.GROUP)
-    broken = EntryPoint("broken", "no_such_module:X", load.GROUP)
+    there = EntryPoint("offered", f"{__name__}:Offered", user_methods.GROUP)
+    broken = EntryPoint("broken", "no_such_module:X", user_methods.GROUP)
     asked = []
-    monkeypatch.setattr(load, "entry_points", lambda group: asked.append(group) or [there, broken])
+    monkeypatch.setattr(user_methods, "entry_points", lambda group: asked.append(group) or [there, broken])
     assert load_environment("offered", "count=4") == Offered(4) and asked == ["posttrain.environments"]
     with pytest.raises(UserError, match="unknown environment 'ofered'; did you mean 'offered'"):
         load_environment("ofered")

@@ -10,8 +10,7 @@ from posttrain.environments.scored import need_group, of_seat, overseen
 from posttrain.episodes.metrics import episode_metrics
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, parse_rewards
-from posttrain.rewards.outcomes import Earned, Solved
-from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
+from posttrain.rewards.reward import Earned, EpisodeReward, Solved, apart, bounds_of, role_of, score_all
 from posttrain.runs.run import samples_of
 from posttrain.testing import check_reward
 from posttrain.types import Episode, Message, Outcome, Score, StopReason, Task, Trajectory, Turn

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from posttrain.engine.scripted import ScriptedEngine
-from posttrain.environments.load import load_environment
-from posttrain.environments.user_methods import demonstrations_of, tasks_of
+from posttrain.environments.user_methods import demonstrations_of, load_environment, tasks_of
 from posttrain.episodes.episodes import opened, play
 from posttrain.errors import EpisodeError, UserError
 from posttrain.testing import check_environment

@@ -13,7 +13,7 @@ from posttrain.episodes.episodes import play, sample_groups, score
 from posttrain.episodes.seats import ChatSeat, PolicySeat
 from posttrain.errors import EpisodeError, RewardError, UserError
 from posttrain.rewards import Weighted
-from posttrain.rewards.outcomes import Earned, Solved
+from posttrain.rewards.reward import Earned, Solved
 from posttrain.testing import ScriptedSeat
 from posttrain.types import Completion, Message, Outcome, Reply, Request, Sampling, StopReason, Usage
 from tests.episodes.conversations import CHAT, Quiz, players, question, scored

@@ -9,8 +9,8 @@ import pytest
 
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
-from posttrain.environments.judged import judged
-from posttrain.environments.load import load_environment
+from posttrain.environments.scored import judged
+from posttrain.environments.user_methods import load_environment
 from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError
 from posttrain.testing import ScriptedSeat, check_environment

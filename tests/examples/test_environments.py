@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.environments.load import load_environment
 from posttrain.environments.tools import ToolError
+from posttrain.environments.user_methods import load_environment
 from posttrain.testing import ScriptedSeat, check_environment
 from posttrain.types import Message, ToolCall
 from tests.data.families import of_family

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.environments.load import load_environment
+from posttrain.environments.user_methods import load_environment
 from posttrain.testing import ScriptedSeat, check_environment
 
 FILE = Path(__file__).parents[2] / "examples" / "guess_number.py"

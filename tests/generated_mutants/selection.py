@@ -54,7 +54,9 @@ TESTS_OF = {
     "engine/policy.py": "engine/test_streaming.py",
     "engine/scorer.py": "training/test_reward.py recipes/test_rl_reward_model.py",
     "environments/env.py": "environments/test_env.py environments/test_single_turn.py",
-    "environments/scored.py": "environments/test_scored.py rewards/test_groups.py recipes/test_rl_reward_model.py",
+    "environments/scored.py": "environments/test_scored.py environments/test_judged.py rewards/test_groups.py "
+    "recipes/test_rl_reward_model.py",
+    "environments/user_methods.py": "environments/test_user_methods.py environments/test_load.py",
     "episodes/metrics.py": "episodes/test_metrics.py episodes/test_hacking_signals.py",
     "episodes/sampler.py": "episodes/test_sampler.py episodes/test_draws.py episodes/test_lost_episodes.py",
     "episodes/seats.py": "episodes/test_policy_seat.py episodes/test_chat_seat.py",
@@ -86,18 +88,20 @@ TESTS_OF = {
     "report/run_report.py": "report/test_run_report.py report/test_reward_gains.py",
     "rewards/judges/__init__.py": "rewards/judges/test_pointwise.py rewards/judges/test_prompt.py "
     "rewards/judges/test_verdict.py",
-    "rewards/outcomes.py": "environments/test_scored.py",
+    "rewards/learned.py": "rewards/test_learned.py rewards/test_likelihood.py",
     "rewards/rules.py": "rewards/rules/test_language.py rewards/rules/test_length.py "
     "rewards/rules/test_repetition.py rewards/rules/test_rules.py rewards/rules/test_steps.py "
     "rewards/rules/test_tags.py rewards/rules/test_verification.py",
     "rewards/verifiers/extraction.py": "rewards/verifiers/test_extraction.py rewards/verifiers/test_surroundings.py",
+    "rewards/verifiers/gym.py": "rewards/verifiers/test_gym.py rewards/verifiers/test_untrusted.py",
     "rewards/verifiers/gym_forms.py": "rewards/verifiers/test_gym_forms.py rewards/verifiers/test_gym_structures.py",
     "rewards/verifiers/math.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
     "rewards/verifiers/number_grammar.py": "rewards/verifiers/test_numbers.py",
+    "rewards/verifiers/numbers.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_exact.py",
     "rewards/verifiers/prose.py": "rewards/verifiers/test_claims.py rewards/verifiers/test_numbers.py "
     "rewards/verifiers/test_boxes.py",
     "rewards/verifiers/size.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
-    "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py",
+    "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_claims.py",
     "rewards/verifiers/workers.py": "rewards/verifiers/test_pool.py rewards/verifiers/test_worker.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "runs/result.py": "recipes/test_pairs.py",

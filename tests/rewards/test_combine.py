@@ -1,5 +1,4 @@
 import asyncio
-import doctest
 import math
 import threading
 from dataclasses import dataclass
@@ -7,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import REWARDS, NumberVerifier, Repetition, Tags, Weighted, combine, from_function, parse_rewards
+from posttrain.rewards import REWARDS, NumberVerifier, Repetition, Tags, Weighted, from_function, parse_rewards
 from posttrain.types import Score
 from tests.rewards.episodes import episode
 from tests.rewards.episodes import parts as parts_of
@@ -173,10 +172,6 @@ def test_numbers_wants_the_form_and_last_number_does_not(name, values):
     episodes = [episode("#### 12", 12), episode("3 times 4, so it is 12.", 12)]
     scores = parts_of(parse_rewards(name), episodes)
     assert [part[name].value for part in scores] == values
-
-
-def test_docstring_examples_run():
-    assert doctest.testmod(combine).failed == 0
 
 
 def test_scores_are_the_ones_of_the_rewards_themselves():

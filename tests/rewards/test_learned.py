@@ -11,7 +11,6 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import (
-    CachedScores,
     Classifier,
     Disagreement,
     LearnedReward,
@@ -20,6 +19,7 @@ from posttrain.rewards import (
     StepReward,
     Tags,
     Weighted,
+    cached_scores,
 )
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, EpisodeGroup, Message, Span, Task
@@ -64,7 +64,7 @@ def test_a_model_is_asked_once_by_those_who_share_it():
         time.sleep(0.1)  # in which the other one asks, too
         return ask(conversations)
 
-    shared = CachedScores(slow)
+    shared = cached_scores(slow)
 
     def one(text: str):
         started.wait()

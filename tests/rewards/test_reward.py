@@ -1,5 +1,4 @@
 import asyncio
-import doctest
 import math
 import os
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 import posttrain
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import EpisodeReward, Reward, apart, reward, score_all
+from posttrain.rewards import EpisodeReward, Reward, apart, score_all
 from posttrain.rewards.reward import score_each, scoring
 from posttrain.types import EpisodeGroup, Score
 from tests.rewards.episodes import episode, scores
@@ -223,5 +222,9 @@ def test_groups_that_are_too_small_to_compare_are_refused_before_anything_is_ask
         ask(Answers("not asked", min_group=2))
 
 
-def test_docstring_examples_run():
-    assert doctest.testmod(reward, optionflags=doctest.ELLIPSIS).failed == 0
+def test_an_error_while_an_episode_is_scored_names_it():
+    with (
+        pytest.raises(RewardError, match=r"'mine' raised ZeroDivisionError: .* on task 'train-7'"),
+        scoring("mine", episode("2", "2", id="train-7")),
+    ):
+        1 / 0  # noqa: B018

@@ -18,7 +18,7 @@ from posttrain.engine.openai_chat import OpenAIChat
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.env import Environment, Seat, trained_seats
-from posttrain.environments.judged import ParsedRewards, judged
+from posttrain.environments.scored import ParsedRewards, judged
 from posttrain.episodes.seats import ChatSeat
 from posttrain.errors import ModelError, UserError, described, unknown, words_of
 from posttrain.models.language_model import LanguageModel
@@ -222,7 +222,7 @@ def players_of(
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, gold: object = "") -> ParsedRewards:
-    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.judged`.
+    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.scored`.
 
     Raises:
         UserError: as there; a classifier has no such label.

@@ -16,7 +16,7 @@ from posttrain.engine.client import Client
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
-from posttrain.environments.judged import ParsedRewards
+from posttrain.environments.scored import ParsedRewards
 from posttrain.errors import UserError, words_of
 from posttrain.models.load import locate, tokenizer_of
 from posttrain.options.online import OnlineOptions

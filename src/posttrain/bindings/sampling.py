@@ -18,10 +18,15 @@ from posttrain.data.digests import digests, rows_digest
 from posttrain.data.given import is_gym
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment, Seat, SingleTurn
-from posttrain.environments.judged import ParsedRewards, verdicts_kept_in
-from posttrain.environments.load import load_environment
-from posttrain.environments.scored import ScoredEnvironment, need_group, overseen, refuse_unknown_rewards
-from posttrain.environments.user_methods import tasks_of
+from posttrain.environments.scored import (
+    ParsedRewards,
+    ScoredEnvironment,
+    need_group,
+    overseen,
+    refuse_unknown_rewards,
+    verdicts_kept_in,
+)
+from posttrain.environments.user_methods import load_environment, tasks_of
 from posttrain.episodes.episodes import OnTokens, Players, opened
 from posttrain.episodes.sampler import Sampler
 from posttrain.errors import DataError, UserError
@@ -96,7 +101,7 @@ class Setup:
     def open_in(self, run: Path) -> Generator[None]:
         """The same; the run has the output of processes, verdicts by a time limit, and the replies of judges."""
         self.backend.log_in(run)
-        with verdicts_kept_in(run, self.judging.kept_in(run)), self.opened():
+        with verdicts_kept_in(run), self.judging.kept_in(run), self.opened():
             yield
 
     def about(self, settings: Mapping[str, Any], model: str, steps: int) -> dict[str, Any]:

@@ -1,36 +1,42 @@
 """An environment with its rewards, for training and evaluation; and with gold rewards, which are never optimised."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from posttrain.environments.env import Environment, SingleTurn
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, UserError, unknown, words_of
 from posttrain.rewards import (
-    CachedScores,
+    REWARDS,
+    TIME_LIMITS,
+    Ask,
+    CustomReward,
     Disagreement,
+    Judge,
+    JudgePrompt,
     LearnedReward,
     Named,
-    Reward,
+    RewardContext,
     StepReward,
     Weighted,
+    cached_scores,
     named_in,
     parse_rewards,
+    read_prompt,
 )
-from posttrain.rewards.outcomes import Earned, Solved
-from posttrain.types import Group, Score, ScoreFn, SeatScores, Task
+from posttrain.rewards.reward import Earned, Solved
+from posttrain.types import ChatModel, Group, Message, Sampling, Score, ScoreFn, SeatScores, Task
 
 GOLD = "gold"  # the name of gold rewards
 
 
 @dataclass(frozen=True)
 class ScoredEnvironment:
-    """Episodes of an environment, scored by a combination of rewards.
-
-    Example:
-        >>> ScoredEnvironment(parse_rewards("numbers tags=0.1")).outcome
-        'numbers'
-    """
+    """Episodes of an environment, scored by a combination of rewards."""
 
     reward: Weighted
     environment: Environment = field(default_factory=SingleTurn)
@@ -82,41 +88,23 @@ class Overseen(NamedTuple):
     gold: dict[str, float]  # names and weights of the gold rewards
 
 
-def rewards_in(given: object, judges: Mapping[str, Reward] | None = None) -> Weighted | None:
-    """The rewards of an option, as `parse_rewards` takes them; None where it is empty. Raises `UserError` as that."""
-    return None if given is None or given in ("", {}, []) else parse_rewards(given, judges=judges or {})
-
-
 def overseen(
     rewards: Weighted | None,
-    models: Sequence[ScoreFn] = (),
+    models: Sequence[ScoreFn] = (),  # whose members form one ensemble
     *,
-    members: int = 2,
-    use: str = "mean",
-    penalty: float = 0.5,
-    steps: str = "",
+    members: int = 2,  # scores of the models; if there are several, their disagreement is logged
+    use: str = "mean",  # a name in `COMBINATIONS`
+    penalty: float = 0.5,  # weight of the ensemble's variance
+    steps: str = "",  # of process reward models, a name in `STEP_AGGREGATIONS`
     gold: Weighted | None = None,
     gold_model: ScoreFn | None = None,
-    gold_steps: str = "",
-    environment: Environment | None = None,
+    gold_steps: str = "",  # of it as `steps`
+    environment: Environment | None = None,  # None: one question and one answer
 ) -> Overseen:
-    """Combine rewards: rules, verifiers and reward models, and gold rewards.
+    """Combine rules, verifiers and reward models, and gold rewards, of which the weighted sum counts.
 
-    Args:
-        rewards: training rewards; None if there are only models.
-        models: training reward models: their members form one ensemble, of weight 1.
-        members: their number of scores; disagreement is logged if there are several.
-        use: ensemble aggregation, a name in `COMBINATIONS`.
-        penalty: weight of the ensemble variance.
-        steps: of process reward models the aggregation of steps, a name in `STEP_AGGREGATIONS`; empty for others.
-        gold: gold rewards, whose weighted sum counts.
-        gold_model: a gold reward model, of weight 1.
-        gold_steps: of it as `steps`.
-        environment: of both; one question and one answer unless given. Where its outcome is a reward, whether it was
-            solved is logged too.
-
-    Raises:
-        UserError: two rewards have one name.
+    A model has weight 1, and so has an ensemble. Where the environment's outcome is a reward, whether it was solved is
+    logged too. Raises `UserError` where two rewards have one name.
     """
     parts = rewards.parts if rewards else ()
     kinds = {type(reward) for reward, _ in parts}
@@ -125,7 +113,12 @@ def overseen(
     if models and steps:
         parts = (*parts, (StepReward(models, steps, use=use, penalty=penalty), 1.0))
     elif models:
-        ask = CachedScores(_together(models))
+
+        def members_of_all(conversations: Sequence[Sequence[Message]]) -> list[list[float]]:
+            every = zip(*(ask(conversations) for ask in models), strict=True)
+            return [[*chain.from_iterable(each)] for each in every]
+
+        ask = cached_scores(members_of_all)
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
         if members > 1:
             parts = (*parts, (Disagreement(ask), 0.0))
@@ -139,9 +132,75 @@ def overseen(
     return Overseen(ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(both, played), weights)
 
 
-def _together(models: Sequence[ScoreFn]) -> ScoreFn:
-    """The members of all of them."""
-    return lambda conversations: [
-        [score for scores in each for score in scores]
-        for each in zip(*(ask(conversations) for ask in models), strict=True)
-    ]
+class ParsedRewards(NamedTuple):
+    """Training rewards and gold rewards; None if there are none."""
+
+    rewards: Weighted | None
+    gold: Weighted | None
+    notes: tuple[str, ...] = ()  # what to tell the user
+
+    @property
+    def movable(self) -> list[CustomReward]:
+        """See `Weighted.movable`."""
+        return [function for each in (self.rewards, self.gold) if each for function in each.movable]
+
+    def moved(self, ask: Callable[[CustomReward, float], Ask]) -> "ParsedRewards":
+        """See `Weighted.moved`."""
+        rewards, gold = (each.moved(ask) if each else None for each in (self.rewards, self.gold))
+        return self._replace(rewards=rewards, gold=gold)
+
+
+def judged(
+    reward: object,
+    gold: object = "",
+    *,
+    judges: Mapping[str, ChatModel],
+    policy: ChatModel | None = None,  # for functions that ask it
+    prompts: str = "",  # one for all judges, or NAME=PROMPT for some of them
+    sampling: Sampling = Judge.sampling,  # of verdicts
+    seed: int = 0,  # of the run
+) -> ParsedRewards:
+    """The rewards of two options, as `parse_rewards` takes them, and the judges.
+
+    A judge that no option names has weight 1; where a function takes `reward_context`, it is left to it. Raises
+    `UserError` where a judge has the name of another reward, and for a prompt that is none, or of no judge.
+    """
+    by_name: dict[str, JudgePrompt] = {}
+    default = read_prompt("quality")
+    for word in words_of("judge_prompt", prompts):
+        named = re.fullmatch(r"([\w-]+)=(.+)", word)
+        if named is None:
+            default = read_prompt(word)
+        elif named[1] not in judges:
+            raise unknown("judge in `judge_prompt`:", named[1], judges)
+        else:
+            by_name[named[1]] = read_prompt(named[2])
+    found = {
+        name: Judge(
+            model, name, by_name.get(name, default), sampling, seed, at_once=getattr(model, "at_once", Judge.at_once)
+        )
+        for name, model in judges.items()
+    }
+    options = (parse_rewards(each, judges=found) if each not in (None, "", {}, []) else None for each in (reward, gold))
+    rewards, read = options
+    both = [each for each in (rewards, read) if each]
+    parts = [part for each in both for part, _ in each.parts]
+    taken = {*REWARDS, *(part.name for part in parts if part is not found.get(part.name))}
+    if taken := [name for name in found if name in taken]:
+        raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
+    asking = [name for each in both for name in each.asks]
+    told = {name for each in both for name in each.weights}
+    unnamed = [judge for name, judge in found.items() if name not in told]
+    notes: list[str] = []
+    if asking:
+        notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in unnamed]
+    elif unnamed:
+        rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in unnamed)))
+    for each in both:
+        each.give(RewardContext(seed, judges, policy))
+    return ParsedRewards(rewards, read, tuple(notes))
+
+
+def verdicts_kept_in(run: Path) -> AbstractContextManager[None]:
+    """Keep in a run what a resumed one must reuse: verdicts that a time limit brought about."""
+    return TIME_LIMITS.kept_in(run)

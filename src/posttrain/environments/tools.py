@@ -35,11 +35,7 @@ class Tool:
     schema: str  # JSON, as chat templates want it
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """The result as text; other types are written as JSON.
-
-        Raises:
-            ToolError: the arguments do not fit, or the function raises it.
-        """
+        """The result as text, other types as JSON; raises `ToolError` where the arguments do not fit."""
         schema = json.loads(self.schema)
         parameters: dict[str, Any] = schema.get("function", schema).get("parameters") or {}
         others = {"additionalProperties": False} if parameters.get("properties") else {}  # unless it says so itself

@@ -225,11 +225,7 @@ class Ahead(Generic[T]):
 
 
 def ages_of(groups: Sequence[Group], step: int, staleness: int) -> dict[str, float]:
-    """How old the weights are, in steps, from which the tokens of a step were sampled; nothing where none may be old.
-
-    Raises:
-        EngineError: some are older than `staleness`.
-    """
+    """How old the weights are, in steps, from which a step's tokens were sampled; nothing where none may be old."""
     if not staleness:
         return {}
     turns = [turn for group in groups for row in group.rows for turn in row.trajectory.turns]

@@ -104,11 +104,7 @@ def play(
     """Play one episode per task, all at once; of one that failed, its error. `seeds[i]` decides all draws of episode i.
 
     `openings[i]` is how the first answer of episode i begins: these tokens are given, and it is continued from there.
-
-    Raises:
-        PosttrainError: what an environment, a seat or the engine raises of these ends all episodes. Anything else that
-            an environment raises ends its own episode.
-        EpisodeError: too many episodes failed.
+    A `PosttrainError` ends all episodes; anything else that an environment raises ends its own.
     """
     asks = asks_of(environment, players)
     found = asks.scheduler.run(asks, _play_all(environment, tasks, asks, players, seeds, openings))
@@ -145,7 +141,7 @@ def asks_of(environment: ScoredEnvironment, players: Players) -> Client:
 
 
 def none_left(lost: Mapping[str, int]) -> str:
-    """The error message if no episode is left: the number of failed episodes, by error type."""
+    """The error message if no episode is left; `lost` counts them by the error's type."""
     causes = ", ".join(f"{n} {cause}" for cause, n in sorted(lost.items()))
     return f"{sum(lost.values())} episodes failed ({causes}), so that no task has enough of them left to be compared"
 
@@ -163,9 +159,10 @@ async def _play_all(
         tries = RETRIES
         try:
             while True:
-                table = _Table(environment.environment, players, asks, number, seeds[number], opening)
                 try:
-                    return await table.play(tasks[number])
+                    return await _play_once(
+                        environment.environment, tasks[number], players, asks, number, seeds[number], opening
+                    )
                 except PosttrainError:
                     raise
                 except Exception as error:
@@ -183,66 +180,55 @@ async def _play_all(
     return await all_of(play_one(number) for number in range(len(tasks)))
 
 
-@dataclass
-class _Table:
-    """One attempt at an episode: its seats, and their messages in order."""
+async def _play_once(
+    environment: Environment,
+    task: Task,
+    players: Players,
+    asks: Client,
+    number: int,
+    seed: int,
+    opening: tuple[int, ...],
+) -> Played:
+    """One attempt at an episode; its trained seats have said something."""
 
-    environment: Environment
-    players: Players
-    asks: Client
-    number: int
-    seed: int
-    opening: tuple[int, ...]
-    seats: dict[str, "_Heard"] = field(default_factory=dict[str, "_Heard"])
-    transcript: list[tuple[str, Message]] = field(default_factory=list[tuple[str, Message]])
-
-    async def play(self, task: Task) -> Played:
-        """The episode; its trained seats have said something."""
-        self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
-        outcome = await outcome_of(self.environment, task, self.seats, seed_for(self.seed, "environment"))
-        playing, every = type(self.environment).__name__, trained_seats(self.environment)
-        missing = [name for name in every if self.seats[name].sampled and name not in outcome.rewards]
-        if outcome.rewards and missing:
-            raise ValueError(
-                f"{playing}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which "
-                "is trained"
-            )
-        trained = [self.seats[name] for name in every if name not in self.players.others]
-        turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
-        if not turns:
-            names = ", ".join(heard.name for heard in trained)
-            raise ValueError(f"{playing} ended an episode in which {names} said nothing")
-        first = trained[0]
-        episode = Episode(
-            task,
-            tuple(first.view),
-            first.stop_reason,
-            (*self.opening, *_after_prompt(first.sampled)),
-            outcome,
-            {name: tuple(heard.view) for name, heard in self.seats.items()},
-            tuple(self.transcript),
-            {name: tuple(turn.text for turn in sampled) for name, sampled in turns.items()},
-        )
-        return Played(episode, {name: Trajectory(sampled) for name, sampled in turns.items()})
-
-    def _seat(self, place: int, name: str) -> "_Heard":
-        seed, players = seed_for(self.seed, name), self.players
-        if name in players.others:
-            return _Heard(name, players.others[name](seed), self.transcript)
-
+    def policy(place: int, seed: int) -> Seat:
         async def ask(request: Request, turn: int) -> Completion:
-            return await self.asks.submit(request, (self.number, place, turn))
+            return await asks.submit(request, (number, place, turn))
 
-        seat = PolicySeat(
-            ask,
-            players.chat,
-            players.sampling,
-            seed,
-            room=players.max_tokens or _UNBOUNDED,
-            max_turns=self.environment.max_turns,
-            opening=self.opening if place == 0 else (),
+        room, begun = players.max_tokens or _UNBOUNDED, opening if place == 0 else ()
+        turns = environment.max_turns
+        return PolicySeat(ask, players.chat, players.sampling, seed, room=room, max_turns=turns, opening=begun)
+
+    transcript: list[tuple[str, Message]] = []
+    seats: dict[str, _Heard] = {}
+    for place, name in enumerate(environment.seats):
+        other, own = players.others.get(name), seed_for(seed, name)
+        seats[name] = _Heard(name, other(own) if other else policy(place, own), transcript)
+    outcome = await outcome_of(environment, task, seats, seed_for(seed, "environment"))
+    playing, every = type(environment).__name__, trained_seats(environment)
+    missing = [name for name in every if seats[name].sampled and name not in outcome.rewards]
+    if outcome.rewards and missing:
+        raise ValueError(
+            f"{playing}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which "
+            "is trained"
         )
-        return _Heard(name, seat, self.transcript)
+    trained = [seats[name] for name in every if name not in players.others]
+    turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
+    if not turns:
+        names = ", ".join(heard.name for heard in trained)
+        raise ValueError(f"{playing} ended an episode in which {names} said nothing")
+    first = trained[0]
+    episode = Episode(
+        task,
+        tuple(first.view),
+        first.stop_reason,
+        (*opening, *_after_prompt(first.sampled)),
+        outcome,
+        {name: tuple(heard.view) for name, heard in seats.items()},
+        tuple(transcript),
+        {name: tuple(turn.text for turn in sampled) for name, sampled in turns.items()},
+    )
+    return Played(episode, {name: Trajectory(sampled) for name, sampled in turns.items()})
 
 
 @dataclass
@@ -342,10 +328,6 @@ def sample_groups(
     """G scored episodes of each task, or fewer where some failed; without those of which fewer than `min_group` remain.
 
     Sampling depends only on `seed`, the task's index and the episode's.
-
-    Raises:
-        UserError: the rewards compare more than G episodes of a task.
-        EpisodeError: too many episodes failed.
     """
     need_group(environment, completions_per_prompt, COMPLETIONS)
     seeds = [[seed_for(seed, "completion", p, g) for g in range(completions_per_prompt)] for p in range(len(tasks))]

@@ -7,6 +7,7 @@ rewarded for length, lists or refusals shows it here before samples are inspecte
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, pstdev
 
 from posttrain.types import Group, Row, Score, StopReason
@@ -65,10 +66,7 @@ def _by_seat(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Metrics of multi-turn episodes: the number of policy turns, and means of the environment's metrics.
-
-    A measure is averaged over the episodes that have it. Nothing, where all episodes have one turn and no measures.
-    """
+    """The number of policy turns, if any episode has several, and means of the environment's metrics where they are."""
     rows = [row for group in groups for row in group.rows]
     turns = [len(row.trajectory.turns) for row in rows]
     found = {"turns": fmean(turns)} if any(count > 1 for count in turns) else {}
@@ -85,12 +83,11 @@ def lost_metrics(lost: Mapping[str, int]) -> dict[str, float]:
 
 
 def signals(groups: Sequence[Group]) -> dict[str, float]:
-    """The signals, by name.
+    """Signs in text and reward.
 
     `distinct/2` is the fraction of distinct bigrams among all bigrams of a group's completions (Li et al. 2016,
     https://arxiv.org/abs/1510.03055): it falls when all answers become one. `formatting` is the share of completions
-    with lists, headings, tables, code or bold words; `refusals` the share that begin like one;
-    `reward/length_correlation` the correlation of reward and length within groups.
+    with lists, headings, tables, code or bold words; `refusals` the share that begin like one.
     """
     said = [row.trajectory.text for group in groups for row in group.rows]
     found = {
@@ -103,20 +100,12 @@ def signals(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _distinct(group: Group) -> float:
-    grams = [
-        pair
-        for row in group.rows
-        for turn in row.trajectory.turns
-        for pair in zip(turn.token_ids, turn.token_ids[1:], strict=False)
-    ]
+    grams = [pair for row in group.rows for turn in row.trajectory.turns for pair in pairwise(turn.token_ids)]
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
 def _length_correlation(groups: Sequence[Group]) -> float | None:
-    """Correlation of rewards and lengths, centred by group and seat to remove differences between prompts.
-
-    None if one does not vary.
-    """
+    """Of rewards and lengths, centred by group and seat to remove differences of prompts; None if one does not vary."""
     rewards, lengths = list[float](), list[float]()
     for rows in [rows for group in groups for rows in group.by_seat.values()]:
         earned, tokens = [row.reward for row in rows], [len(row.trajectory.logprobs) for row in rows]

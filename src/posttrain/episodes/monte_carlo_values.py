@@ -25,15 +25,16 @@ def state_values(
 
         V(s) = 1/K sum_j r(continuation j of s)
 
-    K are the continuations to which a reward applies. States of one task with the same tokens are continued once. Of a
-    trajectory of several turns the first is cut.
+    K are the continuations to which a reward applies. States of one task with the same tokens are continued once.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
-    begun = [[step_starts(row.trajectory, states, players.chat) for row in group.rows] for group in groups]
-    wanted: dict[tuple[int, tuple[int, ...]], float] = {}
-    for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
-        for row, begins in zip(group.rows, starts, strict=True):
-            wanted |= {(p, row.trajectory.turns[0].token_ids[:start]): 0.0 for start in begins}
+    rows = [(p, row.trajectory) for p, group in enumerate(groups) for row in group.rows]
+    begun = [step_starts(trajectory, states, players.chat) for _, trajectory in rows]
+    wanted = {
+        (p, trajectory.turns[0].token_ids[:start]): 0.0
+        for (p, trajectory), begins in zip(rows, begun, strict=True)
+        for start in begins
+    }
     tasks = [groups[p].task for p, _ in wanted]
     played = play(
         environment,
@@ -61,13 +62,12 @@ def state_values(
             )
         wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []
-    for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
-        for row, begins in zip(group.rows, starts, strict=True):
-            tokens = row.trajectory.turns[0].token_ids
-            steps = [sum(start <= n for start in begins) - 1 for n in range(len(tokens))]
-            steps += [steps[-1]] * (len(row.trajectory.logprobs) - len(tokens))
-            values = [wanted[p, tokens[:start]] for start in begins]
-            found.append(StateValues(tuple(values[step] for step in steps), tuple(steps)))
+    for (p, trajectory), begins in zip(rows, begun, strict=True):
+        tokens = trajectory.turns[0].token_ids
+        steps = [sum(start <= n for start in begins) - 1 for n in range(len(tokens))]
+        steps += [steps[-1]] * (len(trajectory.logprobs) - len(tokens))
+        values = [wanted[p, tokens[:start]] for start in begins]
+        found.append(StateValues(tuple(values[step] for step in steps), tuple(steps)))
     return found
 
 

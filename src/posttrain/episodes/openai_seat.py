@@ -28,9 +28,6 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
     stay in the reply. Model, temperature, token limit and seed of a request are ignored: sampling follows the run's
     settings. A request that rewrites earlier messages, or would have the seat go on in its last one, gets HTTP 400, and
     so does one for a stream or several choices. Exceptions of a seat pass through the client.
-
-    Raises:
-        UserError: the library openai is not installed.
     """
     try:
         import httpx2
@@ -58,12 +55,7 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
 
 
 def _news(body: Mapping[str, Any], known: list[_Essence]) -> tuple[list[Message], tuple[str, ...]]:
-    """The new messages of a request, which are known from then on, and its tools.
-
-    Raises:
-        ValueError: no seat can answer the request.
-        DataError: a message cannot be read.
-    """
+    """The new messages of a request, which are known from then on, and its tools; raises where no seat can answer."""
     if body.get("stream") or body.get("n", 1) != 1:
         raise ValueError("a seat gives one choice at a time and no stream; leave out n and stream")
     tools, items = read_tools(body.get("tools")), list(body.get("messages") or ())

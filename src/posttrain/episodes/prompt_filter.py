@@ -19,11 +19,7 @@ def fitting(
     chat_template: str = "",  # a Jinja file in place of the tokenizer's own template
     template_args: str | Mapping[str, object] = "",
 ) -> list[Task]:
-    """The tasks whose prompts have at most `max_prompt_tokens` tokens and fit the context with one new token.
-
-    Raises:
-        UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.
-    """
+    """The tasks whose prompts have at most `max_prompt_tokens` tokens and fit the context with one new token."""
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), chat_template, template_args))
     context = read_shape(model).context
     most = context - 1 if max_prompt_tokens is None else min(context - 1, max_prompt_tokens)

@@ -29,18 +29,7 @@ T = TypeVar("T")
 class Draws:
     """Gives out the numbers from `first` on, but those in `used`; several threads may take them.
 
-    Each is trained on at most once, also when steps are sampled ahead.
-
-    Example:
-        >>> draws = Draws(3, used=[4])
-        >>> next(draws), next(draws), next(draws)
-        (3, 5, 6)
-        >>> draws.use([5])  # that of draw 5 is trained on before that of 3
-        >>> draws.first, draws.used
-        (3, [4, 5])
-        >>> draws.use([3])
-        >>> draws.first, draws.used
-        (6, [])
+    Each is trained on at most once, also when steps are sampled ahead and those drawn later are ready first.
     """
 
     def __init__(self, first: int, used: Sequence[int] = ()) -> None:
@@ -130,11 +119,8 @@ class Sampler:
     def roll_out(self, draw: int, further: Iterator[int] | None = None) -> Rolled:
         """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
 
-        `draw` is the number of the first draw; those of the others are `further`, or follow it.
-
-        Raises:
-            RewardError: in the first draw of a run no optimised reward applies to any group.
-            EpisodeError: no group is left after failed episodes.
+        `draw` is the number of the first draw; those of the others are `further`, or follow it. Raises `RewardError`
+        where in a run's first draw no optimised reward applies to any group, `EpisodeError` where all episodes failed.
         """
         failed: Counter[str] = Counter()
         players = replace(self.players, on_lost=lambda error: failed.update([type(error).__name__]))
@@ -181,10 +167,9 @@ class Sampler:
         return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
 
     def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:
-        """The rollouts of a step whose prompts were sampled one by one; errors as in `roll_out`, and of `Players`.
+        """The rollouts of a step whose prompts were sampled one by one; `evicted` are draws dropped before it.
 
-        `evicted` are the draws of those that were dropped before it, `begun` counts the groups of which these finished
-        first: those that fail do so sooner than others.
+        `begun` counts the groups of which these finished first: those that fail do so sooner than others.
         """
         lost = [error for one in finished for error in one.failed]
         refuse_losses(lost, self.completions * begun, self.players.max_lost)

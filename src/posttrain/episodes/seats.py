@@ -53,11 +53,7 @@ class PolicySeat:
         self.turns: list[Turn] = []
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
-        """Answer what has been said since this seat's last turn.
-
-        Raises:
-            UserError: more than `max_turns` turns, other tools than in its first turn, or as in `Seat`.
-        """
+        """As in `Seat`; raises `UserError` also for more than `max_turns` turns, and for other tools later."""
         sampling = self._begin(own)
         messages = self._with_tools(messages, tools)
         if self._full:
@@ -69,11 +65,7 @@ class PolicySeat:
         return await self._sample((*context_ids, *opening), sampling, restarts, opening)
 
     async def go_on(self, text: str, **own: Unpack[TurnSampling]) -> Reply:
-        """Go on in the last message after inserted text.
-
-        Raises:
-            UserError: as in `Seat`, or more than `max_turns` turns.
-        """
+        """As in `Seat`; it counts as a turn."""
         sampling = self._begin(own)
         if self._full:
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
@@ -178,10 +170,7 @@ class PolicySeat:
 
 
 class ChatSeat(Seat):
-    """One seat in one episode, of a model that answers the conversation so far; `seed` decides the draws of all turns.
-
-    Nothing that it says is trained, and it cannot go on in a message.
-    """
+    """One seat in one episode, of a model that answers the conversation so far; `seed` decides all draws."""
 
     def __init__(self, model: ChatModel, sampling: Sampling, seed: int) -> None:
         self._model, self._sampling, self._seed = model, sampling, seed
@@ -190,11 +179,7 @@ class ChatSeat(Seat):
         self._asked, self._full = 0, False
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
-        """Answer what has been said since this seat's last turn; empty once the model's context is full.
-
-        Raises:
-            PosttrainError: what the chat model raises, or a setting out of its range.
-        """
+        """As in `Seat`; errors of the chat model pass."""
         sampling = own_sampling(self._sampling, own)
         self._view += messages
         self._tools = self._tools or tuple(tools)

@@ -23,8 +23,7 @@ from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, sett
 from posttrain.bindings.feedback import Conversation, Sides, demonstrations, feedback_training
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
-from posttrain.environments.load import load_environment
-from posttrain.environments.user_methods import demonstrations_of
+from posttrain.environments.user_methods import demonstrations_of, load_environment
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
 from posttrain.options.option import as_written, given

@@ -16,11 +16,11 @@ from posttrain.rewards.judges import Judge as Judge
 from posttrain.rewards.judges import JudgePrompt as JudgePrompt
 from posttrain.rewards.judges import read_prompt as read_prompt
 from posttrain.rewards.learned import COMBINATIONS as COMBINATIONS
-from posttrain.rewards.learned import CachedScores as CachedScores
 from posttrain.rewards.learned import Classifier as Classifier
 from posttrain.rewards.learned import Disagreement as Disagreement
 from posttrain.rewards.learned import LearnedReward as LearnedReward
 from posttrain.rewards.learned import StepReward as StepReward
+from posttrain.rewards.learned import cached_scores as cached_scores
 from posttrain.rewards.reward import EpisodeReward as EpisodeReward
 from posttrain.rewards.reward import Named as Named
 from posttrain.rewards.reward import Reward as Reward
@@ -34,10 +34,9 @@ from posttrain.rewards.rules import StepDiversity as StepDiversity
 from posttrain.rewards.rules import Tags as Tags
 from posttrain.rewards.rules import VerificationPhrases as VerificationPhrases
 from posttrain.rewards.verifiers.choice import ChoiceVerifier as ChoiceVerifier
-from posttrain.rewards.verifiers.exact import ExactVerifier as ExactVerifier
 from posttrain.rewards.verifiers.extraction import extract as extract
 from posttrain.rewards.verifiers.gym import GymVerifier as GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier as MathVerifier
+from posttrain.rewards.verifiers.numbers import ExactVerifier as ExactVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier as NumberVerifier
 from posttrain.rewards.verifiers.workers import TIME_LIMITS as TIME_LIMITS
-from posttrain.rewards.verifiers.workers import VERDICTS as VERDICTS

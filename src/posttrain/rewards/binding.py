@@ -17,16 +17,13 @@ from posttrain.rewards import rules
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
 from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
 from posttrain.rewards.inputs import OURS
-from posttrain.rewards.learned import Classifier
-from posttrain.rewards.likelihood import rlpr
-from posttrain.rewards.outcomes import Earned, Solved
+from posttrain.rewards.learned import Classifier, rlpr
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
-from posttrain.rewards.reward import Reward, role_of
+from posttrain.rewards.reward import Earned, Reward, Solved, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
-from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
-from posttrain.rewards.verifiers.numbers import NumberVerifier
+from posttrain.rewards.verifiers.numbers import ExactVerifier, NumberVerifier
 
 REWARDS: dict[str, Callable[..., Reward]] = {
     "environment": Earned,
@@ -68,16 +65,10 @@ def parse_rewards(
     `numbers?answer_in=boxed&name=strict`, and its weight after `=` (after a function also `:`). A weight that is left
     out is 1; of a monitor, 0. A value that has `=` in it needs a weight behind it. A path with spaces is put in quotes.
 
-    Args:
-        spec: a text; a function, an object with a name and a method `score`, or an object that can be called; a pair
-            of such a thing and its weight; a sequence of all these; or a mapping, from a word to its weight or to a
-            table of its weight and arguments, and from a name to an object or such a pair.
-        timeout_s: seconds that each reward may take for a batch.
-        judges: rewards by further names.
-
-    Raises:
-        UserError: an unknown name (the nearest one given), an argument or a weight that does not fit, a name given
-            twice, or a function or object that is no reward.
+    Objects are a function, an object with a name and a method `score`, or one that can be called; a pair of such a
+    thing and its weight; or a sequence of all these. A table is a mapping, from a word to its weight or to a table of
+    its weight and arguments, and from a name to an object or such a pair. `judges` are rewards by further names; each
+    reward may take `timeout_s` seconds for a batch. Raises `UserError` for what does not fit.
 
     Example:
         >>> parse_rewards("numbers tags=0.1").weights
@@ -209,14 +200,8 @@ def _renamed(reward: Reward, name: str) -> Reward:
 def load_reward(path: str, arguments: Mapping[str, Any] = NO_ARGUMENTS) -> Reward:
     """The reward `path/to/file.py:function`; of a class, an object that is made with the arguments.
 
-    Args:
-        path: of a function, or of a class whose objects are called or are rewards.
-        arguments: of parameters that are not the run's to give, as texts or values; `name` is that of the reward
-            unless it is such a parameter.
-
-    Raises:
-        UserError: the file or the function does not exist (nearest name given), the file cannot be imported, the
-            function's parameters are not understood, or an argument does not fit.
+    Arguments are of parameters that are not the run's to give, as texts or values; `name` is that of the reward unless
+    it is such a parameter. Raises `UserError` where something does not exist or does not fit.
     """
     file, _, name = path.rpartition(":")
     found: Any = user_code.load("reward", path, "function")

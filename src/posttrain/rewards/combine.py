@@ -10,17 +10,7 @@ from posttrain.errors import RewardError, UserError
 from posttrain.rewards.custom import Ask, CustomReward
 from posttrain.rewards.inputs import RewardContext
 from posttrain.rewards.learned import Classifier
-from posttrain.rewards.reward import (
-    EpisodeReward,
-    Named,
-    Reward,
-    apart,
-    bounds_of,
-    columns_of,
-    min_group_of,
-    role_of,
-    score_all,
-)
+from posttrain.rewards.reward import EpisodeReward, Named, Reward, apart, bounds_of, min_group_of, role_of, score_all
 from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Span, Task
 
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME
@@ -63,10 +53,10 @@ class Weighted:
 
     @property
     def outcome(self) -> str:
-        """The part that indicates correctness: the first verifier; without one, the first reward with maximum 1.
+        """The part that says what is solved: the first verifier; without one, the first reward with maximum 1.
 
-        Empty without a verifier if a score of 1 does not indicate correctness: with a reward model or a judge, with a
-        function that has returned a score outside [0, 1], and for penalties.
+        Empty without a verifier where 1 does not mean solved: with a reward model, a judge, or a function that has
+        returned a score outside [0, 1], and for penalties.
         """
         verifiers = [reward.name for reward, _ in self.parts if role_of(reward) == "verifier"]
         judges = {reward.name: bounds_of(reward) or _SHARE for reward, _ in self.parts if role_of(reward) != "monitor"}
@@ -78,7 +68,7 @@ class Weighted:
     @property
     def columns(self) -> frozenset[str]:
         """The columns that the rewards name."""
-        return frozenset[str]().union(*(columns_of(reward) for reward, _ in self.parts))
+        return frozenset[str]().union(*(getattr(reward, "columns", ()) for reward, _ in self.parts))
 
     @property
     def min_group(self) -> int:
@@ -171,9 +161,7 @@ class Weighted:
         """The scores of every reward by its name, one dictionary per episode of each group.
 
         The rewards run concurrently. One that a task does not name (`named_in`) is not asked, and does not apply.
-
-        Raises:
-            RewardError: any of them failed; see `score_all`.
+        Errors are those of `score_all`.
         """
 
         async def of_part(reward: Reward) -> list[list[SeatScores]]:
@@ -204,21 +192,15 @@ class Weighted:
     def total(self, parts: Mapping[str, Score]) -> float:
         """sum_i w_i s_i over the applicable scores of one episode, without renormalising the weights.
 
-        s_i is the total of a score: its value plus its spans.
-
-        NaN if no weighted reward applies: the episode is lost, which is not a total of 0.
-
-        Raises `KeyError` where a part is missing.
+        s_i is the total of a score: its value plus its spans. NaN if no weighted reward applies: the episode is lost,
+        which is not a total of 0.
         """
         scores = self._optimised(parts)
         found = [weight * score.total for weight, score in scores if score.applicable]
         return sum(found) if found or not scores else math.nan
 
     def spans(self, parts: Mapping[str, Score]) -> list[Span]:
-        """The spans of the applicable scores of one episode, each with its value times the weight of its reward.
-
-        Those of weight 0 are left out. Raises `KeyError` as `total` does.
-        """
+        """The spans of the applicable scores of one episode, each with its value times the weight of its reward."""
         return [
             replace(span, value=weight * span.value)
             for weight, score in self._optimised(parts)
@@ -231,12 +213,7 @@ class Weighted:
 
 
 def named_in(task: Task) -> tuple[str, ...]:
-    """The rewards that a task has, where its row names some in a column `rewards`, a text or a list; empty: all.
-
-    Example:
-        >>> named_in(Task((), metadata={"rewards": "numbers, tags"})), named_in(Task((), metadata={"rewards": [0.5]}))
-        (('numbers', 'tags'), ())
-    """
+    """The rewards that a task's row names in a column `rewards`, a text or a list of names; empty: all."""
     given = task.metadata.get("rewards")
     named = given.replace(",", " ").split() if isinstance(given, str) else given
     names = cast("Sequence[object]", named) if isinstance(named, list | tuple) else ()
@@ -253,9 +230,8 @@ def _applies(reward: Reward, task: Task) -> bool:
 async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]:
     """For each task, why `reward` cannot parse its reference answer; "" if it can.
 
-    A reward for which this is slow, such as one with a worker process, has a method
-    `unreadable(tasks)`. Any other verifier scores an empty completion: it parses the reference answer
-    first, and raises if it cannot. A reward that is no verifier needs no answer.
+    A reward for which this is slow has a method `unreadable(tasks)`. Any other verifier scores an empty completion: it
+    parses the reference answer first, and raises if it cannot. What is no verifier needs no answer.
     """
     unreadable: Callable[[Sequence[Task]], Awaitable[list[str]]] | None = getattr(reward, "unreadable", None)
     if unreadable is not None:

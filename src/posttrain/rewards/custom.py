@@ -1,7 +1,7 @@
 """The adapter of a call as a reward: of a function, an object, an HTTP address (`remote.py`), a judge (`judges/`).
 
-A function's parameter names select its inputs (docs/rewards.md, Custom rewards); the name for the completion selects a
-single one or a batch:
+A function's parameter names select its inputs, and the name for the completion a single one or a batch; docs/rewards.md
+(Custom rewards, TRL's reward functions) says what each is, and what may be returned:
 
     def reward(prompt, completion, answer, **metadata): ...    one at a time; `task` and `episode` are there, too
     def reward(prompts, completions, answers, **columns): ...  a batch: every argument a list, as in TRL
@@ -10,15 +10,8 @@ single one or a batch:
     def reward(group, completions): ...                        the completions of one task, to compare them
     async def reward(completion, reward_context): ...          the run's judges and seed, with any of these
 
-In a batch `prompts` and `completions` are what TRL's trainers pass: text where the data's prompt is text, and lists of
-{role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
-the last thing that the assistant said.
-
-A parameter that is none of these words is a column of the data. Where rows lack the column of a parameter without a
-default, `answer` included, that is an error before the run; `**columns` gets those that every task of the batch has.
-The function returns a number, a bool or a Score, or a list of them for a batch or a group, in which None says that the
-reward does not apply to a completion. In place of each there may be a mapping from seats to scores. A function that is
-not `async` runs in a thread, so that a hang hits the time limit.
+Any other parameter is a column of the data; `**columns` gets those that every task of the batch has. In place of each
+score there may be a mapping from seats to scores.
 
 An object with a method `__call__` of such parameters may have a state. It has `role`, `bounds` and `min_group` as
 attributes (a function by `reward_function`), and may have
@@ -26,8 +19,6 @@ attributes (a function by `reward_function`), and may have
     patient = True             it computes as long as it takes, and has no time limit
     at_once = 16               calls of its `async` method for one completion that run at the same time; else all
     async unreadable(tasks)    for each task, why it cannot be scored; "" if it can
-
-TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
 
 import inspect
@@ -117,10 +108,7 @@ Ask = Callable[[Sequence[EpisodeGroup]], list[list[SeatScores]]]
 
 @dataclass(frozen=True)
 class CustomReward:
-    """A call as a `Reward`: of a function or an object; made by `load_reward` or `from_function`.
-
-    With `ask` another process makes the calls. All else that is known of the function is what it is here.
-    """
+    """A call as a `Reward`, made by `from_function`; with `ask` another process makes the calls."""
 
     name: str
     function: Callable[..., Any]
@@ -179,12 +167,7 @@ class CustomReward:
         return [one or other for one, other in zip(missing, await tell(tasks) if tell else missing, strict=True)]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
-        """For each group one score per episode, or one for each seat that the function names.
-
-        Raises:
-            RewardError: the function raised, or returned something that is not a finite number within its bounds; or it
-                wants a key that a task's metadata does not have.
-        """
+        """For each group one score per episode, or one for each seat that the function names."""
         if self.ask is not None:
             found = await in_thread(self.ask, groups)
             for scores in chain.from_iterable(found):
@@ -210,12 +193,11 @@ class CustomReward:
 
     async def _compared(self, group: EpisodeGroup) -> list[SeatScores]:
         with scoring(self.name, group.episodes[0]):
-            columns = self._inputs(group.episodes)
-            return self._scores(group.episodes, await self._call({**columns, "group": group}))
+            return await self._score_batch(group.episodes, group=group)
 
-    async def _score_batch(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+    async def _score_batch(self, episodes: Sequence[Episode], **group: EpisodeGroup) -> list[SeatScores]:
         try:
-            returned = await self._call(self._inputs(episodes))
+            returned = await self._call({**self._inputs(episodes), **group})
         except TypeError as error:
             if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
                 raise RewardError(
@@ -301,17 +283,9 @@ class CustomReward:
 
 
 def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
-    """A Python function, or an object that can be called, as a reward.
+    """A function or an object as a reward; raises `UserError` for parameters that are not understood.
 
     What a `functools.partial` has is given: the tasks' columns do not replace it.
-
-    Raises:
-        UserError: its parameters are not understood.
-
-    Example:
-        >>> def brief(completion, limit=20): return len(completion) <= limit
-        >>> from_function(brief).mode
-        'single'
     """
     given: Any = function
     told: Any = given.func if isinstance(given, partial) else given

@@ -27,15 +27,11 @@ def inputs_of(
     """The arguments of a function, each as a list over `episodes`.
 
     It must be given the parameters that are `needed`, those `wanted` if the tasks have them; `rest` are other columns.
-
-    Raises:
-        RewardError: a task has no such column.
-        UserError: the completions have no tokens, which it needs.
     """
     batch, tasks = mode != "single", [episode.task for episode in episodes]
     ours: dict[str, list[Any]] = {
         "completion": [episode.completion for episode in episodes],
-        "prompt": [_question(episode) for episode in episodes],
+        "prompt": [next((m.content for m in reversed(task.prompt) if m.role == "user"), "") for task in tasks],
         "answer": [task.answer for task in tasks],
         "task": tasks,
         "episode": list(episodes),
@@ -87,32 +83,25 @@ def _object(arguments: str) -> Any:
         return arguments
 
 
-def _question(episode: Episode) -> str:
-    return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
-
-
 def missing_columns(reward: str, mode: Mode, needed: Sequence[str], tasks: Sequence[Task]) -> list[str]:
-    """For each task, why a function cannot score completions: no column for an argument; "" if there are all.
-
-    A row may lack an `answer` or a `gold`, and give None, if another row has one.
-    """
+    """For each task, which column is missing for an argument; a row may lack `answer` or `gold` if another has one."""
     common = ["prompt", *(name for name in _OF_ROWS if any(getattr(task, name) is not None for task in tasks))]
-    return [_missing(reward, mode, needed, [*common, *task.metadata]) for task in tasks]
-
-
-def _missing(reward: str, mode: Mode, needed: Sequence[str], has: Sequence[str]) -> str:
     singular = {} if mode == "single" else _SINGULARS
-    for key in needed:
-        column = singular.get(key, key)
-        if column in has or (column in OURS.difference(_SINGULARS, _OF_ROWS)):
-            continue
-        near = get_close_matches(key, [*has, "completion", *singular], n=1, cutoff=0.5)
-        return (
-            f"reward '{reward}' needs the column '{column}', and the row has: {', '.join(has)}"
-            f'{f" (did you mean {near[0]!r}?)" if near else ""}; type `columns="{column}=COLUMN"` to rename one, or '
-            f"give the argument a default, {key}=None"
-        )
-    return ""
+
+    def missing(has: Sequence[str]) -> str:
+        for key in needed:
+            column = singular.get(key, key)
+            if column in has or (column in OURS.difference(_SINGULARS, _OF_ROWS)):
+                continue
+            near = get_close_matches(key, [*has, "completion", *singular], n=1, cutoff=0.5)
+            return (
+                f"reward '{reward}' needs the column '{column}', and the row has: {', '.join(has)}"
+                f'{f" (did you mean {near[0]!r}?)" if near else ""}; type `columns="{column}=COLUMN"` to rename one, '
+                f"or give the argument a default, {key}=None"
+            )
+        return ""
+
+    return [missing([*common, *task.metadata]) for task in tasks]
 
 
 @runtime_checkable
@@ -133,17 +122,11 @@ class ContinuationScorer(Protocol):
 
 @dataclass(frozen=True)
 class RewardContext:
-    """Given to a reward function with a parameter `reward_context`.
+    """Given to a reward function with a parameter `reward_context`."""
 
-    Attributes:
-        seed: of the run.
-        judges: models that can be asked, by the names that the run gives them.
-        policy: the model whose episodes are scored, with the weights that sampled them; None where there is none.
-    """
-
-    seed: int = 0
-    judges: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
-    policy: ChatModel | None = None
+    seed: int = 0  # of the run
+    judges: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])  # by the names that the run gives
+    policy: ChatModel | None = None  # whose episodes are scored, with the weights that sampled them, if any
 
     def judge(self, name: str) -> ChatModel:
         """The judge of that name; raises `UserError` where there is none (nearest name given)."""
@@ -164,10 +147,7 @@ class RewardContext:
         )
 
     def seed_for(self, *parts: int | str) -> int:
-        """A seed that depends on the run's seed and all parts, such as a task's id and the request.
-
-        It does not depend on request order, so that a resumed run repeats the requests, and hits the cache.
-        """
+        """A seed of the run's and all parts, not of the order of requests: a resumed run repeats those in the cache."""
         return seed_of(self.seed, *parts)
 
 

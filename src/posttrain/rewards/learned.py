@@ -1,4 +1,4 @@
-"""Reward models and classifiers as rewards, with ensemble and step aggregation.
+"""What models say as rewards: reward models, with ensemble and step aggregation, classifiers, and the policy itself.
 
 A learned reward takes any `ScoreFn`; tests pass a lambda.
 """
@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import fmean, pvariance
 from types import MappingProxyType
+from typing import cast
 
+from posttrain.background import all_of
 from posttrain.errors import RewardError, UserError, unknown
+from posttrain.rewards.custom import CustomReward, from_function
+from posttrain.rewards.inputs import ContinuationScorer, RewardContext
 from posttrain.rewards.reward import EpisodeReward
-from posttrain.types import Episode, Message, Score, ScoreFn, SeatScores, Span, steps_in
+from posttrain.types import Episode, EpisodeGroup, Message, Score, ScoreFn, SeatScores, Span, Task, steps_in
 
 Combine = Callable[[Sequence[float], float], float]
 Shares = Callable[[Sequence[str]], Sequence[float]]
@@ -56,7 +60,7 @@ class LearnedReward(EpisodeReward):
             raise UserError(f"the penalty of disagreement must be 0 or more; got {self.penalty}")
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; raises `RewardError` where there are not as many answers as episodes."""
+        """One score per episode."""
         found = _asked(self.ask, self.name, episodes)
         return [Score(COMBINATIONS[self.use](scores, self.penalty)) for scores in found]
 
@@ -98,7 +102,7 @@ class StepReward(EpisodeReward):
     patient = True
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
-        """One score per episode, or one for each trained seat; raises `RewardError` where answers are missing."""
+        """One score per episode, or one for each trained seat."""
         seats = [list(episode.texts) or [""] for episode in episodes]
         turns = [[_turns(one, seat) for seat in of] for one, of in zip(episodes, seats, strict=True)]
         asked = [turn for episode in turns for seat in episode for turn in seat if steps_in(turn[-1].content)]
@@ -161,10 +165,7 @@ class Classifier(EpisodeReward):
 
 @dataclass(frozen=True)
 class Disagreement(EpisodeReward):
-    """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
-
-    With `CachedScores` as `ask`, shared with the reward itself, nothing is scored twice.
-    """
+    """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor."""
 
     ask: ScoreFn
     name: str = "disagreement"
@@ -172,24 +173,23 @@ class Disagreement(EpisodeReward):
     patient = True
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; errors as those of `LearnedReward`."""
+        """One score per episode."""
         return [Score(pvariance(scores) ** 0.5) for scores in _asked(self.ask, self.name, episodes)]
 
 
-class CachedScores:
-    """A `ScoreFn` that caches its last result, for rewards that share it."""
+def cached_scores(ask: ScoreFn) -> ScoreFn:
+    """The same, which keeps its last result, for rewards that share it."""
+    lock, last = threading.Lock(), (list[tuple[Message, ...]](), cast("Sequence[Sequence[float]]", ()))
 
-    def __init__(self, ask: ScoreFn) -> None:
-        self._ask, self._lock = ask, threading.Lock()
-        self._last: tuple[list[tuple[Message, ...]], Sequence[Sequence[float]]] = ([], [])
-
-    def __call__(self, conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
-        """As the wrapped `ScoreFn`."""
+    def scores(conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
+        nonlocal last
         asked = [tuple(one) for one in conversations]
-        with self._lock:
-            if self._last[0] != asked:
-                self._last = asked, self._ask(conversations)
-            return self._last[1]
+        with lock:
+            if last[0] != asked:
+                last = asked, ask(conversations)
+            return last[1]
+
+    return scores
 
 
 def _asked(ask: ScoreFn, name: str, episodes: Sequence[Episode]) -> Sequence[Sequence[float]]:
@@ -204,3 +204,56 @@ def _answers(ask: ScoreFn, name: str, asked: Sequence[Sequence[Message]]) -> Seq
     if len(found) != len(asked):
         raise RewardError(f"the model behind reward '{name}' gave {len(found)} answers to {len(asked)} episodes")
     return found
+
+
+@dataclass(frozen=True)
+class ReferenceProbability:
+    """Reference probability reward, RLPR (Yu et al. 2025, https://arxiv.org/abs/2506.18254), of a group's episodes.
+
+        r   = mean_i p(y*_i | x, z, y*_<i)      r' = mean_i p(y*_i | x, y*_<i)
+        R   = clip(r - r', 0, 1)
+
+    x is the prompt, z the reasoning, y* the reference answer; p is the policy that sampled, at temperature 1. The
+    reasoning ends with the last `before`, which is put behind a completion that does not have it, and before the answer
+    in r'. The mean of probabilities, unlike that of logprobs, is not ruled by one unlikely token. Its filter of groups
+    by the standard deviation of their rewards is `min_reward_std` of rl: a fixed threshold, where the paper's follows
+    the average of training. (The paper could be read in summaries only, so its equations have no numbers here.)
+    """
+
+    before: str = "<answer>"
+    bounds = (-math.inf, math.inf)  # no value says that a task is solved
+    asks_policy = True
+
+    async def __call__(self, group: EpisodeGroup, reward_context: RewardContext) -> list[Score]:
+        """The reward of each episode; it does not apply to one that does not end with the assistant."""
+        policy, answer = reward_context.policy, str(group.task.answer)
+        if not isinstance(policy, ContinuationScorer):
+            raise RewardError("the reward 'rlpr' asks the policy that is trained; use it in rl and online-preference")
+
+        async def mean(messages: Sequence[Message], said: str) -> float:
+            (logprobs,) = await policy.logprobs([*messages, Message("assistant", said)], [answer])
+            return fmean(map(math.exp, logprobs))
+
+        plain = await mean(group.task.prompt, self.before)
+
+        async def score(episode: Episode) -> Score:
+            *told, last = episode.messages
+            if last.role != "assistant":
+                return Score.not_applicable("the episode does not end with the assistant")
+            reasoning = last.content.rpartition(self.before)[0] if self.before in last.content else f"{last.content}\n"
+            found = await mean(told, reasoning + self.before)
+            return Score(min(1.0, max(0.0, found - plain)), explanation=f"{found:.4f}, without reasoning {plain:.4f}")
+
+        return await all_of(map(score, group.episodes))
+
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """A task without a reference answer cannot be scored."""
+        return [
+            "" if task.answer is not None and f"{task.answer}".strip() else "rlpr needs a reference answer"
+            for task in tasks
+        ]
+
+
+def rlpr(before: str = ReferenceProbability.before, name: str = "rlpr") -> CustomReward:
+    """The reward `rlpr`; `before` stands between reasoning and answer."""
+    return from_function(ReferenceProbability(before), name)

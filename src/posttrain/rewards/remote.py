@@ -10,9 +10,9 @@ One score for each completion, in order: finite numbers, of any range. Requests 
 may pass (no connection, no answer in time, HTTP 408, 429, 5xx) is tried again; everything else is an error, never a
 score of 0. Redirects are not followed, answers are limited in size, and proxies of the environment are not used.
 
-With `public:` only public addresses are asked: of a host name that resolves to a private, loopback, link-local or
-otherwise special address, too, nothing is asked. The connection is made to the very address that was checked, so that a
-name that changes its address in between (DNS rebinding) leads nowhere else. For addresses that others have chosen.
+With `public:`, for addresses that others have chosen, no host is asked of which an address is private, loopback,
+link-local or otherwise special. The connection is made to the very address that was checked, so that a name that
+changes its address in between (DNS rebinding) leads nowhere else.
 """
 
 import http.client
@@ -182,10 +182,6 @@ def is_public(address: str) -> bool:
     """Whether an address can be reached from everywhere.
 
     An address that has another one inside (IPv4 in IPv6, NAT64, 6to4) leads there, and so is judged by that.
-
-    Example:
-        >>> [is_public(a) for a in ("8.8.8.8", "127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "fe80::1%eth0")]
-        [True, False, False, False, False]
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):

@@ -66,11 +66,6 @@ def min_group_of(reward: object) -> int:
     return getattr(reward, "min_group", 1)
 
 
-def columns_of(reward: Reward) -> frozenset[str]:
-    """The declared columns of a reward."""
-    return frozenset(getattr(reward, "columns", ()))
-
-
 class EpisodeReward:
     """A reward of single episodes, independent of their group.
 
@@ -116,17 +111,36 @@ class Named:
         return await self.reward.score(groups)
 
 
+@dataclass(frozen=True)
+class Earned(EpisodeReward):
+    """The environment's reward of each seat, from its `Outcome`. It applies to the seats that are named."""
+
+    name: str = "environment"
+    bounds = (-math.inf, math.inf)
+
+    def _score_one(self, episode: Episode) -> SeatScores:
+        return {seat: Score(value) for seat, value in episode.outcome.rewards.items()}
+
+
+@dataclass(frozen=True)
+class Solved(EpisodeReward):
+    """Task success as reported by the environment's `Outcome`: 1 if solved, else 0. It applies if that is reported."""
+
+    name: str = "solved"
+    role = "verifier"
+    bounds = (0.0, 1.0)
+
+    def _score_one(self, episode: Episode) -> Score:
+        solved = episode.outcome.solved
+        return Score.not_applicable("the environment does not say") if solved is None else Score(float(solved))
+
+
 async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s: float) -> list[list[SeatScores]]:
-    """Run `reward` and validate that it returns one `Score` per episode, finite where it applies.
+    """Run `reward` and validate that it returns one `Score` per episode, finite where it applies; else `RewardError`.
 
     The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
     that never releases the interpreter's lock cannot be timed out inside a process; the verifiers that call such code
-    do it in a worker process.)
-
-    Raises:
-        RewardError: it raised, did not finish the whole batch in time, or returned something other than one finite
-            score per episode. The message names the reward, the episode by its task's id, and the cause.
-        UserError: a group has fewer episodes than the reward compares; or raised by the reward, as `ProcessLost`.
+    do it in a worker process.) A `UserError`, as of too small a group, and a `ProcessLost` of the reward pass.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     if not episodes:
@@ -157,16 +171,7 @@ async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s
 
 @contextmanager
 def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
-    """Say which episode is being scored, so that an error or a time-out inside can name it.
-
-    Example:
-        >>> from posttrain.types import Task
-        >>> with scoring("mine", Episode(Task((), id="train-7"), ())):
-        ...     1 / 0
-        Traceback (most recent call last):
-        ...
-        posttrain.errors.RewardError: reward 'mine' raised ZeroDivisionError: division by zero on task 'train-7'
-    """
+    """Say which episode is being scored, so that an error or a time-out inside can name it."""
     running = _running.get()
     entry = (id(episode), episode)
     running.append(entry)

@@ -28,15 +28,11 @@ class LanguageConsistency(EpisodeReward):
 
     It measures the alphabet, not the language: English and French look the same to it, English and Chinese do not,
     and Greek letters in a formula count as Greek. Digits, signs and white space are not letters. Without any letter
-    nothing is inconsistent: the value is 1.
-
-    Args:
-        script: "latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "hangul", "han" (with kana) or
-            any other first word of Unicode's character names, in lower case; or "prompt": the script that most
-            letters of the task's prompt are in.
+    nothing is inconsistent: the value is 1. A script is "latin", "cyrillic", "hangul", "han" (with kana) or any other
+    first word of Unicode's character names, in lower case.
     """
 
-    script: str = "prompt"
+    script: str = "prompt"  # or that of most letters of the task's prompt
     name: str = "language"
     bounds = (0.0, 1.0)
 
@@ -54,12 +50,7 @@ class LanguageConsistency(EpisodeReward):
 
 
 def scripts(text: str) -> Counter[str]:
-    """How many letters `text` has of each script.
-
-    Example:
-        >>> scripts("Ответ: x = 7, 答え")
-        Counter({'cyrillic': 5, 'han': 2, 'latin': 1})
-    """
+    """How many letters `text` has of each script."""
     return Counter(_script(character) for character in text if character.isalpha())
 
 
@@ -181,12 +172,7 @@ class StepDiversity(EpisodeReward):
 
 
 def steps_of(text: str) -> list[str]:
-    """The steps of a reasoning text, in the form in which they are compared.
-
-    Example:
-        >>> steps_of("Step 1: 12+7=19, 19-5=14. Check:  14+5=19.")
-        ['12+7=19', '19-5=14', 'check: 14+5=19']
-    """
+    """The steps of a reasoning text, in the form in which they are compared."""
     parts = (" ".join(part.split()).lower() for part in _END_OF_STEP.split(_BULLET.sub("", text)))
     steps = (_NUMBERING.sub("", part).strip(_PUNCTUATION_AT_ENDS) for part in parts)
     return [step for step in steps if step]

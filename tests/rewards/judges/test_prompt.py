@@ -77,3 +77,9 @@ def test_a_conversation_is_all_that_was_said_before_the_answer():
     assert JudgePrompt("{conversation}|{answer}|{scale 0 to 1}").of(Episode(Task(prompt), prompt), "B") == (
         "[B user]\na?||0 to 1"
     )
+
+
+def test_a_placeholder_in_an_answer_is_kept():
+    assert (
+        JudgePrompt("Rate {answer} from {scale 1 to 5}.").fill({"answer": "{answer}"}) == "Rate {answer} from 1 to 5."
+    )

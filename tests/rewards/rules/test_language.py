@@ -1,6 +1,5 @@
-import doctest
-
-from posttrain.rewards import LanguageConsistency, rules
+from posttrain.rewards import LanguageConsistency
+from posttrain.rewards.rules import scripts
 from posttrain.types import Episode, Message, Task
 from tests.rewards.episodes import score, value
 
@@ -37,5 +36,5 @@ def test_without_letters_nothing_is_inconsistent():
     assert LanguageConsistency()._score_one(asked("2 + 2 =", "four")).value == 1.0
 
 
-def test_docstring_examples_run():
-    assert doctest.testmod(rules).failed == 0
+def test_letters_are_counted_by_script():
+    assert scripts("Ответ: x = 7, 答え") == {"cyrillic": 5, "han": 2, "latin": 1}

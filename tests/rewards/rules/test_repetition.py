@@ -1,11 +1,9 @@
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import UserError
-from posttrain.rewards import Repetition, rules
+from posttrain.rewards import Repetition
 from tests.rewards.episodes import value
 
 
@@ -32,7 +30,3 @@ def test_saying_everything_again_never_helps(words, n):
 def test_n_of_zero_is_refused():
     with pytest.raises(UserError, match="n=0"):
         Repetition(0)
-
-
-def test_docstring_examples_run():
-    assert doctest.testmod(rules).failed == 0

@@ -3,9 +3,9 @@ from fractions import Fraction
 
 import pytest
 
-from posttrain.rewards.verifiers import claims, units
+from posttrain.rewards.verifiers import units
 from posttrain.rewards.verifiers.number_grammar import Number
-from posttrain.rewards.verifiers.prose import final_number
+from posttrain.rewards.verifiers.prose import final_formula, final_number
 
 QUESTION = "Natalia sold clips to 48 friends in April and half as many in May. How many clips did she sell altogether?"
 
@@ -94,4 +94,29 @@ def test_what_the_question_asks_for_is_no_hedge():
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(claims).failed == doctest.testmod(units).failed == 0
+    assert doctest.testmod(units).failed == 0
+
+
+def test_units_are_common_ones_and_words_of_the_question():
+    assert units.is_unit(" eggs", "How many eggs?")
+    assert not units.is_unit(" cents", "How many dollars?") and not units.is_unit(" million", "")
+
+
+def test_of_two_formulas_neither_is_the_last():
+    assert final_formula(r"So $x^2 = 4$. The answer is $2$.") == "2"
+    assert final_formula(r"The answer is $2$ or $-2$.") is None
+
+
+def test_labels_and_judgements_are_no_claims():
+    assert units.is_claim("She sold ", " clips", "How many clips?")
+    assert not units.is_claim("Room ", "", "") and not units.is_claim("", " is a lie", "")
+
+
+def test_m_after_money_or_what_is_counted_may_be_millions():
+    assert units.is_millions("m", "$") and units.is_millions(" m dollars", "")
+    assert not units.is_millions(" m per day", "")
+
+
+def test_a_number_in_words_is_one_that_would_be_said_so():
+    assert units.leading_cardinal("Forty-two eggs") == (42, " eggs")
+    assert units.leading_cardinal("twenty twenty") is units.leading_cardinal("a hundred") is None

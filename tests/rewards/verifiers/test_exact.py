@@ -2,6 +2,7 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.rewards import ExactVerifier
+from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from tests.rewards.episodes import score, value
 
 
@@ -51,3 +52,8 @@ def test_what_is_missing_is_no_answer_to_be_paid_for(answers, said):
 def test_an_answer_that_is_no_text_raises(answer):
     with pytest.raises(RewardError, match=r"an answer of task 't' is a (dict|list)"):
         score(ExactVerifier(), f"<answer>{answer}</answer>", answer)
+
+
+def test_what_stands_beside_the_tags_is_read():
+    assert doubt_around_tag("So <answer>Rome</answer>.") is None
+    assert doubt_around_tag("It is not <answer>Rome</answer>.") == "what stands beside the tags"

@@ -1,11 +1,22 @@
 import doctest
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.rewards.verifiers import extraction
-from posttrain.rewards.verifiers.extraction import ANSWER_IN, braced, extract, not_found, outside_reasoning, reasoning
+from posttrain.rewards.verifiers.extraction import (
+    NOT_FOUND,
+    AnswerIn,
+    braced,
+    extract,
+    outside_reasoning,
+    plain_characters,
+    reasoning,
+)
+
+NAMES = get_args(AnswerIn)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ def test_extract(completion, answer_in, expected):
     assert extract(completion, answer_in) == expected
 
 
-@given(st.text(alphabet="<>/think answer\\boxed{}#\n12", max_size=60), st.sampled_from(ANSWER_IN))
+@given(st.text(alphabet="<>/think answer\\boxed{}#\n12", max_size=60), st.sampled_from(NAMES))
 def test_whatever_is_found_is_stripped_not_empty_and_from_the_completion(completion, answer_in):
     found = extract(completion, answer_in)
     assert found is None or (found and found == found.strip() and found in braced(completion))
@@ -102,7 +113,7 @@ def test_a_hostile_completion_takes_no_time():
         "<think>" * 100_000,
         "{" * 500_000,
     ):
-        for answer_in in ANSWER_IN:
+        for answer_in in NAMES:
             extract(hostile, answer_in)
 
 
@@ -117,7 +128,11 @@ def test_reasoning_and_what_is_outside_it():
 
 
 def test_every_way_says_what_it_did_not_find():
-    assert len({not_found(answer_in) for answer_in in ANSWER_IN}) == len(ANSWER_IN) == 6
+    assert len({NOT_FOUND[answer_in] for answer_in in NAMES}) == len(NAMES) == 6
+
+
+def test_forms_of_characters_are_one_and_a_turned_direction_is_none():
+    assert plain_characters("\uff14\uff12\u200b") == "42" and plain_characters("24\u202e") is None
 
 
 def test_docstring_examples_run():

@@ -70,3 +70,9 @@ def test_what_the_rules_for_marks_must_leave_alone(gold, text):
 
 def test_docstring_examples_run():
     assert doctest.testmod(size).failed == 0
+
+
+def test_size_is_that_of_what_is_multiplied_out():
+    terms = [size.terms_multiplied_out(text) for text in ("(x+1)^{9}", "2^{2025}", "(x+y+1)^3(x-1)^2")]
+    assert terms == [10, 1, 30]
+    assert [size.highest_power(text) for text in ("(2^{9})^{99}", "2^{9} + 3^{8}")] == [891, 9]

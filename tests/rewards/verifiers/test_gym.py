@@ -6,6 +6,7 @@ import reasoning_gym
 from posttrain.data.gym import load_gym
 from posttrain.errors import RewardError
 from posttrain.rewards import GymVerifier
+from posttrain.rewards.verifiers.gym import as_the_task_writes_it
 from posttrain.rewards.verifiers.workers import Worker, WorkerTimeout
 from posttrain.testing import check_reward
 from posttrain.types import Episode, Message
@@ -239,3 +240,9 @@ def test_conforms():
     ]
     check_reward(GymVerifier(), episodes)
     assert value(GymVerifier(), "<answer>5</answer>", dataset="chain_sum", entry=CHAIN) == 1.0
+
+
+def test_another_notation_of_one_answer_is_the_tasks_own():
+    entry = {"question": "Count the legs of 73 cows.", "answer": "292"}
+    texts = [as_the_task_writes_it("leg_counting", text, entry) for text in ("**292** legs", "292 or 293")]
+    assert texts == ["292", "292 or 293"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from posttrain.rewards import GymVerifier
-from posttrain.rewards.verifiers.gym_forms import group_anagrams, palindrome_partitioning, same_json
+from posttrain.rewards.verifiers.gym_forms import misread, same_json
 from tests.rewards.episodes import score
 
 LIFE = {"answer": "[[0,1],[1,0]]"}
@@ -124,8 +124,8 @@ def test_a_check_alone_knows_what_is_right():
     assert same_json('{"n": 5}', '{"n": 5.0}')
     assert not same_json('{"n": 5, "m": 1}', '{"n": 5}') and not same_json('{"m": 5}', '{"n": 5}')
     assert not same_json("[1]", '{"n": 5}') and not same_json("[1", "[1]") and not same_json("[1, 2]", "[1]")
-    assert group_anagrams('[["tan", "nat"], ["tea", "eat"]]', GROUPS)
-    assert not group_anagrams('[["tea", "eat"]]', GROUPS) and not group_anagrams(
-        '[["tan", "tea"], ["nat", "eat"]]', GROUPS
-    )
-    assert palindrome_partitioning('[["aa"], ["a", "a"]]', PARTS) and not palindrome_partitioning('[["aa"]]', PARTS)
+    assert misread("group_anagrams", '[["tan", "nat"], ["tea", "eat"]]', GROUPS) is None
+    assert misread("group_anagrams", '[["tea", "eat"]]', GROUPS)
+    assert misread("group_anagrams", '[["tan", "tea"], ["nat", "eat"]]', GROUPS)
+    assert misread("palindrome_partitioning", '[["aa"], ["a", "a"]]', PARTS) is None
+    assert misread("palindrome_partitioning", '[["aa"]]', PARTS)

@@ -375,6 +375,12 @@ def test_docstring_examples_run():
     assert doctest.testmod(formula).failed == 0
 
 
+def test_signs_and_labels_that_algebra_drops_are_found():
+    signs = [(r"42\text{!}", "42"), (r"42\text{ km/h}", "42"), (r"\pi^\circ", r"\pi")]
+    assert [formula._stray(*pair) for pair in signs] == ["!", None, r"^\circ"]
+    assert [formula._label_of_others(text, "x+1") for text in ("f(x) = x+1", "x = x+1")] == [None, "x ="]
+
+
 @pytest.mark.parametrize("letter", "abcdfjknopqrtuvwxyzABCDEFHKNPQRSXYZ")
 @pytest.mark.parametrize(
     "said", ["42{}", "42 {}", "42 + {}", "42 - {}", r"42 \cdot {}", "42_{}", "42^{}", r"42 \text{{ {}}}"]

@@ -1,11 +1,9 @@
-import doctest
 import time
 
 import pytest
 
 from posttrain.rewards import ChoiceVerifier, NumberVerifier
-from posttrain.rewards.verifiers import extraction
-from posttrain.rewards.verifiers.extraction import AnswerIn
+from posttrain.rewards.verifiers.extraction import AnswerIn, around, taken_back
 from posttrain.types import Score
 from tests.rewards.episodes import episode, unguarded
 
@@ -98,5 +96,17 @@ def test_hostile_surroundings_take_no_time():
     assert time.monotonic() - start < 10
 
 
-def test_docstring_examples_run():
-    assert doctest.testmod(extraction).failed == 0
+def test_what_stands_around_an_answer_is_its_text():
+    assert around("It is\n#### 42\nThe end", "hashes", "42") == ("It is\n", "\nThe end")
+    assert around("So <answer>B</answer>.", "answer", "B") == ("So ", ".")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "back"),
+    [
+        ("It is not ", "", True), ("It is not 41. So ", "", False), ("", "Wait, no.", True), ("", "or 43", True),
+        ("", "The others are not sold.", False),
+    ],
+)  # fmt: skip
+def test_an_answer_is_taken_back_by_what_is_said_of_it(before, after, back):
+    assert taken_back(before, after) is back

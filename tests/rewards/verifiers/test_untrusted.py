@@ -1,9 +1,6 @@
-import doctest
-
 import pytest
 
-from posttrain.rewards.verifiers import untrusted
-from posttrain.rewards.verifiers.untrusted import literal, plain_expression
+from posttrain.rewards.verifiers.gym import literal, plain_expression
 
 
 @pytest.mark.parametrize(
@@ -74,8 +71,11 @@ def test_nothing_else_is_evaluated(text):
         literal(text)
 
 
-def test_docstring_examples_run():
-    assert doctest.testmod(untrusted).failed == 0
+def test_values_are_read_and_calls_are_not():
+    assert literal("[[0x10 - 2, 'Q'], []]") == [[14, "Q"], []]
+    assert plain_expression("(4 + 8) * sin(x)") == "(4 + 8) * sin(x)"
+    with pytest.raises(ValueError, match="not a plain expression: Call"):
+        plain_expression("__import__('os').system('ls')")
 
 
 @pytest.mark.parametrize(

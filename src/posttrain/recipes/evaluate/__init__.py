@@ -20,10 +20,8 @@ from posttrain.bindings.sampling import columns_read, refuse_dressing, refuse_un
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.data.given import is_gym
 from posttrain.engine.policy import Policy, load_policy
-from posttrain.environments.judged import verdicts_kept_in
-from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group, overseen, refuse_unknown_rewards
-from posttrain.environments.user_methods import tasks_of
+from posttrain.environments.user_methods import load_environment, tasks_of
 from posttrain.episodes.episodes import Players, none_left, opened, sample_groups
 from posttrain.episodes.metrics import lost_metrics
 from posttrain.episodes.prompt_filter import fitting
@@ -33,6 +31,7 @@ from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import SAMPLES, Evaluate
 from posttrain.options.option import as_written
 from posttrain.recipes.evaluate.result import EvaluateResult, answers_of, write_page
+from posttrain.rewards import TIME_LIMITS
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
@@ -55,7 +54,8 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     failed, asked = Counter[str](), answers * len(parts.models)
     with (
         directory,
-        verdicts_kept_in(directory.path, parts.judging.kept_in(directory.path)),
+        TIME_LIMITS.kept_in(directory.path),
+        parts.judging.kept_in(directory.path),
         Progress("evaluate", asked, quiet=quiet) as progress,
         opened(parts.environment.environment),
     ):

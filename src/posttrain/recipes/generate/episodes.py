@@ -15,9 +15,8 @@ from posttrain.bindings.sampling import refuse_dressing
 from posttrain.data import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.environments.env import Environment, Seat, TurnSampling
-from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.environments.user_methods import tasks_of
+from posttrain.environments.user_methods import load_environment, tasks_of
 from posttrain.episodes.episodes import Played, Players, opened, play
 from posttrain.errors import EpisodeError, UserError, as_typed, described, place_in_user_code
 from posttrain.options.evaluation import Generate

@@ -44,12 +44,7 @@ _SHOWN = 200  # characters of a verdict in an explanation of why there is no sco
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A prompt, checked; `source` says in errors where it is from.
-
-    Example:
-        >>> JudgePrompt("Rate {answer} from {scale 1 to 5}.").fill({"answer": "{answer}"})
-        'Rate {answer} from 1 to 5.'
-    """
+    """A prompt, checked; `source` says in errors where it is from."""
 
     text: str
     source: str = "the judge's prompt"
@@ -99,11 +94,7 @@ class JudgePrompt:
 
 
 def read_prompt(name: str) -> JudgePrompt:
-    """A prompt by its name in `PACKAGED`, or a file; of a file the name has a dot or a slash.
-
-    Raises:
-        UserError: there is no such prompt or file, or it is not a prompt.
-    """
+    """A prompt by its name in `PACKAGED`, or a file, whose name has a dot or a slash; else `UserError`."""
     if "." not in name and "/" not in name:
         if name not in PACKAGED:
             raise unknown("prompt of a judge", name, [*PACKAGED, "path/to/prompt.txt"])
@@ -146,10 +137,7 @@ class Judge(EpisodeReward):
         return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
-        """As in `CustomReward`: at most `at_once` episodes at a time.
-
-        After a failure no new request is sent; those in flight may finish, so that their replies can be cached.
-        """
+        """As in `CustomReward`: at most `at_once` episodes at a time; after a failure no new request is sent."""
         return await from_function(self, self.name).score(groups)
 
     async def __call__(self, episode: Episode) -> Score:
@@ -175,14 +163,10 @@ class Judge(EpisodeReward):
 
 
 def score_in(verdict: str, scale: tuple[float, float]) -> float | None:
-    r"""The number N of a verdict whose last line is `Score: N`; None where it is another line, or N off the scale.
+    """The number N of a verdict whose last line is `Score: N`; None where it is another line, or N off the scale.
 
     Case and Markdown's asterisks do not count, a point may follow, and so may the highest score, as in `8/10`. An
     earlier line counts for nothing, for it may quote the answer.
-
-    Example:
-        >>> score_in("Good.\n**Score: 8/10**", (0, 10)), score_in("Score: 8\nor rather not", (0, 10))
-        (8.0, None)
     """
     lines = verdict.strip().splitlines() or [""]
     found = _VERDICT.fullmatch(lines[-1].strip())

@@ -91,12 +91,7 @@ def doubt_around_box(completion: str, question: str = "") -> str | None:
 
 
 def doubt_around_tag(completion: str) -> str | None:
-    """The same of the last `<answer>...</answer>`, with less context: its content is compared verbatim.
-
-    Example:
-        >>> doubt_around_tag("So <answer>Rome</answer>."), doubt_around_tag("It is not <answer>Rome</answer>.")
-        (None, 'what stands beside the tags')
-    """
+    """The same of the last `<answer>...</answer>`, with less context: its content is compared verbatim."""
     before, _, rest = outside_reasoning(completion).rpartition("<answer>")
     after = rest.partition("</answer>")[2]
     if hidden(before):

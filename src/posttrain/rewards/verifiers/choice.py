@@ -10,11 +10,11 @@ from typing import Any, cast
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import (
+    NOT_FOUND,
     AnswerIn,
     answered_before,
     around,
     extract,
-    not_found,
     plain_characters,
     question_of,
     taken_back,
@@ -75,10 +75,8 @@ class ChoiceVerifier(EpisodeReward):
     under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
     letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
     Anything else is `unparsed`: an answer with two letters, a denial or a hedge ("B is wrong", "possibly B"), or
-    whose letter and text belong to two choices, or that the text before or after it retracts.
-
-    Raises (while scoring):
-        RewardError: `task.answer` names no choice, or may mean two; there are more than 26 choices.
+    whose letter and text belong to two choices, or that the text before or after it retracts. Where `task.answer` names
+    no choice, or may mean two, that is an error; so are more than 26 choices.
     """
 
     answer_in: AnswerIn = "answer"
@@ -105,7 +103,7 @@ class ChoiceVerifier(EpisodeReward):
             )
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         letter = read_letter(answer, choices, question_of(episode.task))
         before, after = around(episode.completion, self.answer_in, answer)
         earlier = answered_before(before, self.answer_in)

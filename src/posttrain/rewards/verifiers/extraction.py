@@ -5,7 +5,7 @@ completion with an unclosed `<think>` has no answer. Of several answers the last
 """
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 from posttrain.types import Task
 
@@ -24,9 +24,7 @@ r"""Where the answer is looked for:
 - `text`: the whole completion, reasoning included
 """
 
-ANSWER_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
-
-_NOT_FOUND: dict[AnswerIn, str] = {
+NOT_FOUND: dict[AnswerIn, str] = {
     "after_think": "nothing after </think>",
     "answer": "no <answer>...</answer> outside the reasoning",
     "boxed": r"no \boxed{...} outside the reasoning",
@@ -34,14 +32,13 @@ _NOT_FOUND: dict[AnswerIn, str] = {
     "outside_think": "nothing outside the reasoning",
     "text": "the completion is empty",
 }
+"""Why `extract` gives None."""
 
 
 def extract(completion: str, answer_in: AnswerIn) -> str | None:
     r"""The answer's text, stripped; None if there is none or it is empty.
 
     Example:
-        >>> extract("<think>1 or 2? <answer>1</answer></think> <answer> 2 </answer>", "answer")
-        '2'
         >>> extract(r"So \boxed{\frac{1}{2}}.", "boxed")
         '\\frac{1}{2}'
         >>> extract("48/2 = 24\n#### 24", "hashes")
@@ -69,11 +66,6 @@ def extract(completion: str, answer_in: AnswerIn) -> str | None:
         _, hashes, after = outside.rpartition("####")
         found = after.split("\n", 1)[0] if hashes else None
     return (found.strip() or None) if found is not None else None
-
-
-def not_found(answer_in: AnswerIn) -> str:
-    """Why `extract` gave None, for a score's explanation."""
-    return _NOT_FOUND[answer_in]
 
 
 def outside_reasoning(completion: str) -> str:
@@ -131,15 +123,7 @@ def question_of(task: Task) -> str:
 
 
 def plain_characters(text: str) -> str | None:
-    r"""`text` with full-width forms as ASCII and without invisible characters at its ends.
-
-    None where a character changes the direction of writing. An invisible character inside stays where it is: no
-    grammar knows it.
-
-    Example:
-        >>> plain_characters("\uff14\uff12\u200b"), plain_characters("24\u202e")
-        ('42', None)
-    """
+    """With full-width forms as ASCII, no invisible characters at the ends; None where one changes the direction."""
     if _DIRECTION.search(text):
         return None
     return text.translate(_FULL_WIDTH).strip(INVISIBLE + " \t\r\n")
@@ -193,13 +177,9 @@ _NEXT_TASK = re.compile(
 
 
 def around(completion: str, answer_in: AnswerIn, answer: str) -> tuple[str, str]:
-    r"""The text outside the reasoning before and after the answer that `extract` found.
+    """The text outside the reasoning before and after the answer that `extract` found.
 
     A new task that a model makes up after its answer is not looked at.
-
-    Example:
-        >>> around("It is\n#### 42\nThe end", "hashes", "42"), around("So <answer>B</answer>.", "answer", "B")
-        (('It is\n', '\nThe end'), ('So ', '.'))
     """
     if answer_in not in _STARTS:
         return "", ""
@@ -222,14 +202,7 @@ def answered_before(before: str, answer_in: AnswerIn) -> str | None:
 
 
 def taken_back(before: str, after: str, answer_in: AnswerIn = "text") -> bool:
-    """Whether the text around an answer negates, hides, retracts or continues it.
-
-    Example:
-        >>> taken_back("It is not ", ""), taken_back("It is not 41. So ", ""), taken_back("", "Wait, no.")
-        (True, False, True)
-        >>> taken_back("", "or 43"), taken_back("", "The others are not sold.")
-        (True, False)
-    """
+    """Whether the text around an answer negates, hides, retracts or continues it."""
     if answer_in == "boxed" and (_PART_BEFORE.search(before) or _PART_AFTER.match(after)):
         return True
     words = [word.strip("*_\"'(`:,$\\[") for word in before.casefold().split()[-8:]]

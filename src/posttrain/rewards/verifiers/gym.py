@@ -1,10 +1,14 @@
 """reasoning-gym's procedural tasks, judged by the scorer that belongs to each (https://github.com/open-thought/reasoning-gym).
 
 Nine of those scorers evaluate the answer as Python, some through sympy. What a model wrote is never run here: the
-scorers work in a worker process in which `eval` is a reader of literals, and sympy's `parse_expr` takes nothing but
-arithmetic over numbers, names of variables and elementary functions.
+scorers work in a worker process in which `eval` is a reader of literals (`literal`), and sympy's `parse_expr` takes
+nothing but arithmetic over numbers, names of variables and elementary functions (`plain_expression`). Both refuse
+powers of powers and exponents above 9999, or above that in all, before anything is evaluated; the worker's limits of
+time and memory bound the rest.
 """
 
+import ast
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, words
+from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, words
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
 from posttrain.rewards.verifiers.number_grammar import arithmetic, parse_number, unwrapped
-from posttrain.rewards.verifiers.untrusted import literal, plain_expression
-from posttrain.rewards.verifiers.workers import TIMED_OUT, WorkerError, WorkerTimeout, score_together, workers_for
+from posttrain.rewards.verifiers.workers import TIMED_OUT, InWorkers, WorkerError, WorkerTimeout, workers_for
 from posttrain.types import Episode, Score, Task
 
 _NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
@@ -43,7 +45,7 @@ _QUOTIENT = re.compile(r"[0-9]\s*[/\u2044\u00f7]\s*[0-9]|frac")  # 2 / 1 may be 
 
 
 @dataclass(frozen=True)
-class GymVerifier(EpisodeReward):
+class GymVerifier(InWorkers):
     """What reasoning-gym's own scorer says of the answer: 1 for a full score, else 0.
 
     The task's metadata has the name of its data set under "dataset" and reasoning-gym's dictionary (question, answer,
@@ -55,11 +57,8 @@ class GymVerifier(EpisodeReward):
     An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
     says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
     And so is a full score for more, less or other than one answer in the family's form, and an answer that would cost
-    the scorer seconds (`unasked`). Where the answer is one number or one word, other ways to write it are read.
-
-    Raises (while scoring):
-        RewardError: the metadata lacks those keys, the family is one that cannot be judged, the data set is unknown, or
-            the scorer fails on the task's own answer too.
+    the scorer seconds (`unasked`). Where the answer is one number or one word, other ways to write it are read. Errors
+    are a family that cannot be judged, and a scorer that fails on the task's own answer.
     """
 
     answer_in: AnswerIn = "answer"
@@ -69,10 +68,6 @@ class GymVerifier(EpisodeReward):
     role = "verifier"
     columns = ("dataset", "entry", "options")
     bounds = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the scorers share a few worker processes."""
-        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why it cannot be judged; "" where it can."""
@@ -95,7 +90,7 @@ class GymVerifier(EpisodeReward):
             raise RewardError(refusal)
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         family, entry = task.metadata["dataset"], task.metadata["entry"]
         try:
             if (raw := unasked(family, answer, entry)) is None:
@@ -114,13 +109,7 @@ class GymVerifier(EpisodeReward):
 
 
 def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) -> str:
-    """The task's own text, if the answer is the same number or word in another notation; else the answer.
-
-    Example:
-        >>> entry = {"question": "Count the legs of 73 cows.", "answer": "292"}
-        >>> [as_the_task_writes_it("leg_counting", text, entry) for text in ("**292** legs", "292 or 293")]
-        ['292', '292 or 293']
-    """
+    """The task's own text, if the answer is the same number or word in another notation (**292** legs); else itself."""
     right = str(entry.get("answer"))
     if family in WORDS and ".." not in answer:
         plain = plain_characters(answer)
@@ -212,3 +201,83 @@ def _guard_modules() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("reasoning_gym"):
             vars(module)["eval"] = literal
+
+
+MAX_EXPONENT = 9999
+_OPERATORS: dict[type[ast.AST], str] = {
+    **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod"},
+    **{ast.Pow: "pow", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "lshift"},
+    **{ast.RShift: "rshift", ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert"},
+}  # names of functions in the module `operator`
+_PLAIN_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load, *_OPERATORS)
+_ELEMENTARY = frozenset(
+    (
+        *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+        *("exp", "log", "ln", "sqrt", "Abs", "abs"),
+    )
+)
+_CONSTANTS = frozenset(("pi", "E", "I"))
+
+
+def plain_expression(text: str) -> str:
+    """`text` itself if it is nothing but arithmetic, variables and elementary functions; else `ValueError`.
+
+    A variable is one letter, with or without a number (`x`, `y2`, `w_1`). There are no attributes, no subscripts, no
+    strings and no other calls.
+    """
+    for node in ast.walk(_parsed(text)):
+        if isinstance(node, ast.Call):
+            plain = isinstance(node.func, ast.Name) and node.func.id in _ELEMENTARY
+        elif isinstance(node, ast.Name):
+            variable = re.fullmatch(r"[^\W\d_](_?[0-9]+)?", node.id) is not None
+            plain = variable or node.id in _ELEMENTARY or node.id in _CONSTANTS
+        elif isinstance(node, ast.Constant):
+            plain = isinstance(node.value, int | float)
+        else:
+            plain = isinstance(node, _PLAIN_NODES)
+        if not plain:
+            raise ValueError(f"not a plain expression: {type(node).__name__}")
+    return text
+
+
+def literal(text: str, *_: object) -> Any:
+    """What scorers get for `eval`: the value of arithmetic over numbers, or of a list or tuple of such and of texts."""
+    return _value(_parsed(text).body)
+
+
+def _parsed(text: str) -> ast.Expression:
+    if "#" in text:
+        raise ValueError("not a plain expression: it has a comment")
+    tree = ast.parse(text.strip(), mode="eval")
+    exponents = 0.0  # at most what they are in size, where each is a sum of numbers
+    for power in ast.walk(tree):
+        if isinstance(power, ast.BinOp) and isinstance(power.op, ast.Pow | ast.LShift):
+            numbers = [node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant)]
+            exponents += sum(abs(number) for number in numbers if isinstance(number, int | float))
+            of_power = _grows(power.left, ast.Pow, ast.LShift) or _grows(power.right, ast.Pow, ast.LShift, ast.Mult)
+            if of_power or exponents > MAX_EXPONENT:  # decided by size, not by a clock
+                raise ValueError("not a plain expression: powers that are too large")
+    return tree
+
+
+def _grows(side: ast.expr, *by: type[ast.operator]) -> bool:
+    """Whether numbers alone grow there by these operations."""
+    nodes = list(ast.walk(side))
+    return any(isinstance(node, by) for node in nodes) and not any(isinstance(node, ast.Name) for node in nodes)
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple):
+        values = [_value(element) for element in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.BinOp):
+        operands = [_value(node.left), _value(node.right)]
+    elif isinstance(node, ast.UnaryOp):
+        operands = [_value(node.operand)]
+    else:
+        raise ValueError(f"not a plain value: {type(node).__name__}")
+    if not all(isinstance(operand, int | float) for operand in operands) or type(node.op) not in _OPERATORS:
+        raise ValueError(f"not a plain value: {type(node.op).__name__} on something other than numbers")
+    return getattr(operator, _OPERATORS[type(node.op)])(*operands)

@@ -11,22 +11,14 @@ from itertools import product
 from typing import Any, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
-from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, plain_characters, question_of
+from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract, plain_characters, question_of
 from posttrain.rewards.verifiers.formula import unexplained
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
 from posttrain.rewards.verifiers.prose import final_formula
 from posttrain.rewards.verifiers.size import too_large
-from posttrain.rewards.verifiers.workers import (
-    TIMED_OUT,
-    WorkerError,
-    WorkerTimeout,
-    score_together,
-    together,
-    workers_for,
-)
+from posttrain.rewards.verifiers.workers import TIMED_OUT, InWorkers, WorkerError, WorkerTimeout, together, workers_for
 from posttrain.types import Episode, Score, Task
 
 ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
@@ -37,17 +29,15 @@ _VALUES = (2, 3, 5, 7, 11, 13)  # of the variables; small, since one may be the 
 
 
 @dataclass(frozen=True)
-class MathVerifier(EpisodeReward):
+class MathVerifier(InWorkers):
     r"""1 if the answer equals `task.answer` as mathematics, else 0.
 
     `task.answer` is a number or LaTeX, with or without `$`; several right answers are a list. An answer that cannot
     be read, that cannot be compared, that is too large to be compared (such as `9^{9^{9^9}}`), or on which the
     comparison takes longer than `timeout_s` seconds is `unparsed`, value 0, and its explanation says which; the last
     begins with "verifier timed out". So is one that has the right value, but says more than the right answer explains:
-    `41 = 42`, `\neq 42`, `42 \text{ million}` or `41, 42` for 42. Decimals are exact: 3.14159 is not pi.
-
-    Raises (while scoring):
-        RewardError: the task's own answer cannot be read, or the verifier itself failed.
+    `41 = 42`, `\neq 42`, `42 \text{ million}` or `41, 42` for 42. Decimals are exact: 3.14159 is not pi. That the
+    task's own answer cannot be read is an error.
     """
 
     answer_in: AnswerIn = "boxed"
@@ -55,10 +45,6 @@ class MathVerifier(EpisodeReward):
     name: str = "math"
     role = "verifier"
     bounds = (0.0, 1.0)
-
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the comparisons share a few worker processes."""
-        return await score_together(self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its own answer cannot be read; "" where it can."""
@@ -93,7 +79,7 @@ class MathVerifier(EpisodeReward):
     def _score_found(self, episode: Episode) -> Score:
         found = extract(episode.completion, self.answer_in)
         if found is None:
-            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         question = question_of(episode.task)
         answer = self._formula(found, question)
         golds = _golds(episode.task)

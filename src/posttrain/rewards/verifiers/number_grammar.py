@@ -183,12 +183,7 @@ def read_number(match: re.Match[str]) -> Number | None:
 
 
 def arithmetic(text: str) -> Fraction | None:
-    """The exact value of sums, differences, products and quotients of numbers; None of anything else.
-
-    Example:
-        >>> arithmetic("2*(0.5 - 3/4)"), arithmetic("2**9"), arithmetic("1/0")
-        (Fraction(-1, 2), None, None)
-    """
+    """The exact value of sums, differences, products and quotients of numbers; None of anything else."""
     if len(text) > _MOST_OF_ARITHMETIC or not _ARITHMETIC.fullmatch(text):
         return None
     whole = _POINT.sub(lambda match: f"({Fraction('0' + match[0])})", text.strip())

@@ -1,25 +1,31 @@
-r"""Numbers at the end of a solution, as in GSM8K's `#### 42` (Cobbe et al. 2021, arXiv 2110.14168).
+"""Answers that are compared exactly: numbers, as in GSM8K's `#### 42` (Cobbe et al. 2021, arXiv 2110.14168); and texts.
 
 The whole answer must be one number (`number_grammar`). Anything more is unparsed, never right.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
+from typing import cast
+from unicodedata import normalize
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from posttrain.rewards.verifiers.extraction import (
+    INVISIBLE,
+    NOT_FOUND,
     AnswerIn,
     answered_before,
     around,
     extract,
-    not_found,
     outside_reasoning,
     question_of,
     taken_back,
 )
 from posttrain.rewards.verifiers.number_grammar import Number, parse_number
 from posttrain.rewards.verifiers.prose import declared, final_number
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, Score, Task
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,7 @@ class NumberVerifier(EpisodeReward):
     are compared exactly, so 0.10 equals .1. 50% equals both 50 and 0.5. An answer that says anything else is
     `unparsed`, and so is one that the text before or after it retracts. `last_number`: where there is no place for an
     answer, take the last number outside the reasoning. Off by default: it pays for one not given as the answer.
-
-    Raises (while scoring):
-        RewardError: `task.answer` is not a number. It may be a GSM8K solution that ends in `#### 42`.
+    `task.answer` must be a number; it may be a GSM8K solution that ends in `#### 42`.
     """
 
     answer_in: AnswerIn = "hashes"
@@ -64,7 +68,7 @@ class NumberVerifier(EpisodeReward):
                 number, why = None, "what stands around it takes it back"
         else:
             number = final_number(outside_reasoning(episode.completion), question) if self.last_number else None
-            why = not_found(self.answer_in)
+            why = NOT_FOUND[self.answer_in]
         equal = number is not None and same_number(number, right)
         if number is None or equal is None:
             return Score(0.0, answer, why if number is None else f"{number} may mean {right} or not", unparsed=True)
@@ -76,10 +80,6 @@ def same_number(given: Number, right: Number) -> bool | None:
 
     Only one of them may have a percent sign that the other leaves out: 50% is 50 percent, and it is 0.5. Below 1 the
     two readings meet (is "0.5%" the answer 0.5?), so that only the second one counts.
-
-    Example:
-        >>> [same_number(parse_number(a), parse_number(b)) for a, b in (("50%", "0.5"), ("50%", "50"), ("0.5%", "0.5"))]
-        [True, True, None]
     """
     if given.percent == right.percent:
         return given.value == right.value
@@ -87,3 +87,46 @@ def same_number(given: Number, right: Number) -> bool | None:
     if percent == plain and 0 < abs(plain) < 1:
         return None
     return plain in (percent, percent / 100)
+
+
+@dataclass(frozen=True)
+class ExactVerifier(EpisodeReward):
+    """1 if the answer is `task.answer`, or one of them where it is a list; else 0.
+
+    Runs of white space count as one space, invisible characters at the ends as nothing, and a letter with an accent as
+    the same in one code point or two (NFC). Nothing else is forgiven, except case with `ignore_case`. An answer that
+    is null, NaN or empty is a missing one and earns nothing, whatever the completion says. Tags that are struck out, a
+    comment, denied ("not <answer>") or taken back are `unparsed`. A task must have an answer of texts, numbers or
+    booleans.
+    """
+
+    answer_in: AnswerIn = "answer"
+    ignore_case: bool = False
+    name: str = "exact"
+    role = "verifier"
+    bounds = (0.0, 1.0)
+
+    def _score_one(self, episode: Episode) -> Score:
+        expected = self._expected(episode.task)
+        answer = extract(episode.completion, self.answer_in)
+        if answer is None:
+            return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
+        equal = self._normal(answer) in expected
+        if equal and self.answer_in == "answer" and (doubt := doubt_around_tag(episode.completion)):
+            return Score(0.0, answer, doubt, unparsed=True)
+        return Score(float(equal), answer, "" if equal else f"expected {' or '.join(expected)}")
+
+    def _expected(self, task: Task) -> list[str]:
+        right = task.answer
+        several = cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])
+        present = [a for a in several if a is not None and not (isinstance(a, float) and isnan(a))]
+        if unlike := [a for a in present if not isinstance(a, str | int | float)]:
+            kind = type(unlike[0]).__name__
+            raise RewardError(f"reward '{self.name}' compares text; an answer of task {task.id!r} is a {kind}")
+        if not (expected := [text for text in (self._normal(str(a)) for a in present) if text]):
+            raise RewardError(f"reward '{self.name}' needs task.answer; task {task.id!r} has none")
+        return expected
+
+    def _normal(self, text: str) -> str:
+        text = " ".join(normalize("NFC", text.strip().strip(INVISIBLE)).split())
+        return text.casefold() if self.ignore_case else text

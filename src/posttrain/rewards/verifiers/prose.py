@@ -8,10 +8,9 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from posttrain.rewards.verifiers.claims import is_claim
 from posttrain.rewards.verifiers.extraction import braced, extract, plain_characters, taken_back, words
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
-from posttrain.rewards.verifiers.units import CHANGES, is_millions, leading_cardinal, other_scale
+from posttrain.rewards.verifiers.units import CHANGES, is_claim, is_millions, leading_cardinal, other_scale
 
 MAX_CHARACTERS = 2000  # of the end of a text that are read
 
@@ -103,12 +102,7 @@ def final_number(text: str, question: str = "") -> Number | None:
 
 
 def final_formula(text: str, question: str = "") -> str | None:
-    r"""The content of the last box or formula, or else the last number; None if it is in doubt.
-
-    Example:
-        >>> final_formula(r"So $x^2 = 4$. The answer is $2$."), final_formula(r"The answer is $2$ or $-2$.")
-        ('2', None)
-    """
+    """The content of the last box or formula, or else the last number; None if it is in doubt."""
     text = braced(text[-MAX_CHARACTERS:])
     starts = [match.start() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
     boxes = [box for begin, end in pairwise([*starts, len(text)]) if (box := extract(text[begin:end], "boxed"))]

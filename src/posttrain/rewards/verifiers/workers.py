@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from posttrain.background import few_of, in_thread, in_time
-from posttrain.rewards.reward import scoring
-from posttrain.types import Episode, Score
+from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.types import Episode, SeatScores
 
 MAX_WORKERS = 4  # each keeps sympy in memory, 100 to 200 MB
 START_TIMEOUT_S = 120.0  # to start an interpreter and import sympy, on a busy machine
@@ -67,9 +67,9 @@ class TimeLimits:
             self._path, self.known = path, frozenset(found)
 
     @contextmanager
-    def kept_in(self, path: Path) -> Generator[None, None, None]:
-        """`keep_in(path)` for as long as a run lasts; after it know nothing."""
-        self.keep_in(path)
+    def kept_in(self, run: Path) -> Generator[None]:
+        """For as long as a run lasts keep them in its folder."""
+        self.keep_in(run / VERDICTS)
         try:
             yield
         finally:
@@ -90,38 +90,19 @@ TIME_LIMITS = TimeLimits()
 
 
 class Worker:
-    """One process running `function(question) -> answer`, where `target` is "package.module:function".
-
-    Thread-safe: questions from several threads take turns.
-    """
+    """One process running the function "package.module:function", for one thread at a time."""
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
-        self.started = 0  # how many processes there have been, the present one included
 
     def ask(self, question: object, timeout_s: float) -> Any:
-        """The function's answer to `question`.
-
-        Raises:
-            WorkerTimeout: no answer within `timeout_s` seconds; starting the process is not counted.
-            WorkerError: the process could not start or died; or the function raised, with its error as text.
-        """
-        with self._lock:
-            process = self._process
-            if process is None or self._owner != os.getpid() or process.poll() is not None:
-                process = self._start()
-            pickled = base64.b64encode(pickle.dumps((question, timeout_s)))
-            return self._exchange(process, pickled + b"\n", timeout_s)
-
-    def close(self) -> None:
-        """End the process, if there is one. The next question starts another."""
-        with self._lock:
-            if self._process is not None:
-                _end(self._process)
-            self._process = None
+        """The function's answer; raises `WorkerTimeout` (starting the process is not counted) or `WorkerError`."""
+        process = self._process
+        if process is None or process.poll() is not None:  # a fork polls as if it had ended
+            process = self._start()
+        pickled = base64.b64encode(pickle.dumps((question, timeout_s)))
+        return self._exchange(process, pickled + b"\n", timeout_s)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -133,8 +114,7 @@ class Worker:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **one_thread},
         )
-        self._process, self._owner = process, os.getpid()
-        self.started += 1
+        self._process = process
         weakref.finalize(self, _end, process)
         try:
             self._exchange(process, b"", START_TIMEOUT_S)  # its first line says that the function was imported
@@ -176,10 +156,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Workers:
-    """Up to `size` processes running `function(question) -> answer`; one is started when all others are busy.
-
-    Thread-safe: as many questions are answered at a time as there are processes.
-    """
+    """Up to `size` processes running `function(question) -> answer`; one is started when all others are busy."""
 
     def __init__(self, target: str, size: int) -> None:
         self.target = target
@@ -221,14 +198,12 @@ def size() -> int:
     return max(1, min(MAX_WORKERS, cores))
 
 
-async def score_together(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], Score]) -> list[Score]:
-    """As `score_each`, several episodes at a time."""
+class InWorkers(EpisodeReward):
+    """A reward that asks worker processes, about as many episodes at a time as there are."""
 
-    def one(episode: Episode) -> Score:
-        with scoring(name, episode):
-            return score_one(episode)
-
-    return await together(one, episodes)
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+        """One score per episode."""
+        return await together(lambda episode: score_each(self.name, [episode], self._score_one)[0], episodes)
 
 
 async def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:
