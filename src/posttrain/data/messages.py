@@ -22,7 +22,7 @@ _SPEAKERS: dict[Role, tuple[str, ...]] = {
     "assistant": ("assistant", "gpt", "chatgpt", "model", "bot", *_CALLS),
     "tool": ("tool", "observation", "tool_response", "function"),
 }
-_ROLES = {name: role for role, names in _SPEAKERS.items() for name in names}
+_ROLES: dict[str, Role] = {name: role for role, names in _SPEAKERS.items() for name in names}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
