@@ -33,8 +33,9 @@ import torch
 
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.grpo import GRPO
-from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
+from posttrain.data import Example, Pair, load_tokenizer
 from posttrain.data.packing import Ranked
+from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.engine.policy import load_policy
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from posttrain.data.demonstrations import load_demonstrations
+from posttrain.data.tasks import load_demonstrations
 from posttrain.errors import DataError
 from posttrain.types import Message
 

@@ -15,15 +15,15 @@ from posttrain.data import (
     load_ratings,
     load_tasks,
     load_texts,
-    mixtures,
+    loaded,
 )
-from posttrain.data.mixtures import interleaved, mix, parts_of, split_for
+from posttrain.data.loaded import interleaved, mix, parts_of, split_for
 from posttrain.data.sources import has_splits
 from posttrain.errors import DataError, UserError
 
 
 def test_doctests():
-    assert doctest.testmod(mixtures).failed == 0
+    assert doctest.testmod(loaded).failed == 0
 
 
 def rows(letter, count):

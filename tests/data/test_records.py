@@ -1,6 +1,6 @@
 import pytest
 
-from posttrain.data.records import Record
+from posttrain.data.records import Record, typed
 from posttrain.data.sources import map_columns, parse_columns
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message
@@ -86,3 +86,7 @@ def test_mapping_as_one_flag_or_several():
     )
     with pytest.raises(UserError, match="'prompt' is mapped twice: to 'q' and to 'r'"):
         parse_columns("prompt=q prompt=r")
+
+
+def test_a_cell_of_a_csv_is_the_number_or_boolean_that_it_says():
+    assert [typed(cell) for cell in ("0.5", " 1e3 ", "True", "yes", "", None)] == [0.5, 1000.0, True, "yes", "", None]

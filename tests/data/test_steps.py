@@ -8,7 +8,7 @@ import pytest
 from posttrain.data import ChatFormat, in_memory
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import size_of
-from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
+from posttrain.data.ratings import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import DataError
 from posttrain.types import Message
 from tests.data.families import of_family

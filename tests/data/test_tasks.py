@@ -75,7 +75,7 @@ def test_a_folder_in_gsm8k_s_layout_has_two_splits_that_never_meet(tmp_path):
     train, test = load_tasks(str(tmp_path)), load_tasks(str(tmp_path), split="test")
     assert [t.answer for t in train] == [str(n + 1) for n in range(30)] and len(test) == 5
     assert train[0].gold is not None and train[0].gold.endswith("#### 1")
-    assert disjoint(train, test).removed == 0
+    assert disjoint(train, test)[1] == 0
 
 
 def test_a_row_that_is_no_task_names_line_and_field(tmp_path):

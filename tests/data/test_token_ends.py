@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from posttrain.data import token_ends as module
+from posttrain.data import tokenizer as module
 from posttrain.data.chat import ChatFormat
-from posttrain.data.token_ends import token_ends
+from posttrain.data.tokenizer import token_ends
 from tests.data.families import of_family
 
 CHAT = ChatFormat(of_family("smollm2"))

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.evaluation.pairs import ScoredPair
-from posttrain.evaluation.ties import best_epsilon, ties_of
+from posttrain.evaluation.pairs import ScoredPair, best_epsilon, ties_of
 
 
 def scored(*margins, first=0):

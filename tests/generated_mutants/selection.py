@@ -9,21 +9,22 @@ LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
 
 # Files that no test file is named after, or that others look at as well as theirs. Below tests, separated by spaces.
 TESTS_OF = {
-    "annotation/aggregation.py": "annotation/aggregation/test_bradley_terry.py annotation/aggregation/test_majority.py "
-    "annotation/aggregation/test_dawid_skene.py annotation/aggregation/test_plackett_luce.py",
+    "annotation/aggregation.py": "annotation/aggregation/test_bradley_terry.py "
+    "annotation/aggregation/test_majority.py annotation/aggregation/test_dawid_skene.py "
+    "annotation/aggregation/test_plackett_luce.py",
     "annotation/app/chat_worker.py": "annotation/app/test_conversations.py",
     "annotation/app/main.py": "annotation/app/test_security.py annotation/app/test_admin.py",
+    "annotation/app/security.py": "annotation/app/test_security.py annotation/app/test_markdown.py",
     "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
     "annotation/app/test_conversations.py annotation/test_choices.py annotation/app/test_admin.py",
-    "annotation/app/security.py": "annotation/app/test_security.py annotation/app/test_markdown.py",
     "annotation/app/tasks.py": "annotation/app/test_tasks.py annotation/app/test_conversations.py",
+    "annotation/rankings.py": "annotation/test_rankings.py annotation/test_consensus.py annotation/test_agreement.py "
+    "annotation/store/test_rulings.py",
     "annotation/store/database.py": "annotation/store/test_database.py annotation/store/test_backup.py",
     "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "
     "annotation/store/test_work.py annotation/store/test_conversations.py annotation/store/test_rulings.py",
     "annotation/store/projects.py": "annotation/store/test_projects.py annotation/store/test_work.py "
     "annotation/store/test_conversations.py annotation/store/test_rulings.py",
-    "annotation/rankings.py": "annotation/test_rankings.py annotation/test_consensus.py annotation/test_agreement.py "
-    "annotation/store/test_rulings.py",
     "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
     "annotation/task_kinds.py": "annotation/test_task_kinds.py annotation/test_choices.py "
@@ -34,15 +35,15 @@ TESTS_OF = {
     "background.py": "rewards/test_background.py rewards/test_reward.py",
     "commands.py": "test_cli.py test_suggestions.py",
     "data/chat.py": "data/test_chat.py data/test_tools.py data/test_token_ends.py data/test_ordinary_text.py",
-    "data/files.py": "data/test_sources.py",
-    "data/given.py": "data/test_given.py",
+    "data/files.py": "data/test_sources.py data/test_given.py",
     "data/heldout.py": "data/test_heldout.py",
     "data/messages.py": "data/test_tools.py data/test_records.py data/test_demonstrations.py",
     "data/preferences.py": "data/test_preferences.py data/test_layouts.py",
     "data/records.py": "data/test_records.py data/test_demonstrations.py",
     "data/rendering.py": "data/test_chat.py data/test_tools.py data/test_ordinary_text.py",
     "data/sources.py": "data/test_sources.py data/test_mixtures.py",
-    "data/tasks.py": "data/test_tasks.py data/test_mixtures.py recipes/test_score.py",
+    "data/tasks.py": "data/test_tasks.py data/test_demonstrations.py data/test_mixtures.py recipes/test_score.py",
+    "data/tokenizer.py": "data/test_tokenizer.py data/test_template_args.py data/test_token_ends.py",
     "distributed/pool.py": "distributed/test_cluster.py distributed/test_ledger.py",
     "distributed/process_group.py": "distributed/test_recipes.py distributed/test_learner_group.py "
     "distributed/test_replicas.py",

@@ -11,7 +11,7 @@ from posttrain.bindings import backend
 from posttrain.bindings.backend import trained_policy
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_preferences
-from posttrain.data.demonstrations import load_demonstrations
+from posttrain.data.tasks import load_demonstrations
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import RewardError, UserError
 from posttrain.recipes import best_of_n as recipe

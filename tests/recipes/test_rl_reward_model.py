@@ -11,7 +11,7 @@ import torch
 
 from posttrain import algorithms
 from posttrain.bindings.heldout import HeldOutReward
-from posttrain.data import ending_at_stop, load_tokenizer
+from posttrain.data.tokenizer import ending_at_stop, load_tokenizer
 from posttrain.engine.scorer import load_scorer
 from posttrain.errors import UserError
 from posttrain.models.heads import Calibration, load_reward_model

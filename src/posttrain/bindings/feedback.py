@@ -24,13 +24,12 @@ from posttrain.data import (
     parse_columns,
 )
 from posttrain.data.digests import digests, rows_digest
-from posttrain.data.given import Source
+from posttrain.data.files import Source
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, Stepwise, size_of
 from posttrain.data.preferences import Judgement, judged_row, ranked_of, shortened, together
-from posttrain.data.ratings import Rated
-from posttrain.data.steps import Reasoning, first_steps, load_steps, stepwise_of
+from posttrain.data.ratings import Rated, Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions
 from posttrain.runs.training import Evaluations, MetricsRow, Trained, Training, patience

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from posttrain.data.digests import digest_of_rows, model_digest
-from posttrain.data.given import GIVEN, rows_given
+from posttrain.data.files import GIVEN, rows_given
 from posttrain.errors import UserError, described
 from posttrain.options.option import MARK, Form, Option, name_of, options_of
 

@@ -15,7 +15,7 @@ from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, player
 from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
-from posttrain.data.given import is_gym
+from posttrain.data.files import is_gym
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment, Seat, SingleTurn
 from posttrain.environments.scored import (
@@ -363,8 +363,8 @@ def read_tasks(
     )
     for each in (rewards, gold):
         refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
-    kept = disjoint(tasks, heldout)
-    return tasks, kept.tasks, [*tasks.notes, *met_before(kept.removed)]
+    kept, removed = disjoint(tasks, heldout)
+    return tasks, kept, [*tasks.notes, *met_before(removed)]
 
 
 def columns_read(*readers: object) -> set[str]:

@@ -1,56 +1,36 @@
 """Data: conversations, datasets, chat templates and packing, up to token ids with a loss mask."""
 
-from posttrain.data.chat import ChatFormat
-from posttrain.data.demonstrations import load_demonstrations
-from posttrain.data.digests import digest_of_rows
-from posttrain.data.gym import load_gym
-from posttrain.data.heldout import disjoint, divide, hold_out, met_before, question_of, split
-from posttrain.data.loaded import load_texts
-from posttrain.data.mixtures import split_for
-from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example, Graded, Pair, pack
-from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
-from posttrain.data.ratings import graded_of, load_ratings
-from posttrain.data.records import Record
-from posttrain.data.sources import in_memory, load_rows, parse_columns, read_rows
-from posttrain.data.tasks import load_completions, load_tasks
-from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, save_for_scores
-
-__all__ = [
-    "ChatFormat",
-    "ChatTokenizer",
-    "Example",
-    "Graded",
-    "Pair",
-    "Record",
-    "batch_indices",
-    "digest_of_rows",
-    "disjoint",
-    "divide",
-    "ending_at_stop",
-    "graded_of",
-    "hold_out",
-    "in_memory",
-    "judged_of",
-    "judgements_of",
-    "load_completions",
-    "load_demonstrations",
-    "load_gym",
-    "load_judgements",
-    "load_preferences",
-    "load_ratings",
-    "load_rows",
-    "load_tasks",
-    "load_texts",
-    "load_tokenizer",
-    "met_before",
-    "pack",
-    "pair_of",
-    "parse_columns",
-    "question_of",
-    "read_rows",
-    "save_for_scores",
-    "seed_for",
-    "split",
-    "split_for",
-]
+from posttrain.data.chat import ChatFormat as ChatFormat
+from posttrain.data.digests import digest_of_rows as digest_of_rows
+from posttrain.data.gym import load_gym as load_gym
+from posttrain.data.heldout import disjoint as disjoint
+from posttrain.data.heldout import divide as divide
+from posttrain.data.heldout import hold_out as hold_out
+from posttrain.data.heldout import met_before as met_before
+from posttrain.data.heldout import question_of as question_of
+from posttrain.data.heldout import split as split
+from posttrain.data.loaded import load_texts as load_texts
+from posttrain.data.loaded import split_for as split_for
+from posttrain.data.order import batch_indices as batch_indices
+from posttrain.data.order import seed_for as seed_for
+from posttrain.data.packing import Example as Example
+from posttrain.data.packing import Graded as Graded
+from posttrain.data.packing import Pair as Pair
+from posttrain.data.packing import pack as pack
+from posttrain.data.preferences import judged_of as judged_of
+from posttrain.data.preferences import judgements_of as judgements_of
+from posttrain.data.preferences import load_judgements as load_judgements
+from posttrain.data.preferences import load_preferences as load_preferences
+from posttrain.data.preferences import pair_of as pair_of
+from posttrain.data.ratings import graded_of as graded_of
+from posttrain.data.ratings import load_ratings as load_ratings
+from posttrain.data.records import Record as Record
+from posttrain.data.sources import in_memory as in_memory
+from posttrain.data.sources import load_rows as load_rows
+from posttrain.data.sources import parse_columns as parse_columns
+from posttrain.data.sources import read_rows as read_rows
+from posttrain.data.tasks import load_completions as load_completions
+from posttrain.data.tasks import load_demonstrations as load_demonstrations
+from posttrain.data.tasks import load_tasks as load_tasks
+from posttrain.data.tokenizer import load_tokenizer as load_tokenizer
+from posttrain.data.tokenizer import save_for_scores as save_for_scores

@@ -1,10 +1,12 @@
-"""Feedback that people gave elsewhere, in posttrain's own columns: Argilla, Label Studio, OpenAssistant's trees."""
+"""Feedback of other tools in posttrain's columns: Argilla, Label Studio, OpenAssistant's trees, labelled steps."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from posttrain.data.meaning import MEANT, other_keys
-from posttrain.data.records import Record
+from posttrain.data.records import Record, typed
+from posttrain.types import Message
 
 Fields = dict[str, Any]
 PROMPTS = ("prompt", "conversations", "messages", "instruction", "question", "query", "input")
@@ -107,22 +109,19 @@ def _ranker(row: Record, data: Mapping[str, Any], ranker: Mapping[str, Any]) -> 
     return scored(data[prompt], texts, [-float(place) for place in range(len(said))])
 
 
-def is_label_studio_min(row: Record) -> bool:
-    """Whether a row is a comparison as Label Studio's JSON-MIN and CSV have it."""
-    return {"annotator", "annotation_id"} <= row.fields.keys() and any(map(_side, row.fields.values()))
+def label_studio_min(row: Record) -> list[Fields] | None:
+    """A comparison as Label Studio's JSON-MIN and CSV have it: the data and the verdict stand side by side."""
+    about = ("annotator", "annotation_id", "id", "created_at", "updated_at", "lead_time")
+    said = {name: value for name, value in row.fields.items() if name not in about}
+    verdict = next((name for name, value in said.items() if _side(value)), "")
+    if not verdict or not {"annotator", "annotation_id"} <= row.fields.keys():
+        return None
+    return _selected(row, {name: row.get(name) for name in said if name != verdict}, _side(row.get(verdict)))
 
 
 def _side(value: Any) -> Any:
     said = value.get("selected") if isinstance(value, Mapping) else value
     return said if said in ("left", "right") else None
-
-
-def label_studio_min(row: Record) -> list[Fields]:
-    """The data and the verdict stand side by side."""
-    about = ("annotator", "annotation_id", "id", "created_at", "updated_at", "lead_time")
-    said = {name: value for name, value in row.fields.items() if name not in about}
-    verdict = next(name for name, value in said.items() if _side(value))
-    return _selected(row, {name: row.get(name) for name in said if name != verdict}, _side(row.get(verdict)))
 
 
 Node = Mapping[str, Any]
@@ -153,8 +152,10 @@ def is_tree(row: Record) -> bool:
     return isinstance(prompt, Mapping) and {"text", "replies"} <= cast(Node, prompt).keys()
 
 
-def ranked_replies(row: Record) -> list[Fields]:
-    """At each place of a tree the assistant's replies by their `rank`, from 0, the best."""
+def ranked_replies(row: Record) -> list[Fields] | None:
+    """At each place of OpenAssistant's tree the assistant's replies by their `rank`, from 0, the best."""
+    if not is_tree(row):
+        return None
     found: list[Fields] = []
 
     def visit(node: Node, before: list[Node]) -> None:
@@ -200,3 +201,88 @@ def _message(row: Record, node: Node) -> dict[str, Any]:
         raise row.fail("the first message of this tree is deleted; remove the tree")
     other_keys(node, "a message of this tree")  # which refuses those that change what is learned
     return {"role": node["role"], "content": node["text"]}
+
+
+_STEP_TAG = "\u043a\u0438"  # Math-Shepherd's, in Cyrillic
+
+
+def labelled_steps(row: Record) -> Fields | None:
+    """`prompt`, `steps` and `labels` of a row of TRL's or of Math-Shepherd; None of another one."""
+    if not all(name in row for name in ("prompt", "completions", "labels")):
+        return _math_shepherd(row) if "label" in row and _STEP_TAG in str(row.fields.get("input")) else None
+    steps = [row.as_text("completions", step) for step in row.as_list("completions")]
+    labels = row.as_list("labels")
+    if {-1, 0} <= {label for label in labels if isinstance(label, int | float)}:
+        raise row.fail("field 'labels' has 0 beside -1: neither right nor wrong; remove such steps")
+    if len(steps) != len(labels):
+        raise row.fail(f"{len(steps)} 'completions' need as many 'labels'; got {len(labels)}")
+    return {"prompt": row.get("prompt"), "steps": steps, "labels": labels}
+
+
+def _math_shepherd(row: Record) -> Fields:
+    """`input` with a tag behind each step, and `label`, the same text with + or - for each tag."""
+    *texts, _ = row.text("input").split(_STEP_TAG)
+    rest, labels = row.text("label"), list[bool]()
+    for text in texts:
+        if not rest.startswith(text) or rest[len(text) : len(text) + 1] not in ("+", "-"):
+            raise row.fail("field 'label' must be the text of 'input' with + or - in place of each tag")
+        labels.append(rest[len(text)] == "+")
+        rest = rest[len(text) + 1 :]
+    begins = re.search(r"Step 1:", texts[0]) if texts else None
+    if begins is None:
+        raise row.fail(
+            f"field 'input' must have a question, and steps from 'Step 1:' on; got {row.text('input')[:40]!r}"
+        )
+    question, first = texts[0][: begins.start()].strip(), texts[0][begins.start() :]
+    return {"prompt": question, "steps": [step.strip() for step in (first, *texts[1:])], "labels": labels}
+
+
+def until_wrong(row: Record) -> list[Fields] | None:
+    """A labelled step after those before it, up to the first wrong one: later ones follow from it."""
+    if (reasoning := labelled_steps(row)) is None:
+        return None
+    found, steps = list[Fields](), reasoning["steps"]
+    for place, (step, label) in enumerate(zip(steps, reasoning["labels"], strict=True)):
+        before = {"prompt": reasoning["prompt"], "steps": list(steps[:place])}
+        found.append({**before, "completion": step, "label": label})
+        if typed(label) in (False, 0, -1):
+            break
+    return found
+
+
+class RatedStep(NamedTuple):
+    """A step of a derivation: its alternatives with their ratings (1, 0, -1 or None), and the one that was taken."""
+
+    rated: list[tuple[str, int | None]]
+    taken: str  # empty where it ends here
+    chosen: int | None  # which of the alternatives that is; None for one that a person wrote
+
+
+def is_prm800k(row: Record) -> bool:
+    """Others have a `question` and a `label`, too, but as text."""
+    return all(isinstance(row.fields.get(name), Mapping) for name in ("question", "label"))
+
+
+def prm800k_problem(row: Record) -> tuple[Message, ...]:
+    """The prompt of a row of PRM800K."""
+    return (Message("user", row.as_text("question problem", row.as_mapping("question").get("problem"))),)
+
+
+def prm800k_steps(row: Record) -> Iterator[RatedStep]:
+    """The steps of a row of PRM800K, up to one after which a wrong or missing one was taken."""
+    steps = row.as_list("label steps", row.as_mapping("label").get("steps"))
+    for step in (row.as_mapping("label steps", one) for one in steps):
+        seen = [row.as_mapping("completions", one) for one in step.get("completions") or ()]
+        rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
+        if wrong := [rating for _, rating in rated if rating not in (-1, 0, 1, None)]:
+            raise row.fail(f"the rating of a step must be -1, 0, 1 or null; got {wrong[0]!r}")
+        chosen, human = step.get("chosen_completion"), step.get("human_completion")
+        taken = human.get("text") if isinstance(human, Mapping) else human
+        if isinstance(chosen, int):
+            if not 0 <= chosen < len(rated):
+                raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
+            taken = rated[chosen][0] if rated[chosen][1] != -1 else None
+        taken = taken if isinstance(taken, str) and taken.strip() else ""
+        yield RatedStep(rated, taken, chosen if isinstance(chosen, int) and taken else None)
+        if not taken:
+            return

@@ -18,8 +18,7 @@ from itertools import accumulate
 from typing import Any, Literal, NamedTuple, cast, final
 
 from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze, words_of
-from posttrain.data.token_ends import token_ends
-from posttrain.data.tokenizer import ChatTokenizer
+from posttrain.data.tokenizer import ChatTokenizer, token_ends
 from posttrain.data.tool_calls import CallForm, learn_form
 from posttrain.errors import TemplateError
 from posttrain.types import Message
@@ -44,9 +43,6 @@ class ChatFormat:
     after an assistant turn are added. `options` are variables for the template, such as `{"enable_thinking": False}`; a
     template that writes today's date should be given `{"date_string": "26 Jul 2024"}`, or its prompts change from day
     to day.
-
-    Raises:
-        TemplateError: the tokenizer has no chat template, or the template writes no stop token behind a turn.
     """
 
     def __init__(
@@ -59,11 +55,10 @@ class ChatFormat:
             )
         self.tokenizer = tokenizer
         self._renderer = Renderer(tokenizer, options or {})
-        added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         named = {int(t) for t in stop_ids}
         if tokenizer.eos_token_id is not None:
             named.add(int(cast(Any, tokenizer.eos_token_id)))
-        texts = {token: str(entry.content) for token, entry in added.items()}
+        texts = self._renderer.texts.copy()
         texts |= {token: self._renderer.decode([token]) for token in named if token not in texts}
         markers = sorted((text for text in texts.values() if text.strip()), key=len, reverse=True)
         either = "|".join(map(re.escape, markers)) or "(?!)"
@@ -75,8 +70,7 @@ class ChatFormat:
                 f"the chat template ends a turn with {tail!r}, which is {len(stop)} tokens, not one stop token"
             )
         self.stop_ids: frozenset[int] = frozenset(named | {stop[0]})
-        special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
-        self.silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
+        self.silent = {t for t in self._renderer.special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -93,9 +87,6 @@ class ChatFormat:
 
         Earlier assistant turns are encoded as they were produced. Where the template rewrites them (Qwen3 drops their
         thinking) they were not produced as it shows them, and the rendering is encoded as a whole.
-
-        Raises:
-            TemplateError: the template refuses the conversation.
         """
         try:
             return self._history(messages).token_ids
@@ -112,10 +103,6 @@ class ChatFormat:
         If the turn was not `stopped` by a stop token, but cut by its length, the template's stop token is the first of
         them. `unchanged` refuses a template that would show the sampled turn otherwise than it was sampled, such as
         without its reasoning. White space does not count.
-
-        Raises:
-            TemplateError: `history` does not end with the assistant, or the template changes what was already shown
-                once a message follows.
         """
         if not history or history[-1].role != "assistant" or not new_messages:
             raise TemplateError(
@@ -144,10 +131,6 @@ class ChatFormat:
         template is left out. The tokens before every trained turn `i` equal `prompt_ids(messages[:i])`. Trained are
         "all" assistant turns that are to be learned, or only the "last" of them, which also works where a template
         shows earlier turns differently from how they are produced.
-
-        Raises:
-            TemplateError: there is no assistant turn; a turn's place in the rendering cannot be found; the template
-                drops part of a turn; or one sequence cannot train all turns because the template rewrites earlier ones.
         """
         turns = [i for i in _assistant_turns(messages) if messages[i].learned]
         if not turns:
@@ -170,9 +153,6 @@ class ChatFormat:
 
         Templates that rewrite earlier turns (Qwen3 drops their thinking) need one example per turn, for each turn must
         be trained behind the prompt that it will see.
-
-        Raises:
-            TemplateError: as `training_ids` does.
         """
         try:
             return [self.training_ids(messages)]
@@ -207,9 +187,6 @@ class ChatFormat:
         """A sampled turn with its calls of tools read; `prefix` and a number are their ids.
 
         `tools` are the JSON schemas that give arguments between tags their types; what none describes is text.
-
-        Raises:
-            TemplateError: the template writes no calls, or in a form that cannot be read back.
         """
         content, calls = self._call_form.calls(text, prefix, tools)
         return Message("assistant", content, calls)
@@ -228,10 +205,7 @@ class ChatFormat:
         return self._renderer.decode([t for t in token_ids if t not in self.silent])
 
     def ends_of(self, token_ids: Sequence[int]) -> list[int]:
-        """The end offset of each sampled token, in characters of `decode(token_ids)`.
-
-        A stop token ends where the text does; see `token_ends`.
-        """
+        """Where each sampled token ends, in characters of `decode(token_ids)`; a stop token: where the text does."""
         spoken = [t for t in token_ids if t not in self.silent]
         ends = [0, *token_ends(self._renderer.decode, spoken)]
         return [ends[count] for count in accumulate(t not in self.silent for t in token_ids)]
@@ -272,8 +246,8 @@ class ChatFormat:
             raise TemplateError(
                 f"the chat template renders the conversation before {where} differently once the turn is there, so it "
                 "cannot be trained behind its own generation prompt (which ends with "
-                f"{self._renderer.show(prompt)[-40:]!r}); use a template that keeps the prompt as it was, or move the "
-                "system message into the first user message"
+                f"{self._renderer.ordinary.show(prompt)[-40:]!r}); use a template that keeps the prompt as it was, or "
+                "move the system message into the first user message"
             )
         said = rendered[len(prompt) : len(rendered) - len(tail)]
         if missing := _dropped(message, said):
@@ -342,11 +316,8 @@ def _assistant_turns(messages: Sequence[Message]) -> list[int]:
 
 def _dropped(message: Message, said: str) -> str:
     """What a turn says that is not in its rendering; of one without calls, which ends with its content, the content."""
-    text = squeeze(said)
-    if not message.tool_calls:
-        if not text.endswith(squeeze(message.content)):
-            return message.content
-    elif squeeze(message.content) not in text:
+    text, content = squeeze(said), squeeze(message.content)
+    if content not in text or not (message.tool_calls or text.endswith(content)):
         return message.content
     if not shown(message.reasoning, text):
         return message.reasoning

@@ -6,18 +6,16 @@ contains the layout's markers, is dropped.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from posttrain.data.demonstrations import conversation_in
+from posttrain.data.annotation_tools import Fields
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.messages import tools_column, written
 from posttrain.data.preferences import Judgement, judgement_in, load_judgements, load_preferences, preferences_in
 from posttrain.data.records import Record
+from posttrain.data.tasks import conversation_in
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
-
-Fields = dict[str, Any]
 
 
 class Target(NamedTuple):
@@ -29,27 +27,22 @@ class Target(NamedTuple):
     once: bool = False  # whether a row that comes again is to be left away
 
 
-def pairs(preference: Preference) -> list[Fields]:
+def pairs(p: Preference) -> list[Fields]:
     """`prompt`, `chosen` and `rejected`, each a list of messages; `steps` where the responses are steps."""
-    p = preference
     chosen, rejected = written(p.responses)
     fields: Fields = {"prompt": written(p.prompt), "chosen": [chosen], "rejected": [rejected]}
     return [_pair(p, fields | tools_column(p.prompt) | ({"steps": p.opening} if p.partial else {}))]
 
 
-def conversations(preference: Preference) -> list[Fields]:
+def conversations(p: Preference) -> list[Fields]:
     """`chosen` and `rejected`, each a whole conversation as a list of messages."""
-    p = preference
-    _not_steps(p)
     before, (chosen, rejected) = written(p.prompt), written(p.responses)
     fields: Fields = {"chosen": [*before, chosen], "rejected": [*before, rejected]}
     return [_pair(p, fields | tools_column(p.prompt))]
 
 
-def transcripts(preference: Preference) -> list[Fields]:
+def transcripts(p: Preference) -> list[Fields]:
     """`chosen` and `rejected`, each a whole conversation as text, as HH-RLHF has them."""
-    p = preference
-    _not_steps(p)
     speakers = {"user": "Human", "assistant": "Assistant"}
     if other := {message.role for message in p.prompt} - set(speakers):
         raise DataError(f"{p.source}: a transcript has no words for the role '{sorted(other)[0]}'")
@@ -62,7 +55,6 @@ def judgements(judged: Sequence[Judgement]) -> list[Fields]:
     """`prompt`, `completion` and `label`, of each response."""
     found: list[Fields] = []
     for j in judged:
-        _not_steps(j)
         completion = written([Message("assistant", j.response, j.calls)])
         fields = {"prompt": written(j.prompt), "completion": completion, "label": j.good} | tools_column(j.prompt)
         found.append(_readable(fields, lambda row: replace(judgement_in(row), source=""), replace(j, source=""), j))
@@ -73,37 +65,27 @@ def demonstrations(judged: Sequence[Judgement]) -> list[Fields]:
     """`messages`, of each response that was found good."""
     found: list[Fields] = []
     for j in (j for j in judged if j.good):
-        _not_steps(j)
         whole = (*j.prompt, Message("assistant", j.response, j.calls))
         fields: Fields = {"messages": written(whole)} | tools_column(whole)
         found.append(_readable(fields, conversation_in, whole, j))
     return found
 
 
-TARGETS: Mapping[str, Target] = MappingProxyType(
-    {
-        "pairs": Target("prompt, chosen, rejected as messages (posttrain, TRL)", load_preferences, pairs),
-        "conversations": Target(
-            "chosen, rejected as whole conversations (Skywork, OpenRLHF)", load_preferences, conversations
-        ),
-        "transcripts": Target(
-            "chosen, rejected as text of Human and Assistant (HH-RLHF)", load_preferences, transcripts
-        ),
-        "judgements": Target("prompt, completion, label (posttrain's and TRL's kto)", load_judgements, judgements),
-        "demonstrations": Target(
-            'messages of what was found good; learn them with sft `train_on="last"`',
-            load_judgements,
-            demonstrations,
-            once=True,
-        ),
-    }
-)
+TARGETS: Mapping[str, Target] = {
+    "pairs": Target("prompt, chosen, rejected as messages (posttrain, TRL)", load_preferences, pairs),
+    "conversations": Target(
+        "chosen, rejected as whole conversations (Skywork, OpenRLHF)", load_preferences, conversations
+    ),
+    "transcripts": Target("chosen, rejected as text of Human and Assistant (HH-RLHF)", load_preferences, transcripts),
+    "judgements": Target("prompt, completion, label (posttrain's and TRL's kto)", load_judgements, judgements),
+    "demonstrations": Target(
+        'messages of what was found good; learn them with sft `train_on="last"`',
+        load_judgements,
+        demonstrations,
+        once=True,
+    ),
+}
 """Layouts by name."""
-
-
-def _not_steps(feedback: Preference | Judgement) -> None:
-    if feedback.partial:
-        raise DataError(f"{feedback.source}: its responses are steps, for which the layout has no field")
 
 
 def _pair(preference: Preference, fields: Fields) -> Fields:
@@ -115,6 +97,8 @@ def _pair(preference: Preference, fields: Fields) -> Fields:
 
 def _readable(fields: Fields, read: Callable[[Record], object], said: object, one: Preference | Judgement) -> Fields:
     """The fields, if what is said is what they are read back as; raises `DataError` if not."""
+    if one.partial and "steps" not in fields:
+        raise DataError(f"{one.source}: its responses are steps, for which the layout has no field")
     try:
         again = read(Record(fields, one.source, one.source))
     except Unusable as problem:

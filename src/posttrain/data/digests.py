@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.files import exists, path_of
-from posttrain.data.given import GIVEN, rows_given
+from posttrain.data.files import GIVEN, exists, path_of, rows_given
 from posttrain.errors import DataError, first_line
 
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
@@ -19,10 +18,7 @@ SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 
 
 def digests(options: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 of each local file that a recipe's options name, by its path.
-
-    A folder has one digest for each of its files. Other sources (a hub id, a gym: source) are left out.
-    """
+    """SHA-256 of each local file that a recipe's options name, alone or in a folder, by its path."""
     return {str(path): sha256(path) for option in SOURCES for path in _files(options.get(option))}
 
 
@@ -52,11 +48,8 @@ def rows_digest(items: Iterable[object]) -> str:
 def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """SHA-256 of rows given as objects: of each row's columns that have a value, as JSON with sorted keys.
 
-    It is the same for a list, a `datasets.Dataset` and a DataFrame of the same rows.
-
-    Raises:
-        DataError: a value that JSON does not have, by row and column.
-        UserError: as `rows_given`.
+    It is the same for a list, a `datasets.Dataset` and a DataFrame of the same rows. A value that JSON does not have is
+    a `DataError`.
     """
     found = hashlib.sha256()
     for number, row in enumerate(rows_given(rows), 1):

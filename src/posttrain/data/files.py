@@ -1,6 +1,7 @@
-"""File readers: jsonl, json, csv, tsv, parquet and arrow, also compressed.
+"""Readers of files (jsonl, json, csv, tsv, parquet and arrow, also compressed), and of rows given as objects.
 
-`pyarrow` is imported when a parquet, arrow or zst file is read.
+`pyarrow` is imported when a parquet, arrow or zst file is read. No library is imported for a `datasets.Dataset`, a
+DataFrame or a table of pyarrow: an object is known by what it can do.
 """
 
 import bz2
@@ -13,7 +14,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -21,12 +22,22 @@ from typing import IO, Any, cast
 
 from posttrain.data.records import Record
 from posttrain.errors import DataError, UserError, first_line
+from posttrain.types import Frame
+
+Source = str | Path | Iterable[Mapping[str, Any]] | Frame
+"""A data set: its source as text (see `load_rows`), or its rows themselves."""
+GIVEN = "the rows given"
 
 TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLES = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 READABLE = f"{', '.join(TEXT + TABLES)} (also with {', '.join(COMPRESSED)})"
 _LONGEST_CELL = 2**31 - 1  # characters of a csv cell
+
+
+def is_gym(source: object) -> bool:
+    """Whether a data set is generated: a gym: source."""
+    return isinstance(source, str) and source.startswith("gym:")
 
 
 def exists(source: str) -> bool:
@@ -43,11 +54,7 @@ _ENCODED = re.compile(r"\?encoding=([\w.-]+)$")
 
 
 def encoding_of(source: str) -> str:
-    """The encoding that a source names, such as `rows.csv?encoding=cp1252`; "" for UTF-8.
-
-    Raises:
-        UserError: there is no such encoding.
-    """
+    """The encoding that a source names, such as `rows.csv?encoding=cp1252`; "" for UTF-8."""
     if (found := _ENCODED.search(source)) is None:
         return ""
     try:
@@ -59,12 +66,7 @@ def encoding_of(source: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """The format that a file's name says, without its compression; "" for a name that cannot be read.
-
-    Example:
-        >>> kind_of("a.JSONL.gz"), kind_of("a.parquet"), kind_of("a.txt.gz")
-        ('.jsonl', '.parquet', '')
-    """
+    """The format that a file's name says, such as .jsonl of `a.JSONL.gz`; "" for a name that cannot be read."""
     name = name.lower()
     while name.endswith(COMPRESSED):
         name = name.rpartition(".")[0]
@@ -72,11 +74,7 @@ def kind_of(name: str) -> str:
 
 
 def read_file(path: Path, name: str, encoding: str = "") -> Iterator[Record]:
-    """The rows of one file; `name` is what errors and ids call it, `encoding` that of its text, unless it is UTF-8.
-
-    Raises:
-        DataError: a name that says no format, a damaged file, or a line that is no row; by file and line.
-    """
+    """The rows of one file; `name` is what errors and ids call it, `encoding` that of its text, unless it is UTF-8."""
     kind = kind_of(name)
     if not kind:
         raise DataError(f"cannot read '{path}'; expected a file that ends with {READABLE}")
@@ -232,3 +230,51 @@ _TEXTS: dict[str, Callable[[Path, str, str], Iterator[Record]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
+
+
+def rows_given(rows: Iterable[Mapping[str, Any]] | Frame) -> Iterator[dict[str, Any]]:
+    """Rows as JSON would have them: lists for tuples and arrays, Python's numbers for numpy's; what else is as it is.
+
+    A missing cell of a DataFrame is None; a NaN stays in a column of floats, where a number may be meant. `rows` are
+    read once.
+    """
+    for number, row in enumerate(_listed(rows), 1):
+        if not isinstance(cast(object, row), Mapping):
+            raise DataError(f"row {number} of {GIVEN}: expected a dictionary of named fields; got {type(row).__name__}")
+        if other := [name for name in row if not isinstance(cast(object, name), str)]:
+            raise DataError(f"row {number} of {GIVEN}: the name of a column must be text; got {other[0]!r}")
+        yield {name: _plain(value) for name, value in row.items()}
+
+
+def _listed(rows: Any) -> Iterable[Mapping[str, Any]]:
+    kind = type(rows).__name__
+    if any(base.__name__ == "IterableDataset" for base in type(rows).__mro__):
+        raise UserError("streaming data sets are not read; take rows: list(dataset.take(N))")
+    if isinstance(rows, Mapping):
+        first = next(iter(cast(Mapping[Any, Any], rows)), "train")
+        raise UserError(f"a data set is a list of rows; got {kind}; choose one of its splits, such as data[{first!r}]")
+    for to_list in ("to_pylist", "to_dicts"):  # of pyarrow and of polars
+        if hasattr(rows, to_list):
+            return getattr(rows, to_list)()
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame of pandas
+        if twice := [name for name in rows.columns if list(rows.columns).count(name) > 1]:
+            raise DataError(f"the DataFrame has two columns called {twice[0]!r}; rename one of them")
+        floats = [str(kind).startswith("float") for kind in rows.dtypes]  # others have a missing value of their own
+        return rows.astype(object).where(rows.notna() | floats, None).to_dict("records")
+    if hasattr(rows, "with_format"):
+        return rows.with_format(None)
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise UserError(
+            f"a data set is a list of rows, a `datasets.Dataset`, a DataFrame, or the name of a source; got {kind}"
+        )
+    return cast(Iterable[Mapping[str, Any]], rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast(Sequence[Any], value)]
+    if hasattr(value, "tolist"):  # arrays and scalars of numpy
+        return _plain(value.tolist())
+    return value

@@ -1,7 +1,7 @@
 """Training rows and held-out rows, divided by prompt."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from posttrain.data.annotation_tools import PROMPTS
 from posttrain.data.layouts import asked, own_rows
@@ -42,25 +42,10 @@ def split(
     return [task.answer for task in learned], [task.answer for task in held]
 
 
-class Disjoint(NamedTuple):
-    """Held-out tasks disjoint from training, and how many were dropped for overlap."""
-
-    tasks: list[Task]
-    removed: int
-
-
-def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
-    """`heldout` without the tasks whose question is also in `train`, and without repeats of its own.
+def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> tuple[list[Task], int]:
+    """`heldout` without the tasks whose question is also in `train` and repeats of its own, and how many those were.
 
     Questions are compared by their text, whatever its spacing; system messages do not count.
-
-    Raises:
-        UserError: nothing is left.
-
-    Example:
-        >>> task = lambda text: Task((Message("user", text),))
-        >>> disjoint([task("1+1")], [task("1+1"), task("2+2"), task("2+2 ")]).removed
-        2
     """
     seen = {question_of(task.prompt) for task in train}
     kept: list[Task] = []
@@ -73,7 +58,7 @@ def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
         raise UserError(
             f"all {len(heldout)} held-out tasks are also in the training data; hold out another file or split"
         )
-    return Disjoint(kept, len(heldout) - len(kept))
+    return kept, len(heldout) - len(kept)
 
 
 def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -81,9 +66,6 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
 
     The side depends on the seed and the question, so that the same question never stands on both, and a row that is
     added changes no other row's side.
-
-    Raises:
-        UserError: one of the two is empty.
     """
     sides: tuple[list[Task], list[Task]] = ([], [])
     for task in tasks:
@@ -99,13 +81,7 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
 def divide(
     tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
 ) -> tuple[list[Task], list[Task], tuple[str, ...]]:
-    """Training tasks, at most `limit` held-out ones, and messages about dropped rows.
-
-    Held out are a share of `tasks`, those `offered`, or none.
-
-    Raises:
-        UserError: as `hold_out` and `disjoint`.
-    """
+    """Training tasks, at most `limit` held-out ones (a share, those `offered`, or none), and notes on dropped rows."""
     learned, heldout, removed = list(tasks), list[Task](), 0
     if share:
         learned, heldout = hold_out(tasks, share, seed)

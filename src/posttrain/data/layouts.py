@@ -1,7 +1,7 @@
-"""Rows of public data sets and annotation tools in posttrain's own columns: the table of layouts.
+"""Rows of public data sets and annotation tools in posttrain's own columns.
 
-Only names, nesting and directions change here. What the columns mean is said where they are read: demonstrations.py,
-preferences.py, ratings.py, steps.py.
+Only names, nesting and directions change here. What the columns mean is said where they are read: tasks.py,
+preferences.py, ratings.py. Of several layouts that fit a row the first one in this file is meant.
 """
 
 import re
@@ -9,35 +9,39 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any, cast
 
-from posttrain.data.annotation_tools import (
-    PROMPTS,
-    Fields,
-    argilla_record,
-    is_label_studio_min,
-    is_tree,
-    label_studio_min,
-    label_studio_task,
-    pair,
-    ranked_replies,
-    scored,
-)
+from posttrain.data import annotation_tools as tools
+from posttrain.data.annotation_tools import PROMPTS, Fields, pair, scored
 from posttrain.data.meaning import MEANT, is_empty, list_in
 from posttrain.data.records import Record, typed
-from posttrain.data.step_layouts import STEPWISE, until_wrong
+
+_Own = Callable[[Record], Sequence[Fields] | None]
+_LAYOUTS: list[tuple[Sequence[str], Sequence[str], _Own]] = []  # columns that a row has, does not have, and its reader
 
 
 def own_rows(row: Record) -> list[Record]:
     """A row in posttrain's columns, which may be several; itself where no public layout fits."""
-    own = next((own for _, fits, own in LAYOUTS if fits(row)), None)
-    if own is None:
-        return [row]
     before = set(row.read)
-    found = own(row)
-    lost = {name for fields in found for name in fields if name not in row.read and not is_empty(row.fields.get(name))}
-    if lost:  # the layout has no place for one of its columns
+    readers = (
+        own
+        for names, without, own in _LAYOUTS
+        if all(name in row for name in names) and not any(name in row for name in without)
+    )
+    found = next((fields for own in readers if (fields := own(row)) is not None), None)
+    columns = {name for fields in found or () for name in fields if not is_empty(row.fields.get(name))}
+    if found is None or columns - row.read:  # or the layout has no place for one of its columns
         row.read.intersection_update(before)
         return [row]
     return [row.replaced(fields) for fields in found]
+
+
+def _layout(*names: str, without: Sequence[str] = ()) -> Callable[[_Own], _Own]:
+    """Register what reads rows with the columns `names` and none of `without`; it returns None for another layout's."""
+
+    def register(own: _Own) -> _Own:
+        _LAYOUTS.append((names, without, own))
+        return own
+
+    return register
 
 
 def asked(row: Record, name: str) -> Any:
@@ -47,10 +51,7 @@ def asked(row: Record, name: str) -> Any:
 
 
 def gathered(rows: Sequence[Record]) -> list[Record]:
-    """HelpSteer2 has a row for each response: those that follow each other and answer the same prompt become one row.
-
-    Other rows stay as they are.
-    """
+    """Rows of HelpSteer2, one for each response, that follow each other with the same prompt become one row."""
     if not rows or not {"prompt", "response", "helpfulness"} <= rows[0].fields.keys():
         return list(rows)
     found: list[Record] = []
@@ -76,47 +77,16 @@ def turns_of(prompt: str) -> str | list[dict[str, str]]:
     return [{"role": role, "content": text.strip()} for role, text in turns]
 
 
-_Fits = Callable[[Record], bool]
-_Own = Callable[[Record], Sequence[Fields]]
-
-
-def _has(*names: str, without: Sequence[str] = ()) -> _Fits:
-    return lambda row: all(name in row for name in names) and not any(name in row for name in without)
-
-
 def _first(row: Record, *names: str) -> str:
     return next((name for name in names if not is_empty(row.fields.get(name))), "")
 
 
 # --- a prompt and a response by other names
 
-_TEXTS = (
-    ("inputs", "targets"),
-    ("query", "response"),
-    ("question", "response"),
-    ("prompt", "response"),
-    ("input", "output"),
-)
-_TAKEN = ("completion", "messages", "conversations", "instruction", "chosen", "rejected", "responses")
 
-
-def _names_of_texts(row: Record) -> tuple[str, str] | None:
-    if any(name in row for name in _TAKEN) or "helpfulness" in row.fields:  # HelpSteer's
-        return None
-    return next((names for names in _TEXTS if all(name in row for name in names)), None)
-
-
-def _texts(row: Record) -> list[Fields]:
-    names = _names_of_texts(row)
-    assert names is not None
-    return [{"prompt": row.get(names[0]), "completion": row.get(names[1])}]
-
-
-def _dolly(row: Record) -> list[Fields]:
-    return [{"instruction": row.get("instruction"), "input": row.get("context"), "output": row.get("response")}]
-
-
+@_layout("conversation", without=("messages", "conversations", "prompt", "chosen"))
 def _conversation(row: Record) -> list[Fields]:
+    """WildChat, Capybara: messages in a column of another name."""
     messages: list[Any] = []
     for turn in row.as_list("conversation"):
         said = cast(Mapping[str, Any], turn) if isinstance(turn, Mapping) else {}
@@ -130,36 +100,65 @@ def _conversation(row: Record) -> list[Fields]:
     return [{"messages": messages}]
 
 
+@_layout("instruction", "response", without=("output", "input"))
+def _dolly(row: Record) -> list[Fields]:
+    return [{"instruction": row.get("instruction"), "input": row.get("context"), "output": row.get("response")}]
+
+
+_TEXTS = (
+    ("inputs", "targets"),
+    ("query", "response"),
+    ("question", "response"),
+    ("prompt", "response"),
+    ("input", "output"),
+)
+
+
+@_layout(without=("completion", "messages", "conversations", "instruction", "chosen", "rejected", "responses"))
+def _texts(row: Record) -> list[Fields] | None:
+    """A prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)."""
+    names = next((names for names in _TEXTS if all(name in row for name in names)), None)
+    if names is None or "helpfulness" in row.fields:  # HelpSteer's
+        return None
+    return [{"prompt": row.get(names[0]), "completion": row.get(names[1])}]
+
+
 # --- labelled responses
 
 
-def _is_labelled(row: Record) -> bool:
-    label = _first(row, "label", "kto_tag")
-    whole = _first(row, "messages", "conversations", "output")
-    return bool(whole and label and "completion" not in row and isinstance(typed(row.fields[label]), bool))
-
-
-def _kto(row: Record) -> list[Fields]:
+@_layout(without=("completion",))
+def _kto(row: Record) -> list[Fields] | None:
     """LLaMA-Factory's: a conversation that ends with the labelled response, or an instruction and its output."""
-    named = _first(row, "label", "kto_tag")
+    named, name = _first(row, "label", "kto_tag"), _first(row, "messages", "conversations", "output")
+    if not named or not name or not isinstance(typed(row.fields[named]), bool):
+        return None
     label = {named: row.get(named)}
-    if name := _first(row, "messages", "conversations"):
-        turns = row.as_list(name)
-        return [{"prompt": turns[:-1], "completion": turns[-1:]} | label]
-    return [{"prompt": asked(row, "instruction"), "completion": row.get("output")} | label]
+    if name == "output":
+        return [{"prompt": asked(row, "instruction"), "completion": row.get("output")} | label]
+    turns = row.as_list(name)
+    return [{"prompt": turns[:-1], "completion": turns[-1:]} | label]
+
+
+_layout()(tools.until_wrong)
 
 
 # --- two responses and a verdict
 
 
-_WINNERS = {"model_a": 1, "a": 1, "model_b": -1, "b": -1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0, "bothbad": 0}
+@_layout("response1", "response2", "overall_preference")
+def _helpsteer3(row: Record) -> list[Fields]:
+    """HelpSteer3: from -3, the first response is much better, to 3, the second is."""
+    score = row.as_number("overall_preference")
+    one, other = row.get("response1"), row.get("response2")
+    return pair(row.get("context"), one, other, -score, **({"strength": abs(score)} if score else {}))
 
 
-def _judged(prompt: str, first: str, second: str, verdict: str, better: Mapping[Any, int]) -> _Own:
+def _verdict(prompt: str, first: str, second: str, verdict: str, better: Mapping[Any, int]) -> None:
     """Columns of a prompt ("" where it is in the responses), two responses, and what says which: 1 for the first."""
     winners = {1: first, -1: second, 0: "a tie"}
 
-    def own(row: Record) -> list[Fields]:
+    @_layout(first, second, verdict)
+    def _own(row: Record) -> list[Fields]:
         said = typed(row.get(verdict))
         said = said.lower() if isinstance(said, str) else said
         if isinstance(said, bool) or said not in [*better]:
@@ -167,18 +166,17 @@ def _judged(prompt: str, first: str, second: str, verdict: str, better: Mapping[
             raise row.fail(f"field '{verdict}' must be one of {known}; got {said!r}")
         return pair(row.get(prompt) if prompt else None, row.get(first), row.get(second), better[said])
 
-    return own
+
+# PKU-SafeRLHF, by the more helpful one; map `safer_response_id` to `better_response_id` to learn the safer one
+_verdict("prompt", "response_0", "response_1", "better_response_id", {0: 1, 1: -1})
+_verdict("history", "human_ref_A", "human_ref_B", "labels", {1: 1, 0: -1})  # SHP
+_ARENA = {"model_a": 1, "a": 1, "model_b": -1, "b": -1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0, "bothbad": 0}
+_verdict("", "conversation_a", "conversation_b", "winner", _ARENA)  # LMSYS
 
 
-def _helpsteer3(row: Record) -> list[Fields]:
-    """From -3, the first response is much better, to 3, the second is."""
-    score = row.as_number("overall_preference")
-    one, other = row.get("response1"), row.get("response2")
-    return pair(row.get("context"), one, other, -score, **({"strength": abs(score)} if score else {}))
-
-
+@_layout("prompt", "response_a", "response_b", "winner_model_a")
 def _arena_turns(row: Record) -> list[Fields]:
-    """`prompt` and the responses are lists of turns, as JSON; `winner_model_a`, `winner_model_b` are 0 or 1."""
+    """LMSYS arena: `prompt` and the responses are lists of turns; `winner_model_a`, `winner_model_b` are 0 or 1."""
     questions, *sides = (row.as_list(name) for name in ("prompt", "response_a", "response_b"))
     a, b = (row.as_number(f"winner_model_{one}") for one in "ab")
     tie = row.as_number("winner_tie", row.get("winner_tie") or 0)
@@ -193,34 +191,14 @@ def _arena_turns(row: Record) -> list[Fields]:
     return pair(None, one, other, 0 if tie else a - b)
 
 
+@_layout("input", "preferred_output", "non_preferred_output")
 def _openai(row: Record) -> list[Fields]:
     asked = row.as_mapping("input")
     tools = {"tools": asked["tools"]} if asked.get("tools") else {}
     return pair(asked.get("messages"), row.get("preferred_output"), row.get("non_preferred_output"), 1, **tools)
 
 
-def _responses(chosen: str, rejected: str) -> _Own:
-    return lambda row: pair(asked(row, _first(row, *PROMPTS)), row.get(chosen), row.get(rejected), 1)
-
-
-def _prompt_elsewhere(row: Record) -> bool:
-    """`chosen` and `rejected` without what they answer, which another column says."""
-    alone = all(_says_response(row.fields.get(name)) for name in ("chosen", "rejected"))
-    return alone and "prompt" not in row and bool(_first(row, *PROMPTS))
-
-
-def _says_response(value: Any) -> bool:
-    """Whether a value is a response without the prompt: text that is no transcript, or messages of the assistant."""
-    if isinstance(value, list):
-        said = cast(list[Any], value)
-        return all(
-            isinstance(one, Mapping) and one.get("role", one.get("from")) in ("assistant", "gpt") for one in said
-        )
-    return isinstance(value, Mapping) or (
-        isinstance(value, str) and "\n\nAssistant:" not in value and not list_in(value)
-    )
-
-
+@_layout("info", "summaries", "choice", without=("chosen", "rejected", "output"))
 def _tldr(row: Record) -> list[Fields]:
     """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
     info = row.as_mapping("info")
@@ -238,25 +216,15 @@ def _tldr(row: Record) -> list[Fields]:
     return pair(prompt, texts[0], texts[1], 1 - 2 * int(choice))
 
 
+@_layout("chosen_response", "rejected_response")
+def _argilla_pairs(row: Record) -> list[Fields]:
+    return pair(asked(row, _first(row, *PROMPTS)), row.get("chosen_response"), row.get("rejected_response"), 1)
+
+
 # --- several responses in an order
 
 
-_PAIR = ("chosen", "rejected", "output")
-
-
-def _is_nectar(row: Record) -> bool:
-    answers = row.fields.get("answers")
-    first = answers[0] if isinstance(answers, list) and answers else None
-    return "prompt" in row and isinstance(first, Mapping) and {"answer", "rank"} <= first.keys()
-
-
-def _nectar(row: Record) -> list[Fields]:
-    """`answers` with a `rank` from 1, the best; those of one rank are as good as each other."""
-    answers = [row.as_mapping("answers", one) for one in row.as_list("answers")]
-    ranks = [row.as_number("answers rank", one.get("rank")) for one in answers]
-    return [scored(row.get("prompt"), [one.get("answer") for one in answers], [-rank for rank in ranks])]
-
-
+@_layout("instruction", "completions", without=("chosen", "rejected", "output"))
 def _ultrafeedback(row: Record) -> list[Fields]:
     """`completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
     completions = [row.as_mapping("completions", one) for one in row.as_list("completions")]
@@ -266,60 +234,52 @@ def _ultrafeedback(row: Record) -> list[Fields]:
     return [scored(row.get("instruction"), said, scores)]
 
 
-def _is_rated(row: Record) -> bool:
-    return "generations" in row and "chosen" not in row and bool(_first(row, "ratings", "rating"))
+@_layout("generations", without=("chosen",))
+def _generations(row: Record) -> list[Fields] | None:
+    """Argilla's distilabel."""
+    if not (ratings := _first(row, "ratings", "rating")):
+        return None
+    return [scored(asked(row, _first(row, *PROMPTS)), row.get("generations"), row.get(ratings))]
 
 
-def _generations(row: Record) -> list[Fields]:
-    prompt = asked(row, _first(row, *PROMPTS))
-    return [scored(prompt, row.get("generations"), row.get(_first(row, "ratings", "rating")))]
+_layout("fields", "responses")(tools.argilla_record)
 
 
-LAYOUTS: tuple[tuple[str, _Fits, _Own], ...] = (
-    (
-        "WildChat, Capybara: messages in a column of another name",
-        _has("conversation", without=("messages", "conversations", "prompt", "chosen")),
-        _conversation,
-    ),
-    ("Dolly", _has("instruction", "response", without=("output", "input")), _dolly),
-    ("a prompt and a response by usual names (FLAN, MetaMathQA, OpenOrca)", lambda r: bool(_names_of_texts(r)), _texts),
-    ("labelled conversations (LLaMA-Factory)", _is_labelled, _kto),
-    *((name, fits, until_wrong(read)) for name, fits, read in STEPWISE),
-    ("HelpSteer3", _has("response1", "response2", "overall_preference"), _helpsteer3),
-    (  # by the more helpful one; map `safer_response_id` to `better_response_id` to learn the safer one
-        "PKU-SafeRLHF",
-        _has("response_0", "response_1", "better_response_id"),
-        _judged("prompt", "response_0", "response_1", "better_response_id", {0: 1, 1: -1}),
-    ),
-    (
-        "SHP",
-        _has("history", "human_ref_A", "human_ref_B", "labels"),
-        _judged("history", "human_ref_A", "human_ref_B", "labels", {1: 1, 0: -1}),
-    ),
-    (
-        "LMSYS arena, conversations",
-        _has("conversation_a", "conversation_b", "winner"),
-        _judged("", "conversation_a", "conversation_b", "winner", _WINNERS),
-    ),
-    ("LMSYS arena, turns", _has("prompt", "response_a", "response_b", "winner_model_a"), _arena_turns),
-    ("OpenAI's preferences", _has("input", "preferred_output", "non_preferred_output"), _openai),
-    ("TL;DR comparisons", _has("info", "summaries", "choice", without=_PAIR), _tldr),
-    (
-        "Argilla, pairs",
-        _has("chosen_response", "rejected_response"),
-        _responses("chosen_response", "rejected_response"),
-    ),
-    ("UltraFeedback", _has("instruction", "completions", without=_PAIR), _ultrafeedback),
-    ("Argilla, distilabel: rated generations", _is_rated, _generations),
-    ("Argilla, records", _has("fields", "responses"), argilla_record),
-    ("Nectar", _is_nectar, _nectar),
-    ("Label Studio", _has("data", "annotations"), label_studio_task),
-    ("Label Studio, JSON-MIN", is_label_studio_min, label_studio_min),
-    ("OpenAssistant", is_tree, ranked_replies),
-    (
-        "responses whose prompt is another column (Orca, LLaMA-Factory)",
-        _prompt_elsewhere,
-        _responses("chosen", "rejected"),
-    ),
-)
-"""By the name of each: how a row is recognised by its columns, and what it is in posttrain's."""
+@_layout("prompt", "answers")
+def _nectar(row: Record) -> list[Fields] | None:
+    """`answers` with a `rank` from 1, the best; those of one rank are as good as each other."""
+    said = row.fields["answers"]
+    first = said[0] if isinstance(said, list) and said else None
+    if not isinstance(first, Mapping) or not {"answer", "rank"} <= first.keys():
+        return None
+    answers = [row.as_mapping("answers", one) for one in row.as_list("answers")]
+    ranks = [row.as_number("answers rank", one.get("rank")) for one in answers]
+    return [scored(row.get("prompt"), [one.get("answer") for one in answers], [-rank for rank in ranks])]
+
+
+_layout("data", "annotations")(tools.label_studio_task)
+_layout()(tools.label_studio_min)
+_layout("prompt")(tools.ranked_replies)
+
+
+# --- responses whose prompt is another column (Orca, LLaMA-Factory)
+
+
+@_layout("chosen", "rejected", without=("prompt",))
+def _responses(row: Record) -> list[Fields] | None:
+    prompt = _first(row, *PROMPTS)
+    if not prompt or not all(_says_response(row.fields[name]) for name in ("chosen", "rejected")):
+        return None
+    return pair(asked(row, prompt), row.get("chosen"), row.get("rejected"), 1)
+
+
+def _says_response(value: Any) -> bool:
+    """Whether a value is a response without the prompt: text that is no transcript, or messages of the assistant."""
+    if isinstance(value, list):
+        said = cast(list[Any], value)
+        return all(
+            isinstance(one, Mapping) and one.get("role", one.get("from")) in ("assistant", "gpt") for one in said
+        )
+    return isinstance(value, Mapping) or (
+        isinstance(value, str) and "\n\nAssistant:" not in value and not list_in(value)
+    )

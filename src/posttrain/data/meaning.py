@@ -9,8 +9,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence, Sized
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 
 from posttrain.errors import DataError
@@ -29,16 +28,8 @@ def is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Sized) and len(value) == 0)
 
 
-def _always(value: Any) -> bool:
-    return True
-
-
 GOOD = frozenset(("good", "up", "thumbs_up", "thumbs up", "like", "liked", "desirable", "\U0001f44d"))
 BAD = frozenset(("bad", "down", "thumbs_down", "thumbs down", "dislike", "disliked", "undesirable", "\U0001f44e"))
-
-
-def _is_thumb(value: Any) -> bool:
-    return isinstance(value, bool) or value == -1 or (isinstance(value, str) and value.strip().lower() in GOOD | BAD)
 
 
 _CONVERSATION = (
@@ -50,10 +41,15 @@ _LEARNED = (
     *("weight", "weights", "train", "training", "trainable", "train_detail", "masked", "output_with_loss"),
     *("loss", "loss_mask", "loss_scale", "loss_weight"),
 )
-MEANT: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
-    dict.fromkeys((*_CONVERSATION, *_LEARNED), _always) | dict.fromkeys(("label", "kto_tag"), _is_thumb)
-)
-"""By name, whether a value that is not empty changes the conversation, or what is learned."""
+MEANT = (*_CONVERSATION, *_LEARNED, "label", "kto_tag")
+"""Names whose value, if it is not empty, changes the conversation or what is learned; of the last two a thumb does."""
+
+
+def is_meant(name: str, value: Any) -> bool:
+    """Whether a value that is not empty changes the conversation, or what is learned."""
+    thumb = value.strip().lower() in GOOD | BAD if isinstance(value, str) else isinstance(value, bool) or value == -1
+    return name in MEANT and (thumb or name not in ("label", "kto_tag"))
+
 
 _WHETHER_LEARNED = ("weight", "train", "loss")  # of OpenAI, axolotl and ms-swift
 _KNOWN_KEYS = frozenset(
@@ -62,11 +58,7 @@ _KNOWN_KEYS = frozenset(
 
 
 def is_learned(item: Mapping[str, Any], role: str, name: str) -> bool:
-    """Whether a message is learned by its keys `weight`, `train` and `loss`: 0 or 1, false or true.
-
-    Raises:
-        DataError: another value, or a message that is to be learned and is not the assistant's.
-    """
+    """Whether a message is learned by its keys `weight`, `train` and `loss`: 0 or 1, false or true."""
     said = {key: item[key] for key in _WHETHER_LEARNED if item.get(key) is not None}
     for key, value in said.items():
         if value not in (0, 1):
@@ -79,13 +71,9 @@ def is_learned(item: Mapping[str, Any], role: str, name: str) -> bool:
 
 
 def other_keys(item: Mapping[str, Any], name: str) -> list[str]:
-    """The keys of a message with a value that are not read.
-
-    Raises:
-        DataError: one of them changes the conversation, or what is learned from it.
-    """
+    """The keys of a message with a value that are not read; one that changes what is learned is refused."""
     others = [key for key, value in item.items() if key not in _KNOWN_KEYS and not is_empty(value)]
-    if key := next((key for key in others if key in MEANT and MEANT[key](item[key])), ""):
+    if key := next((key for key in others if is_meant(key, item[key])), ""):
         raise DataError(
             f"{name} has the key '{key}', which would change the conversation or what is learned from it, and is not "
             "read; remove it from the data"
@@ -131,10 +119,8 @@ def structure_in(text: str) -> Any:
 def messages_in(text: str, name: str) -> list[Any] | None:
     """The messages that text says: a list of them, one alone, or a transcript; None for plain text.
 
-    A transcript that ends where the assistant is to speak ends with an empty message.
-
-    Raises:
-        DataError: a list of messages that cannot be read, or text that a chat template has rendered already.
+    A transcript that ends where the assistant is to speak ends with an empty message. A list that cannot be read, and
+    what a chat template has rendered already, are refused.
     """
     if text.lstrip().startswith(("[", "{", "(", "array(")) and _SAYS_WHO.search(text):
         value = structure_in(text)

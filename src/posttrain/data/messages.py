@@ -14,26 +14,15 @@ from posttrain.data.meaning import is_learned, structure_in
 from posttrain.errors import DataError
 from posttrain.types import Message, Role, ToolCall
 
-# ShareGPT and its relatives name the speakers otherwise.
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "developer": "system",
-    "prompter": "user",
-    "function_call": "assistant",
-    "tool_call": "assistant",
-    "observation": "tool",
-    "tool_response": "tool",
-    "function": "tool",
-}
 _CALLS = ("function_call", "tool_call")  # roles of ShareGPT's messages whose text is a call, or a list of them
+# ShareGPT and its relatives name the speakers otherwise.
+_SPEAKERS: dict[Role, tuple[str, ...]] = {
+    "system": ("system", "developer"),
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "chatgpt", "model", "bot", *_CALLS),
+    "tool": ("tool", "observation", "tool_response", "function"),
+}
+_ROLES: dict[str, Role] = {name: role for role, names in _SPEAKERS.items() for name in names}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -133,10 +122,15 @@ def written(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
+def tools_of(messages: Sequence[Message]) -> tuple[str, ...]:
+    """The tools of a conversation, each a JSON schema as text."""
+    return next((message.tools for message in messages if message.tools), ())
+
+
 def tools_column(messages: Sequence[Message]) -> dict[str, Any]:
     """The column `tools` of a row with these messages; empty where they have none."""
-    tools = next((message.tools for message in messages if message.tools), ())
-    return {"tools": [json.loads(tool) for tool in tools]} if tools else {}
+    tools = [json.loads(tool) for tool in tools_of(messages)]
+    return {"tools": tools} if tools else {}
 
 
 def read_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:

@@ -9,12 +9,7 @@ from functools import lru_cache
 
 
 def seed_for(*parts: int | str) -> int:
-    """A 63-bit seed that depends on all parts and their order, the same on every machine.
-
-    Example:
-        >>> seed_for(0, "rollout", 3) == seed_for(0, "rollout", 3) != seed_for(0, "rollout", 4)
-        True
-    """
+    """A 63-bit seed that depends on all parts and their order, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
 

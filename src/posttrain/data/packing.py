@@ -177,8 +177,8 @@ def pack(
     return rows
 
 
-Unit = tuple[int, Sequence[Example]]
-"""Examples that stay together, and the number of the first of them."""
+Unit = tuple[int, Sequence[Example]]  # examples that stay together, and the number of the first of them
+Members = list[tuple[int, Example]]  # examples with their numbers in the batch
 
 
 def _apart(units: Sequence[Unit], microbatch_tokens: int) -> list[PackedRow]:
@@ -194,10 +194,6 @@ def _apart(units: Sequence[Unit], microbatch_tokens: int) -> list[PackedRow]:
             rows[-1].add_family(example.prefix, [(number, example)])
         room -= length
     return rows
-
-
-Members = list[tuple[int, Example]]
-"""Examples with their numbers in the batch."""
 
 
 def _length(members: Members) -> int:

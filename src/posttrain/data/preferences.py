@@ -4,17 +4,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
-from typing import Unpack
+from typing import Any, Unpack
 
-from posttrain.data.annotation_tools import gathered_trees
+from posttrain.data.annotation_tools import gathered_trees, is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.chat import ChatFormat
-from posttrain.data.given import Source
+from posttrain.data.files import Source
 from posttrain.data.layouts import gathered
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.meaning import BAD, GOOD, is_empty, list_in
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.records import Record, after, typed
-from posttrain.data.step_layouts import is_prm800k, prm800k_problem, prm800k_steps
 from posttrain.data.tasks import dress
 from posttrain.types import Message, Preference, ToolCall
 
@@ -64,17 +63,12 @@ def load_preferences(
     responses are steps then, after which more follows: that they stop is not learned.
 
     Where `tie` is true people found the two equally good, and which one is called chosen says nothing: there is nothing
-    to learn, and the row is left out, unless `ties`.
+    to learn, and the row is left out; with `ties` all others are.
 
-    Args:
-        source: as in `read_all`. Preferences about one prompt that follow each other stay together in a mixture.
-        system: a system message, which takes the place of one in the data.
-        prompt_template: text around each user message, which stands at `{prompt}`.
-        ties: read the ties, and leave out all others.
-        **reading: which rows, see `Reading`.
-
-    Raises:
-        DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
+    `source` is as in `read_all`; preferences about one prompt that follow each other stay together in a mixture.
+    `system` takes the place of a system message in the data, `prompt_template` is the text around each user message,
+    which stands at `{prompt}`.
+    A row that is no preference is a `DataError` by file, line and field.
     """
 
     def read(row: Record) -> list[Preference]:
@@ -212,17 +206,11 @@ def _preference(row: Record) -> Preference:
         )
     last = (chosen[-1], rejected[-1])
     for name, message in zip(("chosen", "rejected"), last, strict=True):
-        if message.reasoning:
-            raise row.fail(f"field '{name}' has its reasoning apart from the content; write it there, as models do")
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
-        if not message.learned:
-            raise row.fail(
-                f"field '{name}' ends with a message that is not to be learned, by its weight; remove the row"
-            )
+        _refuse_unlearned(row, name, message)
     if replace(last[0], tools=()) == replace(last[1], tools=()):
         raise Unusable("'chosen' and 'rejected' are the same")
-    field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
     # which part of a benchmark it belongs to: RewardBench calls it `subset`
     category = next((row.get(name) for name in ("subset", "category") if name in row), "")
     return Preference(
@@ -231,12 +219,18 @@ def _preference(row: Record) -> Preference:
         last[1].content,
         strength=_strength(row),
         source=row.place,
-        opening=_steps(row, field) if field else "",
-        partial=bool(field),
         category=category if isinstance(category, str) else "",
         chosen_calls=last[0].tool_calls,
         rejected_calls=last[1].tool_calls,
+        **_opening(row, "steps", "initial_reason_steps"),
     )
+
+
+def _refuse_unlearned(row: Record, field: str, message: Message) -> None:
+    if message.reasoning:
+        raise row.fail(f"field '{field}' has its reasoning apart from the content; write it there, as models do")
+    if not message.learned:
+        raise row.fail(f"field '{field}' ends with a message that is not to be learned, by its weight; remove the row")
 
 
 def _strength(row: Record) -> float:
@@ -252,8 +246,11 @@ def _strength(row: Record) -> float:
     return float(value)
 
 
-def _steps(row: Record, field: str) -> str:
-    """The shared prefix of the two responses: text, or a list of steps; empty before the first."""
+def _opening(row: Record, *fields: str) -> dict[str, Any]:
+    """Of responses that are steps the ones before them, as text or a list in one of these fields."""
+    field = next((field for field in fields if field in row), "")
+    if not field:
+        return {}
     value = row.get(field)
     if isinstance(value, str):
         value = list_in(value) or value
@@ -263,7 +260,8 @@ def _steps(row: Record, field: str) -> str:
             f"field '{field}' must be the steps before the two responses, text or a list of texts; if it is something "
             f'else, give it another name with `columns="other={field}"`'
         )
-    return value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
+    text = value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
+    return {"opening": text, "partial": True}
 
 
 _YES, _NO = GOOD | {"yes", "positive"}, BAD | {"no", "negative"}
@@ -278,26 +276,17 @@ def judgement_in(row: Record) -> Judgement:
     said = after(prompt, said)
     if len(said) != 1 or said[0].role != "assistant":
         raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
-    if said[0].reasoning:
-        raise row.fail("field 'completion' has its reasoning apart from the content; write it there, as models do")
-    if not said[0].learned:
-        raise row.fail("field 'completion' is not to be learned, by its weight; remove the row")
-    opening = {"opening": _steps(row, "steps"), "partial": True} if "steps" in row else {}
-    return Judgement(
-        prompt, said[0].content, _is_good(row, named), source=row.place, calls=said[0].tool_calls, **opening
-    )
-
-
-def _is_good(row: Record, field: str) -> bool:
-    label = typed(row.get(field))
+    _refuse_unlearned(row, "completion", said[0])
+    label = typed(row.get(named))
     if isinstance(label, str) and label.strip().lower() in _YES | _NO:
-        return label.strip().lower() in _YES
+        label = label.strip().lower() in _YES
     if not isinstance(label, bool) and label not in (-1, 0, 1):
         raise row.fail(
-            f"field '{field}' must be true (or 1, good, up) for a good response and false (or 0, -1, bad, down) for "
+            f"field '{named}' must be true (or 1, good, up) for a good response and false (or 0, -1, bad, down) for "
             f"a bad one; got {label!r}"
         )
-    return label > 0
+    more = _opening(row, "steps")
+    return Judgement(prompt, said[0].content, label > 0, source=row.place, calls=said[0].tool_calls, **more)
 
 
 def _conversation(row: Record, field: str) -> tuple[Message, ...]:
@@ -323,10 +312,8 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     """A preference as tokens: two sequences that share their prompt, each learned from its first token to its stop.
 
     They share the opening of the responses too, where there is one, and it is not learned. Of responses after which
-    more follows the stop is not there.
-
-    Raises:
-        Unusable: the two are the same tokens, as a template that trims them makes them.
+    more follows the stop is not there. Two that are the same tokens, as a template that trims them makes them, are
+    `Unusable`.
     """
     p = preference
     pair = Pair(*responses_to(chat, p.prompt, p.opening, p.responses, p.partial))

@@ -1,7 +1,7 @@
 """Records: data-set rows with their source, so that errors name file and line.
 
 A record knows which of its columns were read. One that nobody read and that would change the conversation, or what is
-learned from it, is refused by its name (`MEANT`); all others are listed for the user.
+learned from it, is refused by its name (meaning.py); all others are listed for the user.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from posttrain.data.meaning import MEANT, is_empty, list_in, messages_in, other_keys
+from posttrain.data.meaning import is_empty, is_meant, list_in, messages_in, other_keys
 from posttrain.data.messages import excerpt, read_message, read_text, read_tools, with_tools
 from posttrain.errors import DataError
 from posttrain.types import Message
@@ -26,7 +26,6 @@ _ALSO_CALLED = {
     "answer": ("final", "solution", "target", "label", "ground_truth"),
 }
 _TO_SPEAK = {"role": "assistant", "content": ""}  # how a transcript ends before a response
-_SYSTEM = ("system", "system_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,7 @@ class Record:
         """
         if field not in self:
             raise self.missing(field)
-        found: list[Message] = []
-        value = self.get(field)
+        found, value = list[Message](), self.get(field)
         if isinstance(value, str):
             value = self.structure(field) or [{"role": "user", "content": self.text(field)}]
             value = value[:-1] if value[-1] == _TO_SPEAK else value
@@ -146,7 +144,7 @@ class Record:
     def begun(self, found: tuple[Message, ...]) -> tuple[Message, ...]:
         """A conversation with the system message of the column `system`, and what was said before in `history`."""
         system, said = (found[:1], found[1:]) if found[0].role == "system" else ((), found)
-        for name in _SYSTEM:
+        for name in ("system", "system_prompt"):
             if is_empty(self.get(name)):
                 continue
             stated = Message("system", self.text(name))
@@ -159,11 +157,7 @@ class Record:
         return with_tools((*system, *self._history(), *said), self.tools())
 
     def prompt(self, field: str) -> tuple[Message, ...]:
-        """A conversation that a response follows; its assistant's turns are given, not learned.
-
-        Raises:
-            DataError: it ends with an assistant's message, which would be closed before the response.
-        """
+        """A conversation that a response follows; its assistant's turns are given, not learned."""
         found = self.begun(self.messages(field))
         if found[-1].role == "assistant":
             raise self.fail(
@@ -173,11 +167,7 @@ class Record:
         return found
 
     def response(self, field: str, prompt: Sequence[Message]) -> tuple[Message, ...]:
-        """What follows a prompt: text, or messages, without those that only repeat the prompt.
-
-        Raises:
-            DataError: it does not begin with the assistant.
-        """
+        """What follows a prompt: text, or messages, without those that only repeat the prompt."""
         if isinstance(self.fields.get(field), str) and self.structure(field) is None:
             return (Message("assistant", self.answer(field)),)
         found = self.messages(field)
@@ -207,7 +197,7 @@ class Record:
         found = Record({"history": turns}, self.place, self.id, keys=self.keys).messages("history")
         if any(message.role == "system" for message in found):
             raise self.fail("field 'history' has a system message; put it into the column 'system'")
-        return tuple(dataclasses.replace(m, learned=False) if m.role == "assistant" else m for m in found)
+        return given(found)
 
     def tools(self) -> tuple[str, ...]:
         """The column `tools`, each a JSON schema as text; empty where there is none."""
@@ -217,17 +207,12 @@ class Record:
             raise self.fail(f'{error}; if it is something else, rename it with `columns="other=tools"`') from None
 
     def others(self, named: Collection[str] = ()) -> list[str]:
-        """The columns with a value that nobody read, and the keys of messages.
+        """The columns and the keys of messages that nobody read; one that changes what is learned is refused.
 
-        Args:
-            named: those that somebody else reads; "**" says that all may be read: then none is listed, but one that
-                changes what a row means is still refused unless it is named.
-
-        Raises:
-            DataError: one of them changes the conversation, or what is learned from it.
+        Others read those that are `named`; with "**" they may read all: then none is listed, but refused as always.
         """
         found = [n for n, v in self.fields.items() if n not in self.read and n not in named and not is_empty(v)]
-        if meant := [name for name in found if name in MEANT and MEANT[name](typed(self.fields[name]))]:
+        if meant := [name for name in found if is_meant(name, typed(self.fields[name]))]:
             names = "', '".join(meant)
             other = " ".join(f"other{i or ''}={name}" for i, name in enumerate(meant))
             raise self.fail(
@@ -261,6 +246,11 @@ def _could_be(field: str, value: Any) -> bool:
     return value is not None
 
 
+def given(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages of which nothing is learned."""
+    return tuple(dataclasses.replace(m, learned=False) if m.role == "assistant" else m for m in messages)
+
+
 def after(prompt: Sequence[Message], found: tuple[Message, ...]) -> tuple[Message, ...]:
     """Messages without the prompt with which they begin, all of it or without its system message; else as they are."""
     for before in (prompt, [message for message in prompt if message.role != "system"]):
@@ -275,12 +265,7 @@ def _same(one: Message, other: Message) -> bool:
 
 
 def typed(value: Any) -> Any:
-    """Parse a csv cell as a number or boolean; other values are returned unchanged.
-
-    Example:
-        >>> typed("0.5"), typed("True"), typed("yes"), typed(None)
-        (0.5, True, 'yes', None)
-    """
+    """A csv cell as the number or boolean that it says; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()

@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast, final
 
+from posttrain.data.messages import tools_of
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import TemplateError, first_line
 from posttrain.types import Message, ToolCall
 
 # Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
-TAG = re.compile(r"</?(think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
+TAG = re.compile(r"</?(?:think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
 _THOUGHT = re.compile(r"^[\s\S]*</(think|thinking|reasoning)>")
 _BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # what marks something up, even where a tokenizer does not call it special
 
@@ -69,8 +70,7 @@ class OrdinaryText:
     def encode(self, text: str) -> list[int]:
         """Token ids of text with placeholders: what stands for one of them is ordinary text, all else as always.
 
-        Raises:
-            TemplateError: the tokenizer's model, too, makes a special token of its spelling.
+        Refused where the tokenizer's model, too, makes a special token of its spelling.
         """
         respelled, expected = self._special.subn(lambda found: self._spelling(self._number[found[0]]), text)
         copy, ids, special = self._copy
@@ -126,20 +126,14 @@ class Renderer:
         # SmolLM3 tells the model how to write a call, and leaves it to the content
         self._calls_in_content = "tool_calls" not in source and "<tool_call>" in source
         added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
-        special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
-        texts = {t: str(entry.content) for t, entry in added.items()}
-        texts |= {t: self.decode([t]) for t in special if t not in texts}
-        self._ordinary = OrdinaryText(
-            tokenizer.backend_tokenizer,
-            [text for t, text in texts.items() if text.strip() and (t in special or _BRACKETED.fullmatch(text))],
-        )
+        self.special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
+        self.texts = {t: str(entry.content) for t, entry in added.items()}  # of special and other added tokens
+        self.texts |= {t: self.decode([t]) for t in self.special if t not in self.texts}
+        spelled = [text for t, text in self.texts.items() if t in self.special or _BRACKETED.fullmatch(text)]
+        self.ordinary = OrdinaryText(tokenizer.backend_tokenizer, filter(str.strip, spelled))
 
     def render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
-        """The conversation as text, with placeholders for special tokens that only the assistant may write.
-
-        Raises:
-            TemplateError: the template refuses it.
-        """
+        """The conversation as text, with placeholders for special tokens that only the assistant may write."""
         try:
             return self._apply(messages, generate, as_text=False)
         except Exception as error:  # a template is the model maker's program: any exception is a refusal
@@ -163,8 +157,8 @@ class Renderer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a rendering, or a piece of one."""
-        if self._ordinary.is_hidden_in(text):
-            return self._ordinary.encode(text)
+        if self.ordinary.is_hidden_in(text):
+            return self.ordinary.encode(text)
         # The template writes the special tokens itself, <bos> among them.
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -175,25 +169,14 @@ class Renderer:
 
     def hide_all_but_tags(self, text: str) -> str:
         """What an assistant says, with placeholders for special tokens other than tags such as `<think>`."""
-        found, end = "", 0
-        for tag in TAG.finditer(text):
-            found += self._ordinary.hide(text[end : tag.start()]) + tag.group()
-            end = tag.end()
-        return found + self._ordinary.hide(text[end:])
-
-    def show(self, text: str) -> str:
-        """A rendering with placeholders resolved, for display."""
-        return self._ordinary.show(text)
+        pieces = re.split(f"({TAG.pattern})", text)  # every other one is a tag
+        return "".join(piece if place % 2 else self.ordinary.hide(piece) for place, piece in enumerate(pieces))
 
     def refuse_dropped(self, messages: Sequence[Message], rendered: str) -> None:
-        """Refuse a template that leaves out a message, a tool, a call or a result; reasoning may go.
-
-        Raises:
-            TemplateError: names what is missing.
-        """
+        """Refuse a template that leaves out a message, a tool, a call or a result; reasoning may go."""
         text = squeeze(rendered)
         for name in (squeeze(str(json.loads(tool)["function"]["name"])) for tool in tools_of(messages)):
-            if self._ordinary.hide(name) not in text:
+            if self.ordinary.hide(name) not in text:
                 raise TemplateError(
                     f"the chat template does not render the tool {name!r}; give one that knows tools with "
                     "`chat_template`, or leave the column 'tools' out with `columns=\"other=tools\"`"
@@ -201,7 +184,7 @@ class Renderer:
         for number, message in enumerate(messages, 1):
             # of the assistant's what follows its thinking
             own = message.role == "assistant"
-            if not shown(_THOUGHT.sub("", message.content) if own else self._ordinary.hide(message.content), text):
+            if not shown(_THOUGHT.sub("", message.content) if own else self.ordinary.hide(message.content), text):
                 what = "result of a tool" if message.role == "tool" else f"{message.role} message"
                 raise TemplateError(
                     f"the chat template drops the {what} in message {number} ({message.content[:60]!r}), which the "
@@ -215,7 +198,7 @@ class Renderer:
                 )
 
     def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool, **more: Any) -> str:
-        schemas = [self._ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
+        schemas = [self.ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
         with_tools = dict.fromkeys(self._tools_as, schemas) if schemas else {}
         rendered = self.tokenizer.apply_chat_template(
             [self._fields(message, as_text) for message in messages],
@@ -231,10 +214,10 @@ class Renderer:
         own = message.role == "assistant"
         fields: dict[str, Any] = {
             "role": message.role,
-            "content": message.content if own else self._ordinary.hide(message.content),
+            "content": message.content if own else self.ordinary.hide(message.content),
         }
         fields |= {
-            key: self._ordinary.hide(value)
+            key: self.ordinary.hide(value)
             for key, value in (("name", message.name), ("tool_call_id", message.tool_call_id))
             if value
         }
@@ -259,11 +242,6 @@ class Renderer:
         return fields
 
 
-def tools_of(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The tools of a conversation, each a JSON schema as text."""
-    return next((message.tools for message in messages if message.tools), ())
-
-
 def arguments_of(text: str) -> Any:
     """The arguments of a call as data; as they are where they are no JSON, which a policy may write."""
     try:
@@ -274,11 +252,8 @@ def arguments_of(text: str) -> Any:
 
 def dropped_of_calls(message: Message, squeezed: str) -> str:
     """What of a message's calls is not in a rendering without white space: a name, or text of an argument."""
-    for call in message.tool_calls:
-        for text in words_of(call):
-            if not shown(text, squeezed):
-                return text
-    return ""
+    said = (text for call in message.tool_calls for text in words_of(call))
+    return next((text for text in said if not shown(text, squeezed)), "")
 
 
 def words_of(call: ToolCall) -> tuple[str, ...]:

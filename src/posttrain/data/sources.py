@@ -1,7 +1,4 @@
-"""Dataset sources: files, globs, folders, `datasets` folders, the hub, memory.
-
-The one file that knows `datasets`, which is imported when it is needed.
-"""
+"""Dataset sources: files, globs, folders, `datasets` folders, the hub, memory. The one file that knows `datasets`."""
 
 import glob
 import hashlib
@@ -14,8 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.data.files import READABLE, encoding_of, exists, kind_of, path_of, read_file, row_of
-from posttrain.data.given import GIVEN, Source, rows_given
+from posttrain.data.files import (
+    GIVEN,
+    READABLE,
+    Source,
+    encoding_of,
+    exists,
+    kind_of,
+    path_of,
+    read_file,
+    row_of,
+    rows_given,
+)
 from posttrain.data.meaning import is_empty
 from posttrain.data.records import Record
 from posttrain.errors import DataError, UserError, first_line
@@ -79,13 +86,6 @@ def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
 
     What it returns stands wherever a data set is named, also in a mixture. It is made of the rows' content: a run is
     resumed by a process that made the same rows, and a run directory does not hold them.
-
-    Raises:
-        UserError: no rows, a row that is no dictionary, several splits, or rows that are streamed and have no end.
-
-    Example:
-        >>> load_rows(in_memory([{"prompt": "1+1?", "answer": "2"}]))
-        [{'prompt': '1+1?', 'answer': '2'}]
     """
     kept = list(rows_given(rows))
     if not kept:
@@ -99,15 +99,7 @@ def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
-    """Column mapping as typed: the name that posttrain uses, `=`, the name that the data uses.
-
-    Raises:
-        UserError: not of this form, or a name that is mapped twice.
-
-    Example:
-        >>> parse_columns("prompt=question answer=reward_model.ground_truth")
-        {'prompt': 'question', 'answer': 'reward_model.ground_truth'}
-    """
+    """Column mapping by the name that posttrain uses, as typed: `prompt=question answer=reward_model.ground_truth`."""
     columns: dict[str, str] = {}
     for flag in flags.split() if isinstance(flags, str) else flags:
         target, equals, source = flag.partition("=")
@@ -120,11 +112,7 @@ def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
 
 
 def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Record]:
-    """Rows with columns renamed; `a.b` is the field `b` inside the field `a`.
-
-    Raises:
-        DataError: a column that no row has (the nearest one is named), or that one row lacks.
-    """
+    """Rows with columns renamed; `a.b` is the field `b` inside the field `a`."""
     known = {name for row in rows for name in row.fields}
     for field, source in columns.items():
         outer = source if source in known else source.split(".")[0]
@@ -133,31 +121,28 @@ def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Reco
             hint = f"did you mean '{near[0]}'? " if near else ""
             has = ", ".join(sorted(known))
             raise UnknownColumn(f"unknown column '{source}'; {hint}The data has: {has}", field)
-    return [_map_row(row, columns) for row in rows]
-
-
-def _map_row(row: Record, columns: Mapping[str, str]) -> Record:
-    mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
-    if over := [name for name in columns if not is_empty(mapped.get(name))]:
-        raise row.fail(
-            f"the data have a column '{over[0]}' of their own, beside '{columns[over[0]]}', which is mapped to it; "
-            f'rename it, too: `columns="other={over[0]}"`'
-        )
-    for target, source in columns.items():
-        value: Any = row.fields
-        for name in (source,) if source in row.fields else source.split("."):
-            if not isinstance(value, Mapping) or name not in value:
-                raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {', '.join(row.fields)}")
-            value = cast(Any, value[name])
-        mapped[target] = value
-    return Record(mapped, row.place, row.id)
+    found: list[Record] = []
+    for row in rows:
+        mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
+        if over := [name for name in columns if not is_empty(mapped.get(name))]:
+            raise row.fail(
+                f"the data have a column '{over[0]}' of their own, beside '{columns[over[0]]}', which is mapped to it; "
+                f'rename it, too: `columns="other={over[0]}"`'
+            )
+        for target, source in columns.items():
+            value: Any = row.fields
+            for name in (source,) if source in row.fields else source.split("."):
+                if not isinstance(value, Mapping) or name not in value:
+                    has = ", ".join(row.fields)
+                    raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {has}")
+                value = cast(Any, value[name])
+            mapped[target] = value
+        found.append(Record(mapped, row.place, row.id))
+    return found
 
 
 def has_splits(source: Source) -> bool:
-    """Whether a source may be divided into splits: a folder or hub data set, but not a file, a glob or rows in memory.
-
-    Of a mixture: whether one of its sources may.
-    """
+    """Whether a source may be divided into splits: a folder or hub data set, not a file, a glob or rows in memory."""
     if not isinstance(source, str):
         return False
     if exists(source):

@@ -1,20 +1,19 @@
-"""Loading tasks, prompts with reference answers and metadata, and given completions of them to score."""
+"""Loading tasks (prompts with reference answers and metadata), given completions of them, and demonstrations."""
 
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-from posttrain.data.given import Source
+from posttrain.data.annotation_tools import best_conversation, gathered_trees, is_tree
+from posttrain.data.files import Source, is_gym
 from posttrain.data.gym import load_gym
 from posttrain.data.layouts import own_rows
-from posttrain.data.loaded import Loaded
+from posttrain.data.loaded import Loaded, Reading, read_all
 from posttrain.data.meaning import is_empty, structure_in
-from posttrain.data.messages import with_tools
-from posttrain.data.mixtures import mix
-from posttrain.data.records import Record, after
-from posttrain.data.sources import read_rows
+from posttrain.data.messages import tools_of, with_tools
+from posttrain.data.records import Record, after, given
 from posttrain.errors import UserError
 from posttrain.types import Episode, Message, Role, StopReason, Task
 
@@ -25,59 +24,44 @@ _GYM_SIZE = 1000  # tasks to make where no limit is given
 def load_tasks(
     source: Source,
     *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
-    seed: int = 0,
     named: Collection[str] = (),
+    **reading: Unpack[Reading],
 ) -> Loaded[Task]:
     """The tasks of a data set, or of `gym:NAME?option=value`.
 
     A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
     `answer`, `gold`, `id` and `tools`; its other columns become metadata, `rewards` among them, which names those that
-    apply to it. The columns of GSM8K (`question`, and an
-    `answer` that ends with `#### 72`) are recognised: the text after `####` is the answer, all of it the gold. So
-    are verl's, whose answer is the field `ground_truth` of `reward_model`. Arguments are those of `load_preferences`;
-    of a `gym:` source (see `load_gym`) the split is "train" or "heldout", the limit the number of tasks to make, 1,000
-    in a mixture, and the seed says which. `named` are other columns that are read, such as by a reward.
-
-    Raises:
-        DataError: as `load_rows`, or a row that is no task, by file, line and field.
-        UserError: a template without `{prompt}`, or a wrong `gym:` source.
+    apply to it. The columns of GSM8K (`question`, and an `answer` that ends with `#### 72`) are recognised: the text
+    after `####` is the answer, all of it the gold. So are verl's, whose answer is the field `ground_truth` of
+    `reward_model`. Arguments and errors are those of `load_preferences`; of a `gym:` source (see `load_gym`) the split
+    is "train" or "heldout", the limit the number of tasks to make, 1,000 in a mixture, and the seed says which. `named`
+    are other columns that are read, such as by a reward.
     """
-    found = Loaded[Task]()
+
+    def dressed(task: Task) -> Task:
+        return replace(task, prompt=dress(task.prompt, system, prompt_template))
 
     def own(row: Record) -> list[Record]:
         """A row in posttrain's columns, where it has no `prompt` of its own and they do."""
         rows = [] if "prompt" in row else own_rows(row)
         return rows if rows and "prompt" in rows[0] else [row]
 
-    def load(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
-        if not isinstance(part, str) or not part.startswith("gym:"):
-            rows = gsm8k_as_tasks(read_rows(part, split=split, columns=columns, limit=limit))
-            return found.usable(rows, lambda row: [task_in(row)], named, own)
+    def make(part: Source, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
         if columns and part == source:
             raise UserError(f"'{part}' has no columns to map; leave out `columns`")
-        size = _GYM_SIZE if limit is None else limit
-        return load_gym(part, size=size, seed=seed, split="train" if split is None else split)
+        size, split = _GYM_SIZE if limit is None else limit, reading.get("split") or "train"
+        return [dressed(task) for task in load_gym(str(part), size=size, seed=reading.get("seed", 0), split=split)]
 
-    tasks = mix(source, load, columns=columns, limit=limit, seed=seed)
-    found += [replace(task, prompt=dress(task.prompt, system, prompt_template)) for task in tasks]
-    return found
+    def read(row: Record) -> list[Task]:
+        return [dressed(task_in(row))]
+
+    return read_all(source, read, gather=gsm8k_as_tasks, own=own, named=named, make=make, **reading)
 
 
 def dress(messages: Sequence[Message], system: str | None, prompt_template: str) -> tuple[Message, ...]:
-    """A conversation with a system message in front and text around each user message.
-
-    Raises:
-        UserError: the template does not have `{prompt}` exactly once.
-
-    Example:
-        >>> dress([Message("user", "1+1?")], None, "{prompt} Think first.")[0].content
-        '1+1? Think first.'
-    """
+    """A conversation with a system message in front and, at `{prompt}` of the template, each user message."""
     if prompt_template.count("{prompt}") != 1:
         raise UserError(f"a prompt template needs {{prompt}} exactly once; got '{prompt_template}'")
     dressed = tuple(
@@ -85,8 +69,7 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
     )
     if system is None:
         return dressed
-    tools = next((m.tools for m in messages if m.tools), ())
-    return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools)
+    return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools_of(messages))
 
 
 def task_in(row: Record) -> Task:
@@ -140,24 +123,14 @@ _SAMPLE = frozenset(("completion", "rewards", "stop_reason", "step"))  # columns
 _BEGINS = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
 
 
-def load_completions(
-    source: Source,
-    *,
-    split: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    named: Collection[str] = (),
-) -> Loaded[Episode]:
+def load_completions(source: Source, *, named: Collection[str] = (), **reading: Unpack[Reading]) -> Loaded[Episode]:
     """The completions of a data set, each as an episode that a reward can score.
 
     A row has `completion` (text, or a list of messages) and `prompt` or `messages` (text, or a list of messages), or
     `messages` that end with the completion. It may have `answer`, `gold` and `id`, as a task has; its other columns
     become metadata. Rows of a run's `samples.jsonl` are read too. Arguments are those of `load_tasks`.
-
-    Raises:
-        DataError: as `load_rows`, or a row without a prompt or completion, by file, line and field.
     """
-    if isinstance(source, str) and source.startswith("gym:"):
+    if is_gym(source):
         raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
 
     def read(row: Record) -> list[Episode]:
@@ -165,10 +138,7 @@ def load_completions(
         task = task_in(own)
         return [Episode(task, (*task.prompt, *after(task.prompt, said)), stop)]
 
-    found = Loaded[Episode]()
-    rows = read_rows(source, split=split, columns=columns, limit=limit)
-    found += found.usable(gsm8k_as_tasks(rows), read, named)
-    return found
+    return read_all(source, read, gather=gsm8k_as_tasks, named=named, **reading)
 
 
 def _divided(row: Record) -> tuple[Record, tuple[Message, ...], StopReason]:
@@ -218,3 +188,62 @@ def _sample(row: Record) -> Record:
     else:
         prompt = text
     return Record({"prompt": prompt, "answer": row.fields.get("answer") or None}, row.place, row.id)
+
+
+def load_demonstrations(
+    source: Source, *, system: str | None = None, prompt_template: str = "{prompt}", **reading: Unpack[Reading]
+) -> Loaded[tuple[Message, ...]]:
+    """The conversations of a data set, each with at least one assistant message.
+
+    A row has one of: `messages` or `conversations` (lists of {role, content}, or of ShareGPT's {from, value}); `prompt`
+    and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`; or is in a
+    layout of data/layouts.py. Of a prompt and of `history` nothing is learned, nor of messages whose `weight` is 0.
+    Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called. Arguments and errors
+    are those of `load_preferences`.
+    """
+
+    def gather(rows: Sequence[Record]) -> list[Record]:
+        return [best_conversation(row) if is_tree(row) else row for row in gathered_trees(rows)]
+
+    def read(row: Record) -> list[tuple[Message, ...]]:
+        return [dress(conversation_in(row), system, prompt_template)]
+
+    return read_all(source, read, gather=gather, **reading)
+
+
+def conversation_in(row: Record) -> tuple[Message, ...]:
+    """The conversation of a row."""
+    messages = _read(row)
+    if not any(message.role == "assistant" and message.learned for message in messages):
+        raise row.fail(
+            "the conversation has no assistant message that is learned, so there is nothing to train on; remove the row"
+        )
+    if messages[0].role == "assistant" and len(messages) > 1:
+        raise row.fail(
+            "the conversation begins with the assistant, without a prompt; remove that message, or add "
+            "the prompt before it"
+        )
+    return messages
+
+
+def _read(row: Record) -> tuple[Message, ...]:
+    for field in ("messages", "conversations"):
+        if field in row:
+            return row.begun(row.messages(field))
+    if "instruction" in row:
+        text = row.text("instruction")
+        # Alpaca's rows have an `input` that is empty where the instruction says it all.
+        more = "" if is_empty(row.get("input")) else row.text("input")
+        prompt = row.begun((Message("user", f"{text}\n\n{more}" if more else text),))
+        return (*given(prompt), *row.response("output", prompt))
+    question, answer = "prompt", "completion"
+    if "question" in row and "prompt" not in row:
+        question, answer = "question", "answer"
+    elif "prompt" not in row and "completion" not in row:
+        raise row.fail(
+            f"no demonstration found; this row has: {', '.join(row.fields) or 'no fields'}; expected messages, or "
+            "prompt and completion, or question and answer, or instruction and output; map them with "
+            '`columns="prompt=COLUMN completion=COLUMN"`'
+        )
+    prompt = row.prompt(question)
+    return (*given(prompt), *row.response(answer, prompt))

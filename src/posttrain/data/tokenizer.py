@@ -1,4 +1,4 @@
-"""Tokenizer loading, and arguments of a chat template. The one file of this room that imports transformers.
+"""Tokenizer loading, arguments of a chat template, and ends of tokens. The one file here that imports transformers.
 
 Arguments such as `enable_thinking=false` become the defaults of the template's own variables, in lines in front of it.
 So they are saved with the tokenizer, and whatever renders by it later uses them: sampling, training, scoring, an
@@ -8,7 +8,8 @@ exported model in another tool. An argument that a later command gives takes the
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,12 +30,6 @@ def load_tokenizer(
 
     That of the Jinja file `chat_template` takes the place of its own, with `template_args` such as
     `enable_thinking=false`, also where the tokenizer is saved.
-
-    Raises:
-        ModelError: the folder has no tokenizer, there is no such folder or hub id, the hub cannot be reached, or a
-            token has no row in the embedding of the model beside it.
-        TemplateError: the template cannot be read, or is none.
-        UserError: an argument that the template does not have.
     """
     from transformers import AutoTokenizer  # takes seconds: not every command needs it
 
@@ -116,11 +111,7 @@ def ending_at_stop(template: str) -> str:
 
 
 def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
-    """A token to pad with that is none of `ends`, with which sequences end: the tokenizer's own, or a special one.
-
-    Raises:
-        ModelError: every special token is among them.
-    """
+    """A token to pad with that is none of `ends`, with which sequences end: the tokenizer's own, or a special one."""
     own = [] if tokenizer.pad_token_id is None else [tokenizer.pad_token_id]
     for token in [*own, *sorted(tokenizer.all_special_ids)]:
         if token not in ends:
@@ -129,10 +120,7 @@ def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
 
 
 def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int]) -> int:
-    """Write a tokenizer next to a reward model, whose template ends where scores are read: at one of `ends`.
-
-    Returns the token to pad with (`padding_beside`); errors as there.
-    """
+    """Write a tokenizer next to a reward model whose scores are read at one of `ends`; returns what to pad with."""
     padding = padding_beside(tokenizer, ends)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
     own = tokenizer.chat_template  # text, or several by name: with and without tools
@@ -152,15 +140,7 @@ _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # a tag of transf
 
 
 def parse_template_args(text: str | Mapping[str, object]) -> dict[str, Any]:
-    """Arguments as they are typed: NAME=VALUE words, whose values are JSON, or else text; or as they are in a table.
-
-    Raises:
-        UserError: not of this form, or a name twice.
-
-    Example:
-        >>> parse_template_args("enable_thinking=false date_string='26 Jul 2024'")
-        {'enable_thinking': False, 'date_string': '26 Jul 2024'}
-    """
+    """Arguments as they are typed: NAME=VALUE words, whose values are JSON, or else text; or as they are in a table."""
     if isinstance(text, Mapping):
         return dict(text)
     try:
@@ -188,10 +168,6 @@ def with_defaults(template: str | Mapping[str, str], args: Mapping[str, Any], sp
     """A chat template, or several by name, in which these arguments are defaults; earlier ones of the same names go.
 
     `special` are the names of the tokenizer's special tokens, such as `bos_token`.
-
-    Raises:
-        UserError: a name that is no variable of the template, or that the conversation or the tokenizer sets.
-        TemplateError: the template is no Jinja.
     """
     several = {"": template} if isinstance(template, str) else template
     reserved = _RESERVED | {*special}
@@ -229,3 +205,43 @@ def _variables(template: str) -> set[str]:
 
 
 _ASKS_IF_DEFINED = ("defined", "undefined", "default", "d")
+
+
+Decode = Callable[[Sequence[int]], str]
+
+_UNFINISHED = "\ufffd"  # what decoders write for bytes that are no character, or none yet
+
+
+def token_ends(decode: Decode, token_ids: Sequence[int]) -> list[int]:
+    """After each token, how many characters of `decode(token_ids)` are complete; after the last one, all of them.
+
+    A character ends with the token that completes it: it may be spread over several, and some tokenizers write a word
+    differently at the beginning of a text, so tokens are decoded after their predecessors. Bytes that are no character
+    end with the token that shows it. Takes two short calls of `decode` for each token.
+
+    Example:
+        >>> token_ends(lambda ids: bytes(ids).decode(errors="replace"), [72, 226, 130, 172])  # H, and three bytes of €
+        [1, 1, 1, 2]
+    """
+    text, ends = decode(token_ids), list[int]()
+    said = before = ""  # the text as it is put together: each new piece is decoded behind the one before it alone
+    shown = first = 0  # the last piece is from token `shown` to token `first`
+    for number in range(1, len(token_ids) + 1):
+        now = decode(token_ids[shown:number])
+        complete = now if number == len(token_ids) else now.rstrip(_UNFINISHED)
+        ends.append(len(said) + max(0, len(complete) - len(before)))
+        if complete == now:
+            said += now[len(before) :]
+            shown, first = first, number
+            before = decode(token_ids[shown:first])
+    return ends if said == text else _by_prefixes(decode, token_ids, text)
+
+
+def _by_prefixes(decode: Decode, token_ids: Sequence[int], text: str) -> list[int]:
+    """The same by decoding every beginning, for tokens that more than the piece before them changes."""
+    begun = (decode(token_ids[:number]).rstrip(_UNFINISHED) for number in range(1, len(token_ids)))
+    return list(accumulate([*(_alike(part, text) for part in begun), len(text)], max))
+
+
+def _alike(one: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

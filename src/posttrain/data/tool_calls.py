@@ -19,19 +19,11 @@ from posttrain.types import Message, ToolCall
 _NAMES = ("nameqzfirst", "nameqzsecond")
 _KEYS, _VALUES = ("keyqzone", "keyqztwo"), ("valueqzone", "valueqztwo")
 _ID = "idqz0000"  # nine letters and digits with its number: what Mistral's templates ask for
-_TOOLS = tuple(
-    json.dumps(
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": "A function.",
-                "parameters": {"type": "object", "properties": {key: {"type": "string"} for key in _KEYS}},
-            },
-        }
-    )
-    for name in _NAMES
-)
+_ABOUT = {
+    "description": "A function.",
+    "parameters": {"type": "object", "properties": {key: {"type": "string"} for key in _KEYS}},
+}
+_TOOLS = tuple(json.dumps({"type": "function", "function": {"name": name, **_ABOUT}}) for name in _NAMES)
 _DECODER = json.JSONDecoder()
 _REASONING = r"<(?P<tag>think|thinking|reasoning)>.*?(?:</(?P=tag)>|\Z)|(?P<closed></(?:think|thinking|reasoning)>)"
 
@@ -124,11 +116,7 @@ Written = Callable[[Sequence[Message]], str]
 
 
 def learn_form(written: Written) -> CallForm:
-    """How a template writes calls; `written` is what the assistant writes last, as sampled text shows it.
-
-    Raises:
-        TemplateError: it writes none, or in a form that cannot be read back.
-    """
+    """How a template writes calls; `written` is what the assistant writes last, as sampled text shows it."""
     one = _render(written, 1)
     if one is None:
         raise TemplateError("the chat template writes no calls of tools; give one that does with `chat_template`")

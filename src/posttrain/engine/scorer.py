@@ -12,7 +12,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.loaded import Unusable
 from posttrain.data.messages import written
 from posttrain.data.packing import Example, pack, size_of
-from posttrain.data.steps import Reasoning, stepwise_of
+from posttrain.data.ratings import Reasoning, stepwise_of
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError, TemplateError
 from posttrain.models.attributes import Scores, load_scores

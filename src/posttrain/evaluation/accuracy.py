@@ -54,9 +54,6 @@ def evaluate(
 
     Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
     independent of each other.
-
-    Raises:
-        UserError: there are no tasks, or a reward compares more samples of a task.
     """
     if not tasks:
         raise UserError("there are no tasks to evaluate; give a data set that has some outside the training data")
@@ -73,9 +70,6 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
 
     Tasks with an answer to which the outcome does not apply are excluded. Groups may differ in size: k goes up to
     the smallest.
-
-    Raises:
-        RewardError: that is all of them.
     """
     if outcome:  # one row for each episode: that of its first trained seat
         answered = [g for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
@@ -134,10 +128,6 @@ def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
 
     k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
     apply to an answer of the other.
-
-    Raises:
-        ValueError: they have no task in common, the measure differs, or the answers of one are greedy and those of the
-            other sampled.
     """
     was, now = _by_task(before, k), _by_task(after, k)
     rates = [(rate, now[task]) for task, rate in was.items() if task in now]
@@ -197,11 +187,7 @@ class Examination:
         )
 
     def over(self, before: "Examination") -> dict[str, Difference]:
-        """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`.
-
-        Raises:
-            ValueError: `before` had other tasks, or was not asked in the same ways.
-        """
+        """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`."""
         return {decoding: difference(before.answers[decoding], found) for decoding, found in self.answers.items()}
 
     def summary(self) -> dict[str, Any]:
@@ -236,11 +222,6 @@ def numbers(found: Accuracy) -> dict[str, Any]:
 
 
 def percent(share: float, interval: tuple[float, float] | None = None) -> str:
-    """A fraction in per cent, with its interval.
-
-    Example:
-        >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
-        ('47.6% (43.0 to 50.0)', '1.2%')
-    """
+    """A fraction in per cent, with its interval: 47.6% (43.0 to 50.0)."""
     shown = f"{100 * share:.1f}%"
     return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

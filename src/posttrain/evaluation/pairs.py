@@ -1,13 +1,15 @@
-"""Reward-model metrics on held-out pairs and ratings: accuracy, calibration, biases, ensemble uncertainty.
+"""Reward-model metrics on held-out pairs, ties and ratings: accuracy, calibration, biases, ensemble uncertainty.
 
 A pair is right if the chosen response has the higher score; a tie counts half. The score of an ensemble is the mean of
-its members'.
+its members'. Over pairs that people found equal equal scores are rare: a predicted tie is a margin within some epsilon.
 """
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import correlation, fmean, pstdev
 from typing import NamedTuple
 
@@ -47,10 +49,7 @@ class ScoredPair:
 
 
 def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]], *, first: int = 0) -> list[ScoredPair]:
-    """Every pair of every ranking, in order; `scores` are those of their responses, one after the other.
-
-    `first` is the number of the first ranking's prompt.
-    """
+    """Every pair of every ranking, in order of their responses' `scores`; the first one's prompt has number `first`."""
     left = iter(scores)
     found: list[ScoredPair] = []
     for number, unit in enumerate(units, first):
@@ -78,11 +77,7 @@ class Bin(NamedTuple):
 
 
 def accuracy(pairs: Sequence[ScoredPair]) -> PairAccuracy:
-    """Pair accuracy, with an interval over prompts, the unit of training.
-
-    Raises:
-        UserError: there are no pairs.
-    """
+    """Pair accuracy, with an interval over prompts, the unit of training."""
     if not pairs:
         raise UserError("there are no pairs to judge")
     rates = list(by_prompt(pairs).values())
@@ -91,10 +86,14 @@ def accuracy(pairs: Sequence[ScoredPair]) -> PairAccuracy:
 
 def by_prompt(pairs: Sequence[ScoredPair]) -> dict[int, float]:
     """The pair accuracy of each prompt."""
+    return _means((pair.prompt, pair.right) for pair in pairs)
+
+
+def _means(values: Iterable[tuple[int, float]]) -> dict[int, float]:
     found: dict[int, list[float]] = {}
-    for pair in pairs:
-        found.setdefault(pair.prompt, []).append(pair.right)
-    return {prompt: fmean(right) for prompt, right in found.items()}
+    for prompt, value in values:
+        found.setdefault(prompt, []).append(value)
+    return {prompt: fmean(some) for prompt, some in found.items()}
 
 
 def by_category(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
@@ -110,10 +109,7 @@ def log_loss(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
 
 
 def calibration(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> list[Bin]:
-    """Reliability curve: confidence and accuracy in up to ten equal-width bins from 0.5 to 1.
-
-    The confidence is sigmoid(|margin| / T). Empty bins are left out.
-    """
+    """Reliability curve: confidence sigmoid(|margin| / T) and accuracy, in equal bins from 0.5 to 1, none empty."""
     bins: list[list[ScoredPair]] = [[] for _ in range(BINS)]
     for pair in pairs:
         bins[min(BINS - 1, int((_sure(pair, temperature) - 0.5) * 2 * BINS))].append(pair)
@@ -167,10 +163,7 @@ def crossfitted_error(pairs: Sequence[ScoredPair]) -> float:
 
 
 def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
-    """Pearson's correlation of score differences and length differences of pairs.
-
-    None if either does not vary.
-    """
+    """Pearson's correlation of score and length differences of pairs; None if either does not vary."""
     # both ways round, so that the order of the two says nothing: the means are 0
     margins, longer = [p.margin for p in pairs], [p.chosen_tokens - p.rejected_tokens for p in pairs]
     spread = math.sqrt(sum(m * m for m in margins) * sum(d * d for d in longer))
@@ -193,11 +186,14 @@ def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
     if not pairs or len(pairs[0].chosen) == 1:
         return None
     wrong, right = ([p.disagreement for p in pairs if p.right == outcome] for outcome in (0.0, 1.0))
-    if not wrong or not right:
-        return None
-    right.sort()
-    below = sum(bisect_left(right, w) + bisect_right(right, w) for w in wrong)  # a tie is in one of the two
-    return below / (2 * len(wrong) * len(right))
+    return _exceeds(wrong, right) if wrong and right else None
+
+
+def _exceeds(some: Sequence[float], others: Iterable[float]) -> float:
+    """The chance that one of `some` is larger than one of `others`, where equal ones count half."""
+    ordered = sorted(others)
+    below = sum(bisect_left(ordered, one) + bisect_right(ordered, one) for one in some)  # one equal is in one of them
+    return below / (2 * len(some) * len(ordered))
 
 
 def measures(pairs: Sequence[ScoredPair], temperature: float | None = None) -> dict[str, float]:
@@ -231,10 +227,6 @@ def correlations(
     """Pearson's correlation of predictions and ratings, for each attribute where both vary.
 
     `foretold` has for each response a number for each attribute, in any unit, `rated` its ratings; some may be missing.
-
-    Example:
-        >>> correlations(["clear", "kind"], [[1, 0], [2, 0], [9, 0]], [{"clear": 4}, {"clear": 5}, {"kind": 1}])
-        {'clear': 1.0}
     """
     found: dict[str, float] = {}
     for place, name in enumerate(names):
@@ -244,3 +236,70 @@ def correlations(
         if len({a for a, _ in pairs}) > 1 and len({b for _, b in pairs}) > 1:
             found[name] = correlation(*zip(*pairs, strict=True))
     return found
+
+
+class Ties(NamedTuple):
+    """Results on ties."""
+
+    told: float
+    """The chance that its margin is smaller over a pair that people found equal than over one that they decided: 0.5
+    where the size of a margin says nothing of it, 1 where it tells all."""
+    accuracy: float
+    """How often it says what people say, with a third answer, neither; the prompt is the unit, as it is of pairs."""
+    ci95: Interval
+    never: float
+    """The same if it never says so."""
+    epsilon: float
+    """Up to which margin it would say so: the best one for all pairs."""
+    pairs: int  # that people decided
+    ties: int
+
+
+def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
+    """Pairs that people decided, and pairs that they found equal, of which it says nothing which one is called chosen.
+
+        accuracy = 1/P sum_p 1/n_p ( sum over its pairs [m > eps] + sum over its ties [|m| <= eps] )
+
+    The pairwise accuracy with ties of Deutsch, Foster and Freitag 2023, "Ties Matter"
+    (https://arxiv.org/abs/2305.14324), with their tie calibration: eps is the one that is best. Here it is found on one
+    half of the prompts and used on the other, so that a model gains nothing by chance.
+    """
+    if not pairs or not ties:
+        raise ValueError("ties are measured beside pairs that were decided; one of the two is empty")
+    order = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in (*pairs, *ties)))}
+    halves = [
+        (
+            [one for one in pairs if order[one.prompt] % 2 == half],
+            [one for one in ties if order[one.prompt] % 2 == half],
+        )
+        for half in (0, 1)
+    ]
+    if not all(some for half in halves for some in half):
+        halves = [(pairs, ties)]
+
+    def right(some: Sequence[ScoredPair], equal: Sequence[ScoredPair], epsilon: float) -> list[tuple[int, float]]:
+        decided = [(pair.prompt, float(pair.margin > epsilon)) for pair in some]
+        return [*decided, *((tie.prompt, float(abs(tie.margin) <= epsilon)) for tie in equal)]
+
+    said: list[tuple[int, float]] = []
+    for half, others in zip(halves, halves[::-1], strict=True):
+        said += right(*half, best_epsilon(*others))
+    rates, never = list(_means(said).values()), fmean(_means(right(pairs, ties, 0.0)).values())
+    told = _exceeds([abs(pair.margin) for pair in pairs], (abs(tie.margin) for tie in ties))
+    best = best_epsilon(pairs, ties)
+    return Ties(told, fmean(rates), mean_interval(rates), never, best, len(pairs), len(ties))
+
+
+def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
+    """The smallest epsilon of highest accuracy, with equal weight for each prompt."""
+    of_prompt = Counter(one.prompt for one in (*pairs, *ties))
+    margins = sorted((pair.margin, 1 / of_prompt[pair.prompt]) for pair in pairs)
+    sizes = sorted((abs(tie.margin), 1 / of_prompt[tie.prompt]) for tie in ties)
+    missed, met = ([0.0, *accumulate(weight for _, weight in one)] for one in (margins, sizes))
+
+    def right(epsilon: float) -> float:
+        up_to = (epsilon, math.inf)
+        return round(met[bisect_right(sizes, up_to)] - missed[bisect_right(margins, up_to)], 9)
+
+    candidates = sorted({0.0, *(size for size, _ in sizes)})  # between two of them nothing is gained
+    return max(candidates, key=right)

@@ -16,12 +16,7 @@ from posttrain.types import Task
 
 
 def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_new_tokens: int) -> None:
-    """Check by tokenizers and configurations, before any weights are read, that `kl_from` can compare two models.
-
-    Raises:
-        ModelError: their vocabularies differ.
-        UserError: a response could end where the earlier model's context does not reach.
-    """
+    """Check by tokenizers and configurations, before any weights are read, that `kl_from` can compare two models."""
     before, now = read_shape(earlier), read_shape(policy)
     words = load_tokenizer(tokenizer_of(policy))
     if load_tokenizer(tokenizer_of(earlier)).get_vocab() != words.get_vocab():

@@ -25,10 +25,9 @@ from posttrain.data import (
     question_of,
     read_rows,
 )
-from posttrain.data.given import Source
+from posttrain.data.files import Source
 from posttrain.data.layouts import own_rows
-from posttrain.data.loaded import Loaded, Unusable
-from posttrain.data.mixtures import parts_of
+from posttrain.data.loaded import Loaded, Unusable, parts_of
 from posttrain.data.packing import Example, size_of
 from posttrain.data.preferences import is_preference
 from posttrain.data.sources import UnknownColumn

@@ -23,7 +23,7 @@ from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
 from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data import load_completions, parse_columns
-from posttrain.data.given import Source
+from posttrain.data.files import Source
 from posttrain.data.messages import tools_column, written
 from posttrain.engine.scorer import load_scorer
 from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen, refuse_unknown_rewards

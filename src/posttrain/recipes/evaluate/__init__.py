@@ -18,7 +18,7 @@ from typing import Any
 from posttrain.bindings.judges import JudgeModels, judges_in, players_of, rewards_with
 from posttrain.bindings.sampling import columns_read, refuse_dressing, refuse_unreadable
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
-from posttrain.data.given import is_gym
+from posttrain.data.files import is_gym
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.scored import ScoredEnvironment, need_group, overseen, refuse_unknown_rewards
 from posttrain.environments.user_methods import load_environment, tasks_of
@@ -223,8 +223,8 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     refuse_unreadable(environment.reward, tasks, config.dataset)
     if not config.exclude:
         return tasks, tasks.notes
-    kept = disjoint(load_tasks(config.exclude, **words), tasks)
-    return kept.tasks, [
+    kept, removed = disjoint(load_tasks(config.exclude, **words), tasks)
+    return kept, [
         *tasks.notes,
-        f"{kept.removed} tasks were left out: they are in {config.exclude}, or twice here",
+        f"{removed} tasks were left out: they are in {config.exclude}, or twice here",
     ]

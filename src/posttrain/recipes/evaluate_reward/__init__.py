@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
-from posttrain.data.given import Source
+from posttrain.data.files import Source
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import pair_of, ranked_of, together

@@ -10,6 +10,7 @@ from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.pairs import (
     PairAccuracy,
     ScoredPair,
+    Ties,
     accuracy,
     by_category,
     by_length,
@@ -21,8 +22,8 @@ from posttrain.evaluation.pairs import (
     fit_temperature,
     length_correlation,
     log_loss,
+    ties_of,
 )
-from posttrain.evaluation.ties import Ties, ties_of
 from posttrain.report import Estimate, Finding, Severity, Table, write_report
 from posttrain.report.chart import Chart, Series
 from posttrain.runs import read_run
