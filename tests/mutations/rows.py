@@ -26,8 +26,11 @@ _FAULTS = {
         ("    enough(algorithm, max(sizes))\n", ""),
         ("    if min(sizes) < algorithm.least_group:\n", "    if False:\n"),
     ],
+    ("algorithms/algorithm.py", "algorithms/test_online.py algorithms/test_opd.py"): [
+        ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+    ],
     ("algorithms/gspo.py", BRANCHES): [
-        ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
+        ("*tokens[:4]", "*tokens[:3], 0 * tokens.branch_N"),
     ],
     ("training/policy_batch.py", BRANCHES): [
         (

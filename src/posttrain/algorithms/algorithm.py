@@ -36,6 +36,7 @@ from torch import Tensor
 from posttrain import errors
 from posttrain.algorithms.inputs import Input, PretrainingNLL
 from posttrain.algorithms.rollout import Rollout
+from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
 
 
@@ -55,7 +56,10 @@ class Advantages(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Per-token inputs of a loss, for one micro-batch. All logprobs are at the sampling temperature, in nats."""
+    """Per-token inputs of a loss, for one micro-batch. All logprobs are at the sampling temperature, in nats.
+
+    The first three are what the surrogates of tokens take, in order; those of whole branches take the fourth as well.
+    """
 
     logprobs_N: Float[Tensor, "N"]  # the trained policy's, which carry the gradient
     old_N: Float[Tensor, "N"]  # of the policy that the batch is anchored to, before its first update
@@ -267,12 +271,12 @@ class OnlineAlgorithm(Algorithm, Protocol):
         ...
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Reduce a micro-batch's per-token losses to its contribution to the batch's loss.
+        """Reduce a micro-batch's per-token losses to its contribution to the batch's loss: the mean over all tokens.
 
         `length_N` is the number of sampled tokens of the row that a token belongs to, over all its branches, of which
         some may be in other micro-batches.
         """
-        ...
+        return reduce.token_mean(values_N, counts.tokens)
 
 
 @runtime_checkable

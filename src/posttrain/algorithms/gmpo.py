@@ -45,6 +45,4 @@ class GMPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """The geometric mean of each branch's clipped ratios."""
-        logprobs = (tokens.logprobs_N, tokens.old_N)
-        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
-        return geometric_surrogate(*logprobs, tokens.advantages_N, tokens.branch_N, **bounds)
+        return geometric_surrogate(*tokens[:4], clip_low=self.clip_low, clip_high=self.clip_high)

@@ -51,5 +51,4 @@ class SAPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's ratio through the gate."""
-        taus = {"tau_positive": self.tau_positive, "tau_negative": self.tau_negative}
-        return soft_gated_surrogate(tokens.logprobs_N, tokens.old_N, tokens.advantages_N, **taus)
+        return soft_gated_surrogate(*tokens[:3], tau_positive=self.tau_positive, tau_negative=self.tau_negative)
