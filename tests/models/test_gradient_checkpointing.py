@@ -10,9 +10,9 @@ from posttrain import fast_paths
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
 from posttrain.models import gradient_checkpointing
-from posttrain.models.critic import Critic
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.lora import Lora, add_adapter, add_lora
+from posttrain.models.reference import Critic
 from tests.tiny import tiny_llama
 
 LEARNED = (True, True, True, False)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import Context
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
-from posttrain.models.critic import Critic
+from posttrain.models.reference import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner

@@ -10,8 +10,8 @@ from posttrain.algorithms.ppo_ptx import PPOPtx
 from posttrain.algorithms.vapo import VAPO
 from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
-from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
+from posttrain.models.reference import Critic
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch
 from tests.tiny import tiny_llama

@@ -24,8 +24,7 @@ from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives.policy import PolicyLoss
-from posttrain.objectives.surrogates import geometric_surrogate
+from posttrain.objectives.policy import PolicyLoss, geometric_surrogate
 
 
 @dataclass(frozen=True)

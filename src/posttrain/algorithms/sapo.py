@@ -26,8 +26,7 @@ from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens, positive, unused
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives.policy import PolicyLoss
-from posttrain.objectives.surrogates import soft_gated_surrogate
+from posttrain.objectives.policy import PolicyLoss, soft_gated_surrogate
 
 
 @dataclass(frozen=True)

@@ -226,3 +226,19 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         raise ModelError(f"'{name}' is a sequence classifier and generates no text; pass its original model")
     network = read_network(AutoModelForCausalLM, name, where, "a causal language model", dtype=dtype)
     return wrap(network.to(device), name=name, context=context_of(config.get_text_config()))
+
+
+def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
+    """The model `name` with its own widths, `layers` layers and random weights, made from its configuration alone."""
+    where = locate(name)
+    if lora.is_adapter(where):
+        return probe(base_of(where), layers, dtype=dtype, device=device)
+    config = read_config(name, where)
+    text = config.get_text_config()
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return wrap(network.to(device), name=name, context=context_of(text))

@@ -16,8 +16,8 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, PackedRow, Ranked, pack
 from posttrain.models.attributes import AttributeModel, Gate, Mixture, RatingScale, Reading
-from posttrain.objectives.attributes import rating_error
 from posttrain.objectives.pairwise import bradley_terry
+from posttrain.objectives.reward_models import rating_error
 from posttrain.training.learner import Batch, Loss, Models, Share
 
 LONGEST = 300  # updates

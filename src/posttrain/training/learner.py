@@ -16,8 +16,7 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow
-from posttrain.models.critic import Critic
-from posttrain.models.reference import Reference
+from posttrain.models.reference import Critic, Reference
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is the main trained model, which may be a reward model."""

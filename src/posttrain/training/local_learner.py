@@ -16,9 +16,8 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
-from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import Reference
+from posttrain.models.reference import Critic, Reference
 from posttrain.options.groups import TrainingOptions
 from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import ActorCritic, Advantages, OnlineAlgorithm, Tokens
 from posttrain.data.packing import PackedRow
-from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.reference import Critic
 from posttrain.objectives.off_policy import importance_weights
 from posttrain.options.online import RL
 from posttrain.training.learner import CRITIC, POLICY, Batch, Column, Loss, Models, Share
