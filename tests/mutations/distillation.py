@@ -67,9 +67,9 @@ MUTATIONS = [
             ("decay=self.decay", "decay=0.95"),
         ]
     ),
-    Mutation("training/policy_batch.py", "part, temperature=temperature", "part", "training/test_inputs.py"),
+    Mutation("training/policy.py", "part, temperature=temperature", "part", "training/test_inputs.py"),
     Mutation(
-        "training/policy_batch.py",
+        "training/policy.py",
         "for number in numbers], part,",
         'for number in numbers], "reference",',
         "training/test_inputs.py",

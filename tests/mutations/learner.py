@@ -72,7 +72,7 @@ _FAULTS = {
         ("tokens = {name: [numbers[i] for i in examples]", "tokens = {name: numbers"),
         ("examples=[self.examples[i] for i in examples]", "examples=self.examples[: len(examples)]"),
     ],
-    ("training/policy_batch.py", BATCH): [
+    ("training/policy.py", BATCH): [
         ('everything or any(any(tokens["advantages"][i]) for i in group)', "True"),
         ('everything or any(any(tokens["advantages"][i]) for i in group)', 'not any(tokens["advantages"][group[0]])'),
         ("for name, numbers_N in found.columns.items()", "for name, numbers_N in ()"),

@@ -41,8 +41,8 @@ MUTATIONS = [
     *(
         Mutation(file, old, new, "recipes/test_rl_reward_model.py")
         for file, old, new in [
-            ("training/policy_batch.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
-            ("training/policy_batch.py", "return gone / ", "return 0 * gone / "),
+            ("training/policy.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
+            ("training/policy.py", "return gone / ", "return 0 * gone / "),
         ]
     ),
     *(

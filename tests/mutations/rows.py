@@ -32,7 +32,7 @@ _FAULTS = {
     ("algorithms/gspo.py", BRANCHES): [
         ("*tokens[:4]", "*tokens[:3], 0 * tokens.branch_N"),
     ],
-    ("training/policy_batch.py", BRANCHES): [
+    ("training/policy.py", BRANCHES): [
         (
             "for row in group.rows for branch in row.trajectory.branches]",
             "for row in group.rows for branch in row.trajectory.branches[-1:]]",
@@ -51,8 +51,6 @@ _FAULTS = {
         ),
         ("torch.tensor([row.seat == seat for row in group.rows])", "torch.tensor([True for row in group.rows])"),
         ("gone / sum(len(group.rows) for group in groups)", "gone / len(branches_in(groups))"),
-    ],
-    ("training/policy.py", BRANCHES): [
         (
             'batch.present("length", row, branch_N)\n        return Share(algorithm',
             "branch_N.bincount()[branch_N]\n        return Share(algorithm",

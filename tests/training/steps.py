@@ -13,7 +13,7 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import CriticLoss, PolicyLoss
-from posttrain.training.policy_batch import context_of as made_of
+from posttrain.training.policy import context_of as made_of
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch

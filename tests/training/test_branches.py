@@ -19,8 +19,9 @@ from posttrain.models.reference import Critic, FrozenCopy
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import CriticLoss, PolicyLoss
-from posttrain.training.policy_batch import (
+from posttrain.training.policy import (
+    CriticLoss,
+    PolicyLoss,
     context_of,
     distance,
     example_of,

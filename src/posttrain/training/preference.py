@@ -21,7 +21,7 @@ from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.models.reference import Reference
 from posttrain.objectives import reduce
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss, Models, Share, counts_of
-from posttrain.training.policy_batch import example_of
+from posttrain.training.policy import example_of
 from posttrain.training.unpaired import OfResponses, ReferenceOf, responses_of
 from posttrain.types import Group
 
