@@ -34,7 +34,7 @@ _FAULTS = {
     ("training/local_learner.py", "training/test_pairwise.py"): [
         ("                together=batch.together,\n", ""),
         ("self._microbatch_tokens, together=batch.together)", "self._microbatch_tokens)"),
-        ("return self._by_example(examples, of_row, together)", "return self._by_example(examples, of_row)"),
+        ("self._read(examples, of_row, together=together)", "self._read(examples, of_row)"),
     ],
     ("training/local_learner.py", "training/test_reward.py"): [
         ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
