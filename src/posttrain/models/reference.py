@@ -16,11 +16,7 @@ from posttrain.models.rounding import wide_dtype
 
 
 class Reference:
-    """A frozen policy: another model than the trained one, such as a teacher. Subclasses are of the policy itself.
-
-    Attributes:
-        body: the model that it computes with; the policy's own where it copies no network.
-    """
+    """A frozen policy, such as a teacher; subclasses are of the policy itself, whose `body` they may compute with."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.body = model
@@ -118,10 +114,7 @@ class Critic:
     """A value function, V = w . h + b in float32 or wider; it begins as 0.
 
     The states h are those of the policy's trunk, which the value loss trains too, or with `own` of a separate network,
-    initialised from the policy; with an adapter if the policy has one.
-
-    Attributes:
-        body: the model that it computes with: the policy's, or its own.
+    initialised from the policy; with an adapter if the policy has one. `body` is the model that it computes with.
     """
 
     def __init__(self, model: LanguageModel, *, own: bool = False) -> None:

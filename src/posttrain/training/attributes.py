@@ -115,11 +115,7 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     and s; then the whole gate, with early stopping: for the number of updates that maximised the likelihood of a
     held-out fifth of the prompts. So if prompts carry no information, the weights are constant. n prompts count as if
     one in n + 2 had chosen otherwise (as in score calibration), which keeps the scale finite if few prompts all agree.
-
-    Args:
-        mixture: with an untrained gate.
-        choices: preference pairs; `ahead_BK` includes the factor w.
-        seed: selects the held-out fifth of the prompts.
+    The gate is untrained; `ahead_BK` includes the factor w.
     """
     mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
     spread_D = spread_D.where(spread_D > 0, 1.0)

@@ -63,8 +63,7 @@ class ScoreGradient(Loss[RewardModel]):
 
         L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
 
-    Attributes:
-        overlap_weight: of the `overlap` of the rows for quality and for length.
+    O is the `overlap` of the rows for quality and for length.
     """
 
     overlap_weight: float
