@@ -186,12 +186,7 @@ def read_network(kind: Any, name: str, where: str, what: str, *, fresh: Iterable
 
 
 def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
-    """Load a causal language model in `dtype`, ready to run by plan.
-
-    Raises:
-        ModelError: there is no such model, it lacks weights or has some that are not finite, it is a reward model, or
-            posttrain cannot train its type.
-    """
+    """A causal language model in `dtype`, ready to run by plan; raises `ModelError` where that cannot be had."""
     where = locate(name)
     if Path(where).is_dir():
         where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders

@@ -164,13 +164,9 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
 
 
 def _linear_layers(network: Any) -> str | list[str]:
-    """What peft is to take for all linear layers but the head.
-
-    In a model with experts their names: by `all-linear` peft means the stacked weights of the experts too, which are no
-    linear layers.
-    """
+    """What peft is to take for all linear layers but the head."""
     if not any(".experts." in name for name, _ in network.named_parameters()):
-        return "all-linear"
+        return "all-linear"  # by which it means the stacked weights of experts too, which are no linear layers
     head = network.get_output_embeddings()
     found = [name for name, module in network.named_modules() if isinstance(module, nn.Linear) and module is not head]
     return sorted({name.rpartition(".")[2] for name in found})

