@@ -254,10 +254,8 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
         for name, kept in manifest["files"].items():
             path = folder / name
             stat = path.stat()
-            if stat.st_size != kept["size"]:
-                return False
             untouched = stat.st_mtime_ns == kept["mtime_ns"] and stat.st_size > _SMALL
-            if not untouched and _sha256(path) != kept["sha256"]:
+            if stat.st_size != kept["size"] or (not untouched and _sha256(path) != kept["sha256"]):
                 return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

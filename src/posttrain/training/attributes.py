@@ -126,7 +126,7 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     updates = 0
     if fifth:
         learner, judged = _Learner(mixture, choices.some(~judged_B)), choices.some(judged_B)
-        costs = [learner.heldout_loss(judged), *(learner.heldout_loss(judged) for _ in learner.updates(LONGEST))]
+        costs = [learner.cost(judged).item(), *(learner.cost(judged).item() for _ in learner.updates(LONGEST))]
         updates = costs.index(min(costs))
     learner = _Learner(mixture, choices)
     for _ in learner.updates(updates):
@@ -159,12 +159,8 @@ class _Learner:
         """Train the whole gate; yields after each update."""
         yield from self._descend(self._choices, [*self.gate.parameters(), self.log_scale], most, GATE_LR)
 
-    @torch.no_grad()
-    def heldout_loss(self, choices: Choices) -> float:
-        """L on other pairs."""
-        return self._cost(choices).item()
-
-    def _cost(self, choices: Choices) -> Tensor:
+    def cost(self, choices: Choices) -> Tensor:
+        """L on these pairs."""
         ahead_B = self.log_scale.exp() * (self.gate(choices.prompts_BD) * choices.ahead_BK).sum(1)
         doubt = 1 / (self._choices.weight_B.sum().item() + 2)
         cost_B = bradley_terry(ahead_B, torch.zeros_like(ahead_B), label_smoothing=doubt)
@@ -175,6 +171,6 @@ class _Learner:
         adam = torch.optim.AdamW([{"params": weights, "weight_decay": DECAY}, {"params": others}], lr, weight_decay=0.0)
         for _ in range(most):
             adam.zero_grad()
-            self._cost(choices).backward()
+            self.cost(choices).backward()
             adam.step()
             yield

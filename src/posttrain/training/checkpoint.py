@@ -194,8 +194,7 @@ def _step(path: Path) -> int:
 def _score(path: Path) -> float | None:
     """The score recorded in a checkpoint; None if there is none or it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        score = json.loads((path / _STATE).read_text(encoding="utf-8"))["score"]
-        return None if score is None else float(score)
+        return float(json.loads((path / _STATE).read_text(encoding="utf-8"))["score"])
     return None
 
 

@@ -109,7 +109,8 @@ def reward_gradient(
     weights. So the result is independent of the micro-batch split. Both passes use the same dropout masks.
     """
     examples = sequences_of(units)
-    batch = Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
+    sizes = [len(unit.examples) for unit in units]
+    batch = Batch(examples, Counts(len(examples), 0), sizes, units={"ranked": units}, seed=seed)
     if not loss.length:
         return learner.forward_backward(batch, loss)
     scores_EH = torch.tensor(learner.scores(batch.examples, seed=seed), dtype=torch.float64, requires_grad=True)
@@ -140,7 +141,7 @@ def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:
 def _pairs(units: Sequence[Ranked], examples: Sequence[int], scores_EH: Tensor) -> _Pairs:
     """The pairs of the sequences that a row has, by their places in it."""
     place = {number: at for at, number in enumerate(examples)}
-    starts = list(accumulate(_sizes(units), initial=0))
+    starts = list(accumulate((len(unit.examples) for unit in units), initial=0))
     rows = [
         (place[start + chosen], place[start + rejected], strength, 1 / len(unit.pairs), unit.bag)
         for start, unit in zip(starts, units, strict=False)
@@ -172,7 +173,3 @@ def _measures(scores_EH: Tensor, pairs: _Pairs) -> dict[str, Tensor]:
 def sequences_of(units: Sequence[Ranked]) -> list[Example]:
     """The responses of all rankings, one after the other."""
     return list(chain.from_iterable(unit.examples for unit in units))
-
-
-def _sizes(units: Sequence[Ranked]) -> list[int]:
-    return [len(unit.examples) for unit in units]

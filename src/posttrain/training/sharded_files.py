@@ -54,9 +54,6 @@ def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu
 
     What is named NAME, or NAME/KEY, is sharded as the DTensor NAME in `like` is, if it has its shape. All else is full,
     and on `device`: `meta` for a check alone.
-
-    Raises:
-        CheckpointError: a file cannot be read, or rows are missing.
     """
     try:
         shapes: dict[str, list[int]] = json.loads((folder / SHAPES).read_text(encoding="utf-8"))
