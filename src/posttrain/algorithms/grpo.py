@@ -79,7 +79,7 @@ from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
-from posttrain.objectives.steps import process_advantages
+from posttrain.objectives.shaping import process_advantages
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from posttrain.types import StateValues as ValuesOfStates
 if TYPE_CHECKING:
     from posttrain.algorithms.algorithm import Algorithm
 
-REFERENCE, TEACHER = "reference", "teacher"
-"""Models beside the policy whose logprobs a context has."""
-
+REFERENCE, TEACHER = "reference", "teacher"  # models beside the policy whose logprobs a context has
 BASELINES = "seat_baselines"  # in the state of a context, by "GAME SEAT": the average of the return
 
 Columns = Mapping[str, Any]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import covariance
-from posttrain.objectives.steps import outcome_rewards
+from posttrain.objectives.shaping import outcome_rewards
 from posttrain.objectives.values import last_of_rows
 
 

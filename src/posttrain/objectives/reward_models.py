@@ -1,10 +1,11 @@
-"""Reward models beside pairwise.py: centred scores, length debiasing (ODIN), ratings of attributes.
+"""Reward models beside pairwise.py: centred scores, length debiasing (ODIN), ratings of attributes, labels of steps.
 
-Shape legend: B pairs, E responses of a batch, D hidden width, K attributes.
+Shape legend: B pairs, E responses of a batch, D hidden width, K attributes, S steps.
 """
 
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, where
+from torch.nn.functional import softplus
 
 from posttrain.objectives.shapes import require_one_shape
 
@@ -129,3 +130,21 @@ def shares(attributes_EK: Float[Tensor, "E K"], apart: int) -> Float[Tensor, "K"
     if spread == 0:
         return attributes_EK.new_zeros(attributes_EK.shape[1])
     return (centred_EK * centred_EK[:, [apart]]).sum(0) / spread
+
+
+def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Binary cross-entropy of a process reward model at each labelled step, in nats.
+
+        L_s = -y_s log sigma(z_s) - (1 - y_s) log(1 - sigma(z_s))
+
+    z_s is the logit that step s is right, read at its end, and y_s whether it is. Uesato et al. 2022
+    (https://arxiv.org/abs/2211.14275) and Lightman et al. 2023 (https://arxiv.org/abs/2305.20050) train so, on steps up
+    to the first wrong one.
+
+    Example:
+        >>> import torch
+        >>> step_correctness(torch.tensor([0.0, 2.0, 2.0]), torch.tensor([True, True, False]))
+        tensor([0.6931, 0.1269, 2.1269])
+    """
+    require_one_shape("step_correctness", logits_S=logits_S, right_S=right_S)
+    return softplus(where(right_S, -logits_S, logits_S))

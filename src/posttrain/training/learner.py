@@ -18,8 +18,7 @@ from posttrain.models.reference import Critic, Reference
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is the main trained model, which may be a reward model."""
 
-Column = Sequence[Sequence[float]]
-"""For each example, one number per learned token."""
+Column = Sequence[Sequence[float]]  # for each example, one number per learned token
 
 M = TypeVar("M")  # what is trained: a LanguageModel, a RewardModel, an AttributeModel
 

@@ -32,8 +32,8 @@ from posttrain.types import Group, Trajectory
 NOTHING = Context()
 ONE_TEACHER = Teachers({"": TEACHER})
 
+# columns that an algorithm's advantages have for its loss
 OF_ADVANTAGES = tuple(name for name in Advantages._fields if name in Tokens._fields and name != "advantages_N")
-"""Columns that an algorithm's advantages have for its loss."""
 
 
 def example_of(branch: Trajectory) -> Example:

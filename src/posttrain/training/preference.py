@@ -26,9 +26,7 @@ from posttrain.training.unpaired import OfResponses, ReferenceOf, responses_of
 from posttrain.types import Group
 
 TOGETHER = len(Pair._fields)
-
-Both = tuple[Responses, Responses]
-"""The chosen and the rejected response of each pair of a row."""
+Both = tuple[Responses, Responses]  # the chosen and the rejected response of each pair of a row
 
 
 def best_worst(rewards: Sequence[float]) -> list[tuple[int, int]]:

@@ -15,8 +15,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow, Ranked, Stepwise
 from posttrain.models.heads import RewardModel, StepModel
 from posttrain.objectives.pairwise import bradley_terry, wins
-from posttrain.objectives.reward_models import centring, length_apart, overlap
-from posttrain.objectives.steps import step_correctness
+from posttrain.objectives.reward_models import centring, length_apart, overlap, step_correctness
 from posttrain.training.learner import Batch, Learner, Loss, Means, Models, Share
 
 

@@ -16,8 +16,7 @@ from posttrain.objectives.pairwise import wins
 from posttrain.objectives.reduce import sequence_sum
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss, Means, Models, Share, counts_of
 
-ReferenceOf = Callable[[Sequence[Example]], Column]
-"""The reference's logprobs of examples."""
+ReferenceOf = Callable[[Sequence[Example]], Column]  # the reference's logprobs of examples
 
 
 def responses_of(logprobs_N: Tensor, row: PackedRow, divergence_N: Tensor | None = None) -> Responses:
