@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.objectives import shaping
 from posttrain.objectives.reward_models import step_correctness
 from posttrain.objectives.shaping import outcome_rewards, process_advantages
 from tests.references import process as reference
