@@ -67,7 +67,7 @@ TESTS_OF = {
     "models/host_memory.py": "models/test_host_memory.py models/test_host_threads.py",
     "models/language_model.py": "models/test_support.py models/test_load.py models/test_lora.py models/test_heads.py "
     "models/test_adapters.py",
-    "models/load.py": "models/test_load.py models/test_weight_files.py",
+    "models/load.py": "models/test_load.py models/test_weight_files.py models/test_throughput_probe.py",
     "models/lora.py": "models/test_lora.py models/test_adapters.py",
     "models/precision.py": "models/test_precision.py models/test_throughput_probe.py",
     "models/reference.py": "models/test_lora.py models/test_dropout.py models/test_critic.py",
