@@ -148,7 +148,7 @@ class Learner(Protocol):
         ...
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """Update each part at its learning rate; the norms of the gradients before clipping, as `critic_grad_norm`.
+        """Update each part at its learning rate; returns `grad_norm` and `critic_grad_norm`, those before clipping.
 
         Raises `TrainingError` where one is not finite: all are discarded, and no weight of any part has changed.
         """

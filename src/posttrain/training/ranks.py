@@ -27,7 +27,10 @@ Named = Iterable[tuple[str, Tensor]]
 
 
 class Shards:
-    """The weights of a learner as a rank holds them: here all, in a subclass a shard of each. All call the same."""
+    """The weights of a learner as a rank holds them: here all, in a subclass a shard of each.
+
+    All ranks call the same methods in the same order.
+    """
 
     def row_pass(self) -> contextlib.AbstractContextManager[None]:
         """Around the passes of one packed row; at its end, the parameters that were unsharded for them are freed."""
@@ -101,7 +104,7 @@ REPLICATED = Shards()
 
 
 class Ranks:
-    """The ranks of a learner as one sees them, which is here the only one. All call the same methods, in one order."""
+    """The ranks of a learner as one sees them, which is here the only one; methods as those of `Shards`."""
 
     rank: int = 0
     size: int = 1
