@@ -28,8 +28,7 @@ class Batch:
     """A batch of training sequences with columns, by name, of learned tokens and of units; and numbers of all of it.
 
     A unit is a number of consecutive examples, `together` or that of each unit, and never split over micro-batches. A
-    `key` identifies a batch that is used in several updates: the policy's logprobs before its first are cached under
-    it.
+    batch of several updates has a `key`, under which the policy's logprobs before the first are cached.
     """
 
     examples: Sequence[Example]
