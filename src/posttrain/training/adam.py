@@ -106,10 +106,7 @@ def _adamw(group: dict[str, Any], parts: list[tuple[Tensor, Tensor | None, dict[
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The optimiser's tensors, named `PARAMETER/exp_avg` and so on, and the settings of its groups as JSON.
-
-    `parameters` are all that it holds, the objects themselves.
-    """
+    """The optimiser's tensors, as `PARAMETER/exp_avg`, and its groups' settings as JSON; `parameters` are all it has."""
     groups = [
         {**{key: value for key, value in group.items() if key != "params"}, "params": members}
         for group, members in zip(optimizer.param_groups, _names(optimizer, parameters), strict=True)

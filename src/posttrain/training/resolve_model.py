@@ -38,10 +38,7 @@ def named(model: Model) -> str:
 
 
 def saved_model(name: Model) -> SavedModel:
-    """Resolve a model name: a run folder, a checkpoint folder, or any name that `models.load` accepts.
-
-    Every byte of a checkpoint is checked before it is used.
-    """
+    """Resolve a model name: a run or checkpoint folder, whose every byte is checked, or what `models.load` accepts."""
     name = named(name)
     path = Path(name).expanduser()
     if (path / "checksums.json").is_file():
