@@ -106,7 +106,7 @@ def _adamw(group: dict[str, Any], parts: list[tuple[Tensor, Tensor | None, dict[
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The optimiser's tensors, as `PARAMETER/exp_avg`, and its groups' settings as JSON; `parameters` are all it has."""
+    """The optimiser's tensors, as `PARAMETER/exp_avg`, and its groups' settings as JSON; `parameters` are all of it."""
     groups = [
         {**{key: value for key, value in group.items() if key != "params"}, "params": members}
         for group, members in zip(optimizer.param_groups, _names(optimizer, parameters), strict=True)
