@@ -22,8 +22,7 @@ from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import PolicyLoss, policy_batch
 from posttrain.types import Sampling
 
 PAGE = 4096

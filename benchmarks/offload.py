@@ -29,7 +29,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data import Example
 from posttrain.distributed.process_group import ProcessGroup
 from posttrain.distributed.sharding import ShardedRanks
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.language_model import wrap
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner

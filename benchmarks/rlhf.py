@@ -43,7 +43,7 @@ from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
-from posttrain.training.policy_batch import distance, examples_in
+from posttrain.training.policy import distance, examples_in
 from posttrain.types import Group, Message
 
 BASE = "smollm2-135m-instruct"

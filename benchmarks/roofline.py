@@ -28,7 +28,7 @@ from posttrain.engine.policy import load_policy
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.footprint import shape_of
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.throughput_probe import products_per_second
+from posttrain.models.precision import products_per_second
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

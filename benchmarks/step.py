@@ -48,8 +48,7 @@ from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import PolicyLoss, policy_batch
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch

@@ -21,7 +21,7 @@ from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
 from posttrain.models.scoring import Scoring
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import policy_batch
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama
 from tests.training.test_policy import SPOKEN, group

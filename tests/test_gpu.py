@@ -9,7 +9,7 @@ from posttrain.engine.engine import check_engine
 from posttrain.models.lora import Lora
 from posttrain.testing.learners import EXAMPLES, check_learner
 from posttrain.training.learner import POLICY
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import policy_batch
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.engine.test_transformers import subject
 from tests.tiny import tiny_llama

@@ -8,7 +8,7 @@ from posttrain.algorithms.inputs import Context, columns_of
 from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.rollout import Rollout
-from posttrain.training.policy_batch import context_of, policy_batch, rows_of
+from posttrain.training.policy import context_of, policy_batch, rows_of
 from posttrain.types import Group, StopReason, Trajectory, Turn
 from tests.groups import group_of
 

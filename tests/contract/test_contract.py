@@ -31,7 +31,7 @@ from posttrain.recipes.verify.numerics import cosine
 from posttrain.recipes.verify.resume import compare
 from posttrain.recipes.verify.tokens import in_calls
 from posttrain.rewards import combine
-from posttrain.training import policy, policy_batch
+from posttrain.training import policy
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score, Turn
 from tests.data.families import of_family
@@ -123,23 +123,23 @@ def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
 
 
 def lost_stop_token(monkeypatch):
-    right = policy_batch.example_of
+    right = policy.example_of
 
     def without(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (*example.learned[:-1], False))
 
-    monkeypatch.setattr(policy_batch, "example_of", without)
+    monkeypatch.setattr(policy, "example_of", without)
 
 
 def learned_tool_results(monkeypatch):
-    right = policy_batch.example_of
+    right = policy.example_of
 
     def everything(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (True,) * len(example.continuation))
 
-    monkeypatch.setattr(policy_batch, "example_of", everything)
+    monkeypatch.setattr(policy, "example_of", everything)
 
 
 def mask_one_too_late(monkeypatch):
@@ -254,8 +254,8 @@ def adapter_that_is_not_the_identity(monkeypatch):
 
 def lost_episodes_in_denominators(monkeypatch):
     """As many as were asked for are counted."""
-    right = policy_batch.Counts
-    monkeypatch.setattr(policy_batch, "Counts", lambda rows, *rest: right(-(-rows // 3) * 3, *rest))
+    right = policy.Counts
+    monkeypatch.setattr(policy, "Counts", lambda rows, *rest: right(-(-rows // 3) * 3, *rest))
 
 
 def lost_episodes_as_others(monkeypatch):
@@ -272,14 +272,14 @@ def lost_episodes_as_others(monkeypatch):
 
 def context_of_a_branch_trained(monkeypatch):
     """What a later branch repeats of earlier replies is trained again."""
-    right = policy_batch.example_of
+    right = policy.example_of
 
     def again(trajectory):
         if not trajectory.turns[0].restarts:
             return right(trajectory)
         return Example.whole(trajectory.token_ids, (False, *[True] * (len(trajectory.token_ids) - 1)))
 
-    monkeypatch.setattr(policy_batch, "example_of", again)
+    monkeypatch.setattr(policy, "example_of", again)
 
 
 def inserted_text_trained(monkeypatch):

@@ -10,7 +10,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.episodes.seats import PolicySeat
 from posttrain.errors import UserError
-from posttrain.training.policy_batch import examples_in
+from posttrain.training.policy import examples_in
 from posttrain.types import Completion, Message, Sampling, StopReason, Trajectory
 from tests.data.families import of_family
 from tests.data.test_tool_calls import CHATS

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from posttrain.data.packing import Example, pack
-from posttrain.models.critic import Critic
 from posttrain.models.lora import add_lora
+from posttrain.models.reference import Critic
 from tests.tiny import tiny_llama
 
 EXAMPLES = [Example((5, 9), (4, 8, 1), (True, False, True)), Example((5, 9), (7, 1), (True, True))]

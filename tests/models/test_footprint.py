@@ -22,7 +22,7 @@ from posttrain.models.footprint import (
     saved_bytes,
     shape_of,
 )
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.rounding import BLOCK

@@ -9,10 +9,10 @@ from torch import nn
 from posttrain import fast_paths
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
-from posttrain.models import gradient_checkpointing
-from posttrain.models.critic import Critic
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models import fused
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.lora import Lora, add_adapter, add_lora
+from posttrain.models.reference import Critic
 from tests.tiny import tiny_llama
 
 LEARNED = (True, True, True, False)
@@ -93,7 +93,7 @@ def runs_of(model, work):
 def test_layers_are_computed_again_in_the_backward_pass_and_only_there(monkeypatch):
     model = subject(torch.float32, checkpointed=True)
     assert runs_of(model, lambda: model.logprobs(ROW).logprobs.sum().backward()) == [2, 2]
-    monkeypatch.delattr(gradient_checkpointing, "checkpoint")  # nothing is spent on it in sampling
+    monkeypatch.delattr(fused, "checkpoint")  # nothing is spent on it in sampling
     with torch.no_grad():
         assert runs_of(model, lambda: model.logprobs(ROW)) == [1, 1]
 

@@ -16,9 +16,8 @@ from posttrain.models.float64_reference import exact_logprobs, float64_copy
 from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
-from posttrain.models.load import base_of, load_model, locate, tokenizer_of
+from posttrain.models.load import base_of, load_model, locate, probe, tokenizer_of
 from posttrain.models.lora import add_lora
-from posttrain.models.throughput_probe import probe
 from tests.recipes.folders import model_folder
 from tests.tiny import tiny_llama
 

@@ -11,8 +11,7 @@ from posttrain.errors import ModelError
 from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
-from posttrain.models.load import load_model
-from posttrain.models.throughput_probe import probe
+from posttrain.models.load import load_model, probe
 from tests.data.families import of_family
 
 REFUSED = {

@@ -55,7 +55,7 @@ MUTATIONS = [
                 ("rollout.rewards_R + punished_R", "rollout.rewards_R - punished_R"),
                 ("rollout.rewards_R + punished_R", "rollout.rewards_R"),
                 ("        if not buffer:\n", "        if True:\n"),
-                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("    reduce = OnlineAlgorithm.reduce", "    pass"),
                 ("clip_high: float = 0.28", "clip_high: float = 0.2"),
                 ("if not 0 <= self.overlong_share <= 1:", "if self.overlong_share < 0:"),
                 ("overlong_share: float = 0.2", "overlong_share: float = 0.1"),
@@ -72,13 +72,13 @@ MUTATIONS = [
                 ("return max(2, self.k)", "return 2"),
             ],
             "cispo": [
-                ('"lowest": 1 - self.clip_low', '"lowest": 0.0'),
-                ('"highest": 1 + self.clip_high', '"highest": 1 + self.clip_low'),
-                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("lowest, highest = 1 - self.clip_low", "lowest, highest = 0.0"),
+                ("1 + self.clip_high\n", "1 + self.clip_low\n"),
+                ("    reduce = OnlineAlgorithm.reduce", "    pass"),
             ],
-            "sapo": [('"tau_negative": self.tau_negative', '"tau_negative": self.tau_positive')],
+            "sapo": [("tau_negative=self.tau_negative", "tau_negative=self.tau_positive")],
             "gmpo": [
-                ('"clip_low": self.clip_low', '"clip_low": self.clip_high'),
+                ("clip_low=self.clip_low", "clip_low=self.clip_high"),
                 ("sequence_ratio: ClassVar[bool] = True", "sequence_ratio: ClassVar[bool] = False"),
             ],
             "dppo": [
@@ -118,7 +118,6 @@ MUTATIONS = [
                 ("loss_N - self.entropy_coefficient * tokens", "loss_N + self.entropy_coefficient * tokens"),
                 ("self.value_coefficient * found.loss", "found.loss"),
                 ("clip=self.value_clip", "clip=1e9"),
-                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
                 ("kl_N.sum().item() / len(rollout.rewards_R)", "kl_N.mean().item()"),
                 ("explained_variance(rollout.values_N, returns_N)", "explained_variance(returns_N, rollout.values_N)"),
                 ("return self.entropy_coefficient > 0", "return False"),
@@ -158,7 +157,7 @@ MUTATIONS = [
                 ("rollout.per_token(rollout.rewards_R))", "rollout.at_end(rollout.rewards_R) * 0)"),
                 ("first_of_rows(rollout.row_N)", "rollout.step_N == 0"),
                 ("batch_normalised(gains_N, epsilon=self.std_epsilon)", "gains_N"),
-                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("    reduce = OnlineAlgorithm.reduce", "    pass"),
                 ("self.continuations, self.step_tokens, self.max_states", "self.continuations, 0, self.max_states"),
                 ("kl_coefficient: float = 1e-4", "kl_coefficient: float = 0.04"),
                 ("or rollout.step_N is None:", "and rollout.step_N is None:"),
@@ -196,7 +195,7 @@ MUTATIONS = [
                 ("batch_normalised(returns_N, epsilon=self.std_epsilon)", "returns_N"),
                 ("std_epsilon: float = 1e-4", "std_epsilon: float = 1e-8"),
                 ("clip_low=self.clip, clip_high=self.clip", "clip_low=0.2, clip_high=0.2"),
-                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("    reduce = OnlineAlgorithm.reduce", "    pass"),
             ],
         }.items()
         for old, new in faults

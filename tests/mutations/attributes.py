@@ -4,7 +4,7 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("objectives/attributes.py", old, new, "objectives/test_attributes.py")
+        Mutation("objectives/reward_models.py", old, new, "objectives/test_attributes.py")
         for old, new in [
             (".sum(1) / count_E", ".mean(1)"),
             ("count_E = known_EK.sum(1)", "count_E = known_EK.sum(1).clamp(max=1)"),
@@ -12,9 +12,9 @@ MUTATIONS = [
             ("rated_EK.masked_fill(~known_EK, 0.0)).square()", "rated_EK.masked_fill(~known_EK, 0.0)).abs()"),
             ("squared_EK.masked_fill(~known_EK, 0.0)", "squared_EK"),
             ("attributes_EK - attributes_EK.mean(0)", "attributes_EK"),
-            ("    if spread == 0:\n", "    if False:\n"),
+            ("    if spread == 0:\n        return attributes_EK", "    if False:\n        return attributes_EK"),
             ("sum(0) / spread", "sum(0) / spread.sqrt()"),
-            ("    require_one_shape(", "    0 and require_one_shape("),
+            ('    require_one_shape("rating', '    0 and require_one_shape("rating'),
         ]
     ),
     *(

@@ -16,7 +16,6 @@ MUTATIONS = [
             ("rollout.compare(rollout.rewards_R, leave_one_out)", "rollout.rewards_R - rollout.rewards_R.mean()"),
             ("clip_high=self.clip", "clip_high=9.0"),
             ("clip_low=self.clip", "clip_low=1.0"),
-            ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
             ("return 2 if self.reward_coefficient else 1", "return 1"),
             ("return 2 if self.reward_coefficient else 1", "return 2"),
             ("            enough_rows(self, rollout)\n", ""),
@@ -68,9 +67,9 @@ MUTATIONS = [
             ("decay=self.decay", "decay=0.95"),
         ]
     ),
-    Mutation("training/policy_batch.py", "part, temperature=temperature", "part", "training/test_inputs.py"),
+    Mutation("training/policy.py", "part, temperature=temperature", "part", "training/test_inputs.py"),
     Mutation(
-        "training/policy_batch.py",
+        "training/policy.py",
         "for number in numbers], part,",
         'for number in numbers], "reference",',
         "training/test_inputs.py",

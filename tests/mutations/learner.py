@@ -34,7 +34,7 @@ _FAULTS = {
     ("training/local_learner.py", "training/test_pairwise.py"): [
         ("                together=batch.together,\n", ""),
         ("self._microbatch_tokens, together=batch.together)", "self._microbatch_tokens)"),
-        ("return self._by_example(examples, of_row, together)", "return self._by_example(examples, of_row)"),
+        ("self._read(examples, of_row, together=together)", "self._read(examples, of_row)"),
     ],
     ("training/local_learner.py", "training/test_reward.py"): [
         ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
@@ -72,7 +72,7 @@ _FAULTS = {
         ("tokens = {name: [numbers[i] for i in examples]", "tokens = {name: numbers"),
         ("examples=[self.examples[i] for i in examples]", "examples=self.examples[: len(examples)]"),
     ],
-    ("training/policy_batch.py", BATCH): [
+    ("training/policy.py", BATCH): [
         ('everything or any(any(tokens["advantages"][i]) for i in group)', "True"),
         ('everything or any(any(tokens["advantages"][i]) for i in group)', 'not any(tokens["advantages"][group[0]])'),
         ("for name, numbers_N in found.columns.items()", "for name, numbers_N in ()"),

@@ -14,10 +14,13 @@ MUTATIONS = [
             ("1.0 + clip_high) * advantages", "1.0 + clip_low) * advantages"),
             ("(clipped > unclipped)", "(clipped >= unclipped)"),
             ("(clipped > unclipped)", "(clipped != unclipped)"),
-            ("advantages = advantages.detach()", "advantages = advantages * 1.0"),
-            ("old_logprobs.detach())", "old_logprobs)"),
-            ("logprobs - old_logprobs.detach()", "old_logprobs.detach() - logprobs"),
-            ("ratio.detach(),", "ratio,"),
+            (
+                "advantages.detach()\n    ratio = torch.exp(logprobs - old_logprobs.detach())\n    unclipped",
+                "advantages * 1.0\n    ratio = torch.exp(logprobs - old_logprobs.detach())\n    unclipped",
+            ),
+            ("old_logprobs.detach())\n    unclipped", "old_logprobs)\n    unclipped"),
+            ("logprobs - old_logprobs.detach())\n    unclipped", "old_logprobs.detach() - logprobs)\n    unclipped"),
+            ("clipped), ratio.detach(),", "clipped), ratio,"),
             ('    require_one_shape("clipped_surrogate"', '    dict(name="clipped_surrogate"'),
         ]
     ),
@@ -56,7 +59,7 @@ MUTATIONS = [
         Mutation("objectives/advantages.py", old, new, "objectives/test_advantages.py")
         for old, new in [
             ("(rewards_PG - rewards_PG.mean(", "(rewards_PG + rewards_PG.mean("),
-            ("rewards_PG.mean(dim=-1, keepdim=True)", "rewards_PG.mean()"),
+            ("rewards_PG - rewards_PG.mean(dim=-1, keepdim=True)", "rewards_PG - rewards_PG.mean()"),
             (".masked_fill(equal, 0.0)", ""),
             (".all(dim=-1, keepdim=True)", ".any(dim=-1, keepdim=True)"),
             ("centred * (size / (size - 1))", "centred * ((size - 1) / size)"),
@@ -66,7 +69,7 @@ MUTATIONS = [
             ("epsilon: float = 1e-4, ddof", "epsilon: float = 1e-2, ddof"),
             ("std + epsilon)", "std)"),
             ("centred / torch.where(", "centred * torch.where("),
-            (".sqrt()", ""),
+            ("- ddof)).sqrt()", "- ddof))"),
             ("torch.where(std == 0, torch.ones_like(std), std + epsilon)", "(std + epsilon)"),
             ("shape[-1] < 2", "shape[-1] < 1"),
         ]
@@ -100,7 +103,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("objectives/outcomes.py", old, new, "objectives/test_outcomes.py algorithms/test_online.py")
+        Mutation("objectives/advantages.py", old, new, "objectives/test_outcomes.py algorithms/test_online.py")
         for old, new in [
             ("(count_P - 1)", "count_P"),
             (".masked_fill(least_P >= most_P, 0.0)", ""),
@@ -112,7 +115,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("objectives/surrogates.py", old, new, "objectives/test_surrogates.py")
+        Mutation("objectives/policy.py", old, new, "objectives/test_surrogates.py")
         for old, new in [
             (
                 "torch.where(advantages > 0, tau_positive, tau_negative)",
@@ -163,7 +166,10 @@ MUTATIONS = [
             ("    if by_length:\n", "    if True:\n"),
             ("logprobs_N - old_N.detach(), row_N, rows", "old_N.detach() - logprobs_N, row_N, rows"),
             ("clipped_surrogate(log_ratio_N, nothing_N", "clipped_surrogate(log_ratio_N.detach(), nothing_N"),
-            ("advantages_N=advantages_N, row_N=row_N)", "advantages_N=advantages_N)"),
+            (
+                "advantages_N=advantages_N, row_N=row_N)\n    rows",
+                "advantages_N=advantages_N)\n    rows",
+            ),
         ]
     ),
     *(

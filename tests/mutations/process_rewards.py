@@ -6,12 +6,14 @@ SPANS, TOKENS = "rewards/test_spans.py", "episodes/test_step_rewards.py"
 STEPS, PROCESS, INPUTS = "objectives/test_steps.py", "algorithms/test_process_rewards.py", "training/test_inputs.py"
 
 _FAULTS = {
-    ("objectives/steps.py", STEPS): [
+    ("objectives/shaping.py", STEPS): [
         ("(rewards_R - paid_R)", "(rewards_R + paid_R)"),
         (".round(decimals=DECIMALS)", ""),
         ("rewards_R.where(paid_R == 0,", "rewards_R.where(paid_R == 9,"),
         ("return returns(normalised_N, row_N)", "return returns(normalised_N, 0 * row_N)"),
         ("return returns(normalised_N, row_N)", "return normalised_N"),
+    ],
+    ("objectives/reward_models.py", STEPS): [
         ("where(right_S, -logits_S, logits_S)", "where(right_S, logits_S, -logits_S)"),
         ('    require_one_shape("step_correctness"', '    dict(name="step_correctness"'),
     ],

@@ -4,14 +4,14 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("objectives/debias.py", old, new, "objectives/test_debias.py")
+        Mutation("objectives/reward_models.py", old, new, "objectives/test_debias.py")
         for old, new in [
             ("(chosen_B + rejected_B).square()", "(chosen_B - rejected_B).square()"),
             ("(chosen_B + rejected_B).square()", "(chosen_B + rejected_B.detach()).square()"),
             ("first_E - first_E.mean()", "first_E"),
             ("second_E - second_E.mean()", "second_E"),
             ("spread.sqrt()", "spread"),
-            ("    if spread == 0:\n", "    if False:\n"),
+            ("    if spread == 0:\n        return (a_E", "    if False:\n        return (a_E"),
             ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E) - "),
             ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E).abs() + "),
             ("(first_D * second_D).sum().abs()", "(first_D * second_D).abs().sum()"),
@@ -41,8 +41,8 @@ MUTATIONS = [
     *(
         Mutation(file, old, new, "recipes/test_rl_reward_model.py")
         for file, old, new in [
-            ("training/policy_batch.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
-            ("training/policy_batch.py", "return gone / ", "return 0 * gone / "),
+            ("training/policy.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
+            ("training/policy.py", "return gone / ", "return 0 * gone / "),
         ]
     ),
     *(

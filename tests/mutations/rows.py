@@ -26,10 +26,13 @@ _FAULTS = {
         ("    enough(algorithm, max(sizes))\n", ""),
         ("    if min(sizes) < algorithm.least_group:\n", "    if False:\n"),
     ],
-    ("algorithms/gspo.py", BRANCHES): [
-        ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
+    ("algorithms/algorithm.py", "algorithms/test_online.py algorithms/test_opd.py"): [
+        ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
     ],
-    ("training/policy_batch.py", BRANCHES): [
+    ("algorithms/gspo.py", BRANCHES): [
+        ("*tokens[:4]", "*tokens[:3], 0 * tokens.branch_N"),
+    ],
+    ("training/policy.py", BRANCHES): [
         (
             "for row in group.rows for branch in row.trajectory.branches]",
             "for row in group.rows for branch in row.trajectory.branches[-1:]]",
@@ -48,8 +51,6 @@ _FAULTS = {
         ),
         ("torch.tensor([row.seat == seat for row in group.rows])", "torch.tensor([True for row in group.rows])"),
         ("gone / sum(len(group.rows) for group in groups)", "gone / len(branches_in(groups))"),
-    ],
-    ("training/policy.py", BRANCHES): [
         (
             'batch.present("length", row, branch_N)\n        return Share(algorithm',
             "branch_N.bincount()[branch_N]\n        return Share(algorithm",

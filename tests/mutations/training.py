@@ -4,7 +4,7 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
+        Mutation("training/policy.py", old, new, "training/test_policy.py training/test_actor_critic.py")
         for old, new in [
             ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
             ("branch.sampled[len(prompt) :],", "(True,) * (len(branch.token_ids) - len(prompt)),"),
@@ -196,7 +196,7 @@ MUTATIONS = [
         "training/test_unpaired.py",
     ),
     *(
-        Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
+        Mutation("training/policy.py", old, new, "training/test_policy.py training/test_actor_critic.py")
         for old, new in [
             ("not (algorithm.silent_at_zero and fast_paths", "not (fast_paths"),
             ("numbers_N.split(lengths)", "numbers_N.flip(0).split(lengths)"),
@@ -206,7 +206,7 @@ MUTATIONS = [
     ),
     *(
         Mutation(
-            "training/policy_batch.py",
+            "training/policy.py",
             old,
             new,
             "training/test_policy.py",
@@ -217,7 +217,7 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "training/policy_batch.py",
+        "training/policy.py",
         "rollout.kl_N().sum().item() / rows",
         "rollout.kl_N().mean().item()",
         "training/test_policy.py",

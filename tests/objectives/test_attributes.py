@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.objectives.attributes import rating_error, shares
+from posttrain.objectives.reward_models import rating_error, shares
 from tests.references.rewards import pearson
 
 numbers = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=3, max_size=8)

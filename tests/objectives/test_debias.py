@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.objectives.debias import centring, correlation, length_apart, overlap
+from posttrain.objectives.reward_models import centring, correlation, length_apart, overlap
 from tests.references.rewards import pearson
 
 numbers = st.lists(st.floats(-10, 10), min_size=3, max_size=8)

@@ -3,7 +3,7 @@ import doctest
 import pytest
 import torch
 
-from posttrain.objectives import outcomes
+from posttrain.objectives import advantages as outcomes
 from posttrain.objectives.advantages import group_normalised
 
 

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.objectives import steps
-from posttrain.objectives.steps import outcome_rewards, process_advantages, step_correctness
+from posttrain.objectives import shaping
+from posttrain.objectives.reward_models import step_correctness
+from posttrain.objectives.shaping import outcome_rewards, process_advantages
 from tests.references import process as reference
 
 
@@ -55,7 +56,7 @@ def test_a_token_has_the_steps_that_end_at_it_or_later(normalised):
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(steps).failed == 0
+    assert doctest.testmod(shaping).failed == 0
 
 
 @given(st.lists(st.tuples(st.floats(-20, 20), st.booleans()), min_size=1))

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from posttrain.objectives import surrogates
+from posttrain.objectives import policy as surrogates
 
 
 def test_a_gate_has_the_slope_of_the_ratio_at_one_and_a_smaller_one_to_both_sides():

@@ -16,7 +16,7 @@ from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
 from posttrain.runs.inputs import InputsChanged
-from posttrain.training import policy_batch
+from posttrain.training import policy
 from tests.recipes.folders import model_folder
 
 
@@ -136,14 +136,14 @@ def two(folder: Path) -> Path:
 
 def taught(folder: Path, monkeypatch: pytest.MonkeyPatch, run: Path, **changes: Any) -> tuple[list[Any], list[float]]:
     """The groups of the only step, and what the algorithm was told of their tokens."""
-    told, make = [], policy_batch.columns_of
+    told, make = [], policy.columns_of
 
     def watched(inputs: Any, groups: Any, context: Any, *, samples: bool) -> Any:
         found = make(inputs, groups, context, samples=samples)
         told.append((groups, found["teacher_N"].tolist()))
         return found
 
-    monkeypatch.setattr(policy_batch, "columns_of", watched)
+    monkeypatch.setattr(policy, "columns_of", watched)
     options = config(folder, dataset=str(folder / "named.jsonl"), steps=1, eval_every=0, eval_dataset="", **changes)
     rl.run(options, OPD(), output=run, quiet=True)
     return told[0]

@@ -98,7 +98,7 @@ def test_with_gradient_checkpointing_every_command_learns_the_same_to_the_last_b
         recomputed[0] += 1
         return again(*args, **kwargs)
 
-    monkeypatch.setattr("posttrain.models.gradient_checkpointing.checkpoint", counted)
+    monkeypatch.setattr("posttrain.models.fused.checkpoint", counted)
     for on in (False, True):
         config, run = options(folder, name, gradient_checkpointing=on, **changes)
         runs.append(run(config, output=tmp_path / str(on), quiet=True).run)

@@ -17,7 +17,7 @@ from posttrain.data.preferences import ranked_of
 from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
 from posttrain.models.attributes import even
-from posttrain.objectives.attributes import shares
+from posttrain.objectives.reward_models import shares
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, attributes, run

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.mixed_adapters import LowRank
 from posttrain.serving import together
 from posttrain.serving.losses import Datum, loss_of

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import Context
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
-from posttrain.models.critic import Critic
+from posttrain.models.reference import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import CriticLoss, PolicyLoss
-from posttrain.training.policy_batch import context_of as made_of
+from posttrain.training.policy import context_of as made_of
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch

@@ -10,10 +10,10 @@ from posttrain.algorithms.ppo_ptx import PPOPtx
 from posttrain.algorithms.vapo import VAPO
 from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
-from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
+from posttrain.models.reference import Critic
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import policy_batch
 from tests.tiny import tiny_llama
 from tests.training.steps import TrainedCritic, context_of, critic_step, learner_of, policy_step
 from tests.training.test_policy import REWARDS, SPOKEN, alone, difference, distributions, groups

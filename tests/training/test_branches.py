@@ -14,14 +14,14 @@ from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.inputs import columns_of
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
-from posttrain.models.critic import Critic
 from posttrain.models.float64_reference import Float64
-from posttrain.models.reference import FrozenCopy
+from posttrain.models.reference import Critic, FrozenCopy
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import CriticLoss, PolicyLoss
-from posttrain.training.policy_batch import (
+from posttrain.training.policy import (
+    CriticLoss,
+    PolicyLoss,
     context_of,
     distance,
     example_of,

@@ -20,7 +20,7 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.algorithms.load import Load
-from posttrain.training.policy_batch import context_of
+from posttrain.training.policy import context_of
 from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
 from posttrain.types import StateValues as Found
 from tests.groups import group_of, with_rows

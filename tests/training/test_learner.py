@@ -6,9 +6,8 @@ import weakref
 import pytest
 import torch
 
-from posttrain.models.critic import Critic
 from posttrain.models.lora import Lora, add_adapter
-from posttrain.models.reference import FrozenAdapter, FrozenCopy, Reference
+from posttrain.models.reference import Critic, FrozenAdapter, FrozenCopy, Reference
 from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
 from posttrain.training.learner import REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner

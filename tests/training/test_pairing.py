@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.training.policy_batch import example_of
+from posttrain.training.policy import example_of
 from posttrain.training.preference import PAIRINGS, pairs_of
 from posttrain.types import Trajectory
 from tests.groups import with_rows

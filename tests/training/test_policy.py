@@ -21,8 +21,7 @@ from posttrain.models.float64_reference import Float64
 from posttrain.models.lora import Lora, add_adapter, add_lora
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import example_of, policy_batch, shortened
+from posttrain.training.policy import PolicyLoss, example_of, policy_batch, shortened
 from posttrain.types import Group, StopReason, Trajectory, Turn
 from tests.groups import group_of, with_rows
 from tests.references import grpo as reference_grpo

@@ -20,8 +20,8 @@ and of an unpaired one, which is trained on single responses labelled good or ba
 
     loss         once per micro-batch: one value per response, of which the batch's loss is the mean
 
-To add one: write its file, register it in one line of `__init__.py`. A special case (other defaults, another
-advantage, another reduction) is a small class that overrides just that, never a branch on a name.
+A special case (other defaults, another advantage) is a small class that overrides just that. CONTRIBUTING.md has how to
+add one.
 """
 
 import math
@@ -36,6 +36,7 @@ from torch import Tensor
 from posttrain import errors
 from posttrain.algorithms.inputs import Input, PretrainingNLL
 from posttrain.algorithms.rollout import Rollout
+from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
 
 
@@ -55,7 +56,10 @@ class Advantages(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Per-token inputs of a loss, for one micro-batch. All logprobs are at the sampling temperature, in nats."""
+    """Per-token inputs of a loss, for one micro-batch. All logprobs are at the sampling temperature, in nats.
+
+    The first three are what the surrogates of tokens take, in order; those of whole branches take the fourth as well.
+    """
 
     logprobs_N: Float[Tensor, "N"]  # the trained policy's, which carry the gradient
     old_N: Float[Tensor, "N"]  # of the policy that the batch is anchored to, before its first update
@@ -155,16 +159,16 @@ class Algorithm(Protocol):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Required inputs other than samples and rewards, or pairs."""
-        ...
+        """Required inputs other than samples and rewards, or pairs: none."""
+        return ()
 
 
 @runtime_checkable
 class PreferenceAlgorithm(Algorithm, Protocol):
     """An algorithm trained on pairs of a chosen and a rejected response."""
 
-    unit: ClassVar[str]
-    """The unit of training data: `pair`."""
+    family: ClassVar[str] = "preference"
+    unit: ClassVar[str] = "pair"  # of training data
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
@@ -181,8 +185,8 @@ class PreferenceAlgorithm(Algorithm, Protocol):
 class UnpairedAlgorithm(Algorithm, Protocol):
     """An algorithm trained on single responses, each labelled good or bad."""
 
-    unit: ClassVar[str]
-    """The unit of training data: `response`."""
+    family: ClassVar[str] = "preference"
+    unit: ClassVar[str] = "response"  # of training data
 
     def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
         """The implicit reward of each response, computed from the policy's logprobs; it carries the gradient."""
@@ -204,6 +208,8 @@ class UnpairedAlgorithm(Algorithm, Protocol):
 class SupervisedAlgorithm(Algorithm, Protocol):
     """An algorithm trained on demonstrations."""
 
+    family: ClassVar[str] = "supervised"
+
     def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """One loss value per token of a demonstration, from its logprob, which carries the gradient."""
         ...
@@ -220,11 +226,6 @@ class OnlineAlgorithm(Algorithm, Protocol):
 
     least_group: ClassVar[int] = 1
     """Minimum group size, in completions per prompt: 2 for a group-relative baseline."""
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """Inputs of `advantages` or `loss` other than samples and rewards."""
-        return ()
 
     @property
     def extra_losses(self) -> tuple[PretrainingNLL, ...]:
@@ -267,12 +268,12 @@ class OnlineAlgorithm(Algorithm, Protocol):
         ...
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Reduce a micro-batch's per-token losses to its contribution to the batch's loss.
+        """Reduce a micro-batch's per-token losses to its contribution to the batch's loss: the mean over all tokens.
 
         `length_N` is the number of sampled tokens of the row that a token belongs to, over all its branches, of which
         some may be in other micro-batches.
         """
-        ...
+        return reduce.token_mean(values_N, counts.tokens)
 
 
 @runtime_checkable

@@ -22,12 +22,8 @@ TRL's `loss_type="cispo"` is the same.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from posttrain.algorithms.algorithm import Counts, Tokens
+from posttrain.algorithms.algorithm import OnlineAlgorithm, Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives import reduce
 from posttrain.objectives.off_policy import clipped_weight
 from posttrain.objectives.policy import PolicyLoss
 
@@ -47,12 +43,10 @@ class CISPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's weight, clipped, times its logprob."""
-        bounds = {"lowest": 1 - self.clip_low, "highest": 1 + self.clip_high}
+        lowest, highest = 1 - self.clip_low, 1 + self.clip_high
         ratio_N = (tokens.logprobs_N - tokens.old_N).detach().exp()
-        loss_N = clipped_weight(tokens.logprobs_N, tokens.old_N, tokens.advantages_N, **bounds)
-        clipped_N = (ratio_N < bounds["lowest"]) | (ratio_N > bounds["highest"])
+        loss_N = clipped_weight(*tokens[:3], lowest=lowest, highest=highest)
+        clipped_N = (ratio_N < lowest) | (ratio_N > highest)
         return PolicyLoss(loss_N, ratio_N, clipped_N.to(ratio_N.dtype))
 
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over all tokens of the batch."""
-        return reduce.token_mean(values_N, counts.tokens)
+    reduce = OnlineAlgorithm.reduce  # the mean over all tokens of the batch

@@ -26,14 +26,13 @@ TRL's `loss_type="dapo"` is the same loss; its dynamic sampling is not.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, Counts
+from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm
 from posttrain.algorithms.grpo import GRPOWithoutKL
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives import reduce
 from posttrain.objectives.shaping import soft_overlong
 
 
@@ -68,6 +67,4 @@ class DAPO(GRPOWithoutKL):
         found = super().advantages(rollout._replace(rewards_R=rollout.rewards_R + punished_R))
         return Advantages(found.advantages_N, {**found.metrics, "overlong": punished_R.mean().item()})
 
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over all tokens of the batch."""
-        return reduce.token_mean(values_N, counts.tokens)
+    reduce = OnlineAlgorithm.reduce  # the mean over all tokens of the batch

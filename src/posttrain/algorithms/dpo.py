@@ -53,9 +53,7 @@ class DPO(PreferenceAlgorithm):
     reference_free: bool = False
     """Compare the policy's own logprobs, without a reference model."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2305.18290"
-    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "beta")

@@ -30,7 +30,7 @@ from posttrain.algorithms.algorithm import Advantages, enough_rows
 from posttrain.algorithms.grpo import GRPOWithoutKL
 from posttrain.algorithms.inputs import Input, NamedScores
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives.outcomes import applicable_normalised
+from posttrain.objectives.advantages import applicable_normalised
 
 
 @dataclass(frozen=True)

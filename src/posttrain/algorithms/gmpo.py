@@ -24,8 +24,7 @@ from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives.policy import PolicyLoss
-from posttrain.objectives.surrogates import geometric_surrogate
+from posttrain.objectives.policy import PolicyLoss, geometric_surrogate
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,4 @@ class GMPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """The geometric mean of each branch's clipped ratios."""
-        logprobs = (tokens.logprobs_N, tokens.old_N)
-        bounds = {"clip_low": self.clip_low, "clip_high": self.clip_high}
-        return geometric_surrogate(*logprobs, tokens.advantages_N, tokens.branch_N, **bounds)
+        return geometric_surrogate(*tokens[:4], clip_low=self.clip_low, clip_high=self.clip_high)

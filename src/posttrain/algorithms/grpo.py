@@ -79,7 +79,7 @@ from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
-from posttrain.objectives.steps import process_advantages
+from posttrain.objectives.shaping import process_advantages
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,7 @@ class GRPO(OnlineAlgorithm):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's own ratio, clipped."""
-        return clipped_surrogate(
-            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip_low, clip_high=self.clip_high
-        )
+        return clipped_surrogate(*tokens[:3], clip_low=self.clip_low, clip_high=self.clip_high)
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over the tokens of a row, then over the batch's rows."""

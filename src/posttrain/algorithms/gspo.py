@@ -46,12 +46,4 @@ class GSPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each branch's ratio, clipped."""
-        return sequence_surrogate(
-            tokens.logprobs_N,
-            tokens.old_N,
-            tokens.advantages_N,
-            tokens.branch_N,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            by_length=True,
-        )
+        return sequence_surrogate(*tokens[:4], clip_low=self.clip_low, clip_high=self.clip_high, by_length=True)

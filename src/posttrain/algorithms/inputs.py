@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,9 +21,10 @@ from posttrain.objectives.advantages import moving_baselines
 from posttrain.types import Group, States
 from posttrain.types import StateValues as ValuesOfStates
 
-REFERENCE, TEACHER = "reference", "teacher"
-"""Models beside the policy whose logprobs a context has."""
+if TYPE_CHECKING:
+    from posttrain.algorithms.algorithm import Algorithm
 
+REFERENCE, TEACHER = "reference", "teacher"  # models beside the policy whose logprobs a context has
 BASELINES = "seat_baselines"  # in the state of a context, by "GAME SEAT": the average of the return
 
 Columns = Mapping[str, Any]
@@ -36,21 +37,19 @@ T = TypeVar("T")
 class Context:
     """What the inputs of a step work with. A recipe fills in what those of its algorithm need.
 
-    Attributes:
-        greedy_rewards: plays the task of each group once more, greedily; what that earned, by the seat's name.
-        state_values: continues completions from their states; what those are worth, row by row.
-        logprobs: of the sampled tokens of all branches, by a model beside the policy, at the sampling temperature.
-        values: what the critic expects before each sampled token of all branches.
-        weights: of the rewards that are optimised, by name.
-        state: what inputs keep from step to step, by their names, as JSON. An input puts a new entry in the place of
-            its old one; a checkpoint has what the last finished step left.
+    `greedy_rewards` plays the task of each group once more, greedily: what that earned, by the seat's name.
+    `state_values` continues completions from their states: what those are worth, row by row. `logprobs` are of the
+    sampled tokens of all branches, by a model beside the policy, at the sampling temperature, and `values` a critic's
+    before each of them.
     """
 
     greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
     state_values: Callable[[Sequence[Group], States], Sequence[ValuesOfStates]] | None = None
     logprobs: Callable[[Sequence[Group], str], Sequence[Sequence[float]]] | None = None
     values: Callable[[Sequence[Group]], Sequence[Sequence[float]]] | None = None
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])  # of the rewards that are optimised, by name
+    # What inputs keep from step to step, by their names, as JSON. An input puts a new entry in the place of its old
+    # one; a checkpoint has what the last finished step left.
     state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -174,13 +173,9 @@ class NamedScores(Input):
 
 @dataclass(frozen=True)
 class CriticValues(Input):
-    """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it.
+    """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it."""
 
-    Attributes:
-        warmup_steps: initial steps in which only the critic is updated.
-    """
-
-    warmup_steps: int = 0
+    warmup_steps: int = 0  # initial steps in which only the critic is updated
 
     title: ClassVar[str] = "critic"
     passes: ClassVar[int] = 1
@@ -255,13 +250,9 @@ class TeacherLogprobs(Input):
 
 @dataclass(frozen=True)
 class SeatBaselines(Input):
-    """An exponential moving average of the return of each seat: `baselines_R`. It is saved with checkpoints.
+    """An exponential moving average of the return of each seat: `baselines_R`. It is saved with checkpoints."""
 
-    Attributes:
-        decay: weight of the old average in an update.
-    """
-
-    decay: float
+    decay: float  # weight of the old average in an update
 
     title: ClassVar[str] = "moving baselines"
     columns: ClassVar[tuple[str, ...]] = ("baselines_R",)
@@ -275,19 +266,10 @@ class SeatBaselines(Input):
         return {"baselines_R": found_R}
 
 
-class Declares(Protocol):
-    """The part of the algorithm interface that declares inputs."""
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """The declared inputs."""
-        ...
-
-
 N = TypeVar("N", bound=Input)
 
 
-def declared(algorithm: Declares, kind: type[N]) -> N | None:
+def declared(algorithm: "Algorithm", kind: type[N]) -> N | None:
     """The input of this type that an algorithm declares, among its inputs and extra losses; None if there is none.
 
     Example:

@@ -37,9 +37,7 @@ class IPO(PreferenceAlgorithm):
     length_normalised: bool = False
     """Divide each log-ratio by its response's number of tokens."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2310.12036"
-    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "beta")

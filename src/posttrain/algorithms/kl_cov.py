@@ -53,7 +53,7 @@ class KLCov(GRPOWithoutKL):
         """Each token's own ratio, without a clip, and the penalty; raises `ValueError` without `penalty_N`."""
         if tokens.penalty_N is None:
             raise ValueError("KL-Cov needs the penalties of its advantages, penalty_N; got None")
-        loss_N = importance_weighted(tokens.logprobs_N, tokens.old_N, tokens.advantages_N)
+        loss_N = importance_weighted(*tokens[:3])
         penalty_N = tokens.penalty_N.masked_fill(tokens.advantages_N == 0, 0.0)
         loss_N = loss_N + penalty_N * kl.k3(tokens.logprobs_N, tokens.old_N)
         ratio_N = (tokens.logprobs_N - tokens.old_N).detach().exp()

@@ -51,9 +51,7 @@ class KTO(UnpairedAlgorithm):
     bad_weight: float = 1.0
     """Weight of the loss of bad responses (lambda_U)."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2402.01306"
-    unit: ClassVar[str] = "response"
 
     def __post_init__(self) -> None:
         for name in ("beta", "good_weight", "bad_weight"):

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posttrain.algorithms.dr_grpo import DrGRPO
-from posttrain.objectives.outcomes import by_success_rate
+from posttrain.objectives.advantages import by_success_rate
 
 
 @dataclass(frozen=True)

@@ -36,21 +36,10 @@ What to know about it:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from posttrain.algorithms.algorithm import (
-    Advantages,
-    Counts,
-    OnlineAlgorithm,
-    TokenLoss,
-    Tokens,
-    enough_rows,
-    positive,
-)
+from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, TokenLoss, Tokens, enough_rows, positive
 from posttrain.algorithms.inputs import Input, TeacherLogprobs
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives import kl, reduce
+from posttrain.objectives import kl
 from posttrain.objectives.advantages import leave_one_out
 from posttrain.objectives.policy import clipped_surrogate
 
@@ -104,11 +93,5 @@ class OPD(OnlineAlgorithm):
 
     def loss(self, tokens: Tokens) -> TokenLoss:
         """Clip the surrogate, one value per token. Metrics per token: `ratio`, `clip_fraction`."""
-        found = clipped_surrogate(
-            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip, clip_high=self.clip
-        )
+        found = clipped_surrogate(*tokens[:3], clip_low=self.clip, clip_high=self.clip)
         return TokenLoss(found.loss, {"ratio": found.ratio, "clip_fraction": found.clipped})
-
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over the batch's tokens."""
-        return reduce.token_mean(values_N, counts.tokens)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, positive
-from posttrain.algorithms.inputs import Input
 from posttrain.objectives.likelihood import negative_log_likelihood
 from posttrain.objectives.pairwise import bradley_terry, log_odds
 
@@ -38,17 +37,10 @@ class ORPO(PreferenceAlgorithm):
     odds_weight: float = 0.1
     """Weight of the odds-ratio loss relative to the NLL loss (lambda)."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2403.07691"
-    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "odds_weight")
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """None: there is no reference policy."""
-        return ()
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

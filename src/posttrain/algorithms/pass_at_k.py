@@ -28,7 +28,7 @@ from torch import Tensor
 from posttrain import errors
 from posttrain.algorithms.algorithm import unused
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives.outcomes import pass_at_k
+from posttrain.objectives.advantages import pass_at_k
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,13 @@ TRL's `PPOTrainer` is the same with a separate critic, and optional reward white
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import ActorCritic, Advantages, TokenLoss, Tokens, positive
 from posttrain.algorithms.inputs import CriticValues, Input, ReferenceLogprobs, StepRewards
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
 from posttrain.objectives.values import clipped_value_loss, explained_variance, gae
@@ -143,9 +142,7 @@ class PPO(ActorCritic):
 
         Metrics per token: `ratio`, `clip_fraction`, and the critic's.
         """
-        found = clipped_surrogate(
-            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip_low, clip_high=self.clip_high
-        )
+        found = clipped_surrogate(*tokens[:3], clip_low=self.clip_low, clip_high=self.clip_high)
         if tokens.values_N is None or tokens.old_values_N is None or tokens.returns_N is None:
             raise ValueError("a critic learns from values_N, old_values_N and returns_N; one of them is None")
         critic = self.critic_loss(tokens.values_N, tokens.old_values_N, tokens.returns_N)
@@ -163,7 +160,3 @@ class PPO(ActorCritic):
         found = clipped_value_loss(values_N, old_values_N, returns_N, clip=self.value_clip)
         metrics = {"value_loss": found.loss.detach(), "value_clip_fraction": found.clipped}
         return TokenLoss(self.value_coefficient * found.loss, metrics)
-
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over all tokens of the batch."""
-        return reduce.token_mean(values_N, counts.tokens)

@@ -86,15 +86,7 @@ class Reinforce(OnlineAlgorithm):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each branch's own ratio, not clipped."""
-        return sequence_surrogate(
-            tokens.logprobs_N,
-            tokens.old_N,
-            tokens.advantages_N,
-            tokens.branch_N,
-            clip_low=1.0,
-            clip_high=math.inf,
-            by_length=False,
-        )
+        return sequence_surrogate(*tokens[:4], clip_low=1.0, clip_high=math.inf, by_length=False)
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over the batch's rows; the values of a branch's tokens sum to its loss."""

@@ -23,13 +23,9 @@ What to know about it:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from posttrain.algorithms.algorithm import Advantages, Counts, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, TokenLoss, Tokens, positive
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
 from posttrain.objectives.values import returns
@@ -67,11 +63,7 @@ class ReinforcePlusPlus(Reinforce):
 
     def loss(self, tokens: Tokens) -> TokenLoss:
         """Clip each token's ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio` and `clip_fraction`."""
-        found = clipped_surrogate(
-            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip, clip_high=self.clip
-        )
+        found = clipped_surrogate(*tokens[:3], clip_low=self.clip, clip_high=self.clip)
         return TokenLoss(found.loss, {"ratio": found.ratio, "clip_fraction": found.clipped})
 
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over all tokens of the batch."""
-        return reduce.token_mean(values_N, counts.tokens)
+    reduce = OnlineAlgorithm.reduce  # the mean over all tokens of the batch

@@ -55,12 +55,4 @@ class RLOO(Reinforce):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each branch's own ratio, clipped."""
-        return sequence_surrogate(
-            tokens.logprobs_N,
-            tokens.old_N,
-            tokens.advantages_N,
-            tokens.branch_N,
-            clip_low=self.clip,
-            clip_high=self.clip,
-            by_length=False,
-        )
+        return sequence_surrogate(*tokens[:4], clip_low=self.clip, clip_high=self.clip, by_length=False)

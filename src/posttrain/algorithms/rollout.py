@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from posttrain.objectives import kl, reduce
-from posttrain.objectives.outcomes import covariance
-from posttrain.objectives.steps import outcome_rewards
+from posttrain.objectives.advantages import covariance
+from posttrain.objectives.shaping import outcome_rewards
 from posttrain.objectives.values import last_of_rows
 
 

@@ -26,8 +26,7 @@ from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens, positive, unused
 from posttrain.algorithms.grpo import GRPOWithoutKL
-from posttrain.objectives.policy import PolicyLoss
-from posttrain.objectives.surrogates import soft_gated_surrogate
+from posttrain.objectives.policy import PolicyLoss, soft_gated_surrogate
 
 
 @dataclass(frozen=True)
@@ -51,5 +50,4 @@ class SAPO(GRPOWithoutKL):
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's ratio through the gate."""
-        taus = {"tau_positive": self.tau_positive, "tau_negative": self.tau_negative}
-        return soft_gated_surrogate(tokens.logprobs_N, tokens.old_N, tokens.advantages_N, **taus)
+        return soft_gated_surrogate(*tokens[:3], tau_positive=self.tau_positive, tau_negative=self.tau_negative)

@@ -17,21 +17,15 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from posttrain.algorithms.inputs import Input
+from posttrain.algorithms.algorithm import SupervisedAlgorithm
 from posttrain.objectives.likelihood import negative_log_likelihood
 
 
 @dataclass(frozen=True)
-class MaximumLikelihood:
+class MaximumLikelihood(SupervisedAlgorithm):
     """SFT, without hyperparameters; a `SupervisedAlgorithm`."""
 
-    family: ClassVar[str] = "supervised"
     paper: ClassVar[str] = "2203.02155"
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """None."""
-        return ()
 
     def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """-log p of each token, in nats."""

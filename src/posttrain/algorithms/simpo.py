@@ -27,7 +27,6 @@ from typing import ClassVar
 import torch
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, positive
-from posttrain.algorithms.inputs import Input
 from posttrain.objectives.pairwise import bradley_terry
 
 
@@ -41,18 +40,11 @@ class SimPO(PreferenceAlgorithm):
     gamma: float = 1.0
     """Target reward margin between the chosen and the rejected response, in units of the reward (gamma)."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2405.14734"
-    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "beta")
         positive(self, "gamma", or_zero=True)
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """None: there is no reference policy."""
-        return ()
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

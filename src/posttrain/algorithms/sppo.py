@@ -37,9 +37,7 @@ class SPPO(PreferenceAlgorithm):
     eta: float = 1000.0
     """Target difference of the log-ratios, in nats, of a response that always wins and one that always loses."""
 
-    family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2405.00675"
-    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "eta")

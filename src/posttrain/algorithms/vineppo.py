@@ -30,15 +30,11 @@ No other tool is known to have it.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, Counts
+from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.inputs import Input, StateValues
 from posttrain.algorithms.rollout import Rollout
-from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.values import first_of_rows, step_gains
 
@@ -89,6 +85,4 @@ class VinePPO(GRPO):
         }
         return Advantages(batch_normalised(gains_N, epsilon=self.std_epsilon), metrics)
 
-    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over all tokens of the batch."""
-        return reduce.token_mean(values_N, counts.tokens)
+    reduce = OnlineAlgorithm.reduce  # the mean over all tokens of the batch

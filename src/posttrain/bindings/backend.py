@@ -28,7 +28,7 @@ from posttrain.engine.scheduler import Scheduler
 from posttrain.episodes.ahead import Ahead
 from posttrain.episodes.sampler import Rollouts
 from posttrain.errors import UserError
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import Lora, need_peft

@@ -34,7 +34,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from posttrain.distributed.process_group import AllGather, ProcessGroup, ReduceScatter, as_bytes, peers
 from posttrain.errors import TrainingError, UserError
-from posttrain.models.gradient_checkpointing import decoder_layers
+from posttrain.models.fused import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.rounding import l2_norm

@@ -14,17 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from posttrain.errors import ModelError
-from posttrain.models.heads import (
-    ATTRIBUTE,
-    How,
-    RewardModel,
-    load_classifier,
-    load_reward_model,
-    load_step_model,
-    name_rows,
-    scores_steps,
-    wide_product,
-)
+from posttrain.models import heads
+from posttrain.models.heads import ATTRIBUTE, How, RewardModel, load_classifier
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate, read_config
 from posttrain.models.lora import is_adapter
@@ -120,18 +111,14 @@ class AttributeModel:
         """Both of every sequence of a packed row, in the order of `row.examples`; each has a prompt."""
         states = self.body.states(row)
         last, prompts = (states[self.body.ids(places)] for places in (row.ends, prompt_ends(row)))
-        return Reading(prompts, wide_product(last, self.body.network.score.weight))
+        return Reading(prompts, heads.wide_product(last, self.body.network.score.weight))
 
     def scores(self, row: Packed) -> Tensor:
         """The score of each sequence, [E, 1]."""
         return self.mixture.scores(*self.read(row))[:, None]
 
     def write(self, folder: Path) -> None:
-        """Write a Hugging Face folder that `complete` has to complete: a classifier with K labels, the attributes.
-
-        They are in units of mean 0 and spread 1; the gate is a file next to it, for posttrain only. An
-        adapter is merged into the weights.
-        """
+        """As `RewardModel.write`, with the attributes as labels, and the gate in a file, for posttrain only."""
         about = self.mixture._asdict() | self.units._asdict()
         gate: Gate = about.pop("gate")
         setattr(self.body.network.config, ABOUT, about)
@@ -168,10 +155,6 @@ def load_attributes(
 
     Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that. How the attributes
     were rated is not known yet, and stands in `units` as mean 0 and spread 1.
-
-    Raises:
-        ModelError: as `load_classifier`, or it is a reward model with other heads.
-        UserError: as `load_classifier`.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -182,7 +165,7 @@ def load_attributes(
                 f"'{name}' is a reward model with {has}; start from a language model to learn ratings of "
                 f"{', '.join(names)}"
             )
-        name_rows(config, [ATTRIBUTE + one for one in names])
+        heads.name_rows(config, [ATTRIBUTE + one for one in names])
 
     body = load_classifier(name, label, nn.init.zeros_, **how)
     units = RatingScale(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
@@ -194,17 +177,13 @@ Scores = RewardModel | AttributeModel
 
 
 def load_scores(name: str, **how: Unpack[How]) -> Scores:
-    """A trained reward model of any kind; attribute heads are read from a folder, where their gate is.
-
-    Raises:
-        ModelError: as `load_reward_model`, or what makes one score of its attributes is not there.
-    """
+    """A trained reward model of any kind; attribute heads are read from a folder, where their gate is."""
     where = Path(locate(name))
     if not (where / GATE).is_file():
         config = None if is_adapter(str(where)) else read_config(name, locate(name))
-        if config is not None and scores_steps(config):
-            return load_step_model(name, **how)
-        return load_reward_model(name, trained=True, **how)
+        if config is not None and heads.scores_steps(config):
+            return heads.load_step_model(name, **how)
+        return heads.load_reward_model(name, trained=True, **how)
     about: Any = getattr(read_config(name, str(where)), ABOUT, None)
     if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
         raise ModelError(f"'{name}' has a gate without its configuration; download or save it again")

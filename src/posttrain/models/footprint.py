@@ -63,9 +63,7 @@ class Shape:
 def read_shape(name: str, *, scored: bool = False) -> Shape:
     """The shape of a model by name, folder or hub id, from its configuration; of an adapter, that of its base.
 
-    Raises:
-        ModelError: there is no such model, no causal language model is made from its configuration, or posttrain
-            cannot train its type; with `scored`, it cannot become a reward model.
+    Raises `ModelError` where the model cannot be trained or, with `scored`, become a reward model.
     """
     where = locate(name)
     if is_adapter(where):

@@ -16,9 +16,6 @@ def convert(gguf: Path, folder: Path, config_fields: Mapping[str, Any]) -> None:
     float32 storage, for SmolLM2-135M in Q4_1, this moves a next-token distribution by 6e-5 nats of KL on average
     (0.001 at most, over 2k tokens) and leaves the perplexity as it is (63.85); computing in bfloat16 moves it 20 times
     as far. It halves the folder.
-
-    Raises:
-        OSError: the folder cannot be written. Other errors are those of transformers, gguf and safetensors.
     """
     # here and not above, so that asking for a model that is already there does not wait seconds for them
     import torch

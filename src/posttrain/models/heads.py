@@ -9,9 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Required, TypedDict, Unpack
+from typing import Any, NamedTuple, Required, TypedDict, TypeVar, Unpack
 
 import torch
 from safetensors.torch import load, save_file
@@ -22,14 +22,7 @@ from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import (
-    is_classifier,
-    load_model,
-    locate,
-    read_config,
-    read_network,
-    refuse_missing,
-)
+from posttrain.models.load import is_classifier, load_model, locate, read_config, read_network, refuse_missing
 from posttrain.models.lora import Lora
 from posttrain.models.rounding import wide_dtype
 from posttrain.models.support import context_of, refuse_no_classifier
@@ -40,12 +33,13 @@ ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a f
 STEP = "step_right"  # what the label of a process reward model is called in its folder
 MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
 ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
+R = TypeVar("R", bound="RewardModel")
 
 
 class Calibration(NamedTuple):
-    """Calibration of scores: the zero of each head, and a temperature."""
+    """Calibration of scores."""
 
-    zeros: tuple[float, ...]
+    zeros: tuple[float, ...]  # of each head
     temperature: float
 
 
@@ -169,18 +163,8 @@ def wide_product(states: Tensor, rows: Tensor) -> Tensor:
 def load_reward_model(name: str, *, members: int = 0, trained: bool = False, **how: Unpack[How]) -> RewardModel:
     """Load a reward model, or put fresh heads on a language model: w_h ~ N(0, 1 / (D + 1)).
 
-    The initialisation is that of Stiennon et al. 2020 (https://arxiv.org/abs/2009.01325), appendix B.
-
-    Args:
-        name: a folder, a hub id or a packaged model.
-        members: how many; 0 for as many as there are, and one on a language model.
-        trained: refuse a language model, whose fresh heads would give scores that mean nothing.
-        how: see `How`.
-
-    Raises:
-        ModelError: as `load_classifier`, or it gives several scores and is no ensemble, it has not as many members, or
-            it is none yet.
-        UserError: as `load_classifier`.
+    The initialisation is that of Stiennon et al. 2020 (https://arxiv.org/abs/2009.01325), appendix B. `members` of 0
+    are as many as there are, and one on a language model, which is refused where the heads must be `trained`.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -193,18 +177,11 @@ def load_reward_model(name: str, *, members: int = 0, trained: bool = False, **h
         if config.num_labels > 1:
             name_rows(config, [f"{MEMBER}{i}" for i in range(config.num_labels)])
 
-    body = load_classifier(name, label, lambda rows: _draw(rows, how.get("seed", 0)), **how)
-    zeros = getattr(body.network.config, ZEROS, None)
-    return RewardModel(body, tuple(zeros or (0.0,) * body.network.config.num_labels), comparable=zeros is not None)
+    return _with_zeros(RewardModel, load_classifier(name, label, lambda rows: _draw(rows, how.get("seed", 0)), **how))
 
 
 def load_step_model(name: str, **how: Unpack[How]) -> StepModel:
-    """Load a process reward model, or put a head of zeros on a language model: each step is right with odds of 1.
-
-    Raises:
-        ModelError: as `load_classifier`, or it is a reward model with other heads.
-        UserError: as `load_classifier`.
-    """
+    """Load a process reward model, or put a head of zeros on a language model: each step is right with odds of 1."""
 
     def label(config: Any, known: bool) -> None:
         if known and not scores_steps(config):
@@ -213,9 +190,12 @@ def load_step_model(name: str, **how: Unpack[How]) -> StepModel:
             )
         name_rows(config, [STEP])
 
-    body = load_classifier(name, label, nn.init.zeros_, **how)
+    return _with_zeros(StepModel, load_classifier(name, label, nn.init.zeros_, **how))
+
+
+def _with_zeros(kind: type[R], body: LanguageModel) -> R:
     zeros = getattr(body.network.config, ZEROS, None)
-    return StepModel(body, tuple(zeros or (0.0,)), comparable=zeros is not None)
+    return kind(body, tuple(zeros or (0.0,) * body.network.config.num_labels), comparable=zeros is not None)
 
 
 def scores_steps(config: Any) -> bool:
@@ -232,16 +212,11 @@ def name_rows(config: Any, labels: Sequence[str]) -> None:
 def load_classifier(
     name: str, label: Callable[[Any, bool], None], fill: Callable[[Tensor], object], **how: Unpack[How]
 ) -> LanguageModel:
-    """A sequence classifier that runs by plan.
+    """A sequence classifier that runs by plan; errors are those of `load_model` and `lora.add_adapter`.
 
     `label` is handed the configuration, and whether it is a classifier's already. It says how many rows there are and
     what they are called, or raises `ModelError`. `fill` is handed the rows if it was a language model, which has none.
     An adapter is one, merged into its base.
-
-    Raises:
-        ModelError: there is no such model, it lacks weights or has some that are not finite, or posttrain cannot train
-            its type.
-        UserError: an adapter is asked for and peft is not installed, or the model has no such modules.
     """
     where, dtype, known = locate(name), how["dtype"], False
     if lora.is_adapter(where):
@@ -272,7 +247,7 @@ def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
     """The same with a second row, fresh, which learns the length apart; it is not saved as a score."""
     row = nn.Parameter(torch.empty_like(model.head[:1]))
     _draw(row, seed + 1)
-    return RewardModel(model.body, model.zeros, row, model.comparable)
+    return replace(model, length_head=row)
 
 
 def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:

@@ -115,10 +115,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
-        """The contents of a Hugging Face folder of the whole model: the weights, and persistent buffers.
-
-        An adapter is merged, for which a second set of weights is in the host's memory.
-        """
+        """The weights and persistent buffers of a folder of the whole model; an adapter is merged, on the host."""
         if self.adapter is None:
             return self.network.state_dict()
         parameters = dict(self.network.named_parameters(remove_duplicate=False))
@@ -207,9 +204,6 @@ def with_shared_weights(model: LanguageModel) -> LanguageModel:
 
     Only the tree of modules is copied. A gradient of one network is none of the other's as long as the shared weights
     are frozen, which `lora.add_adapter` does.
-
-    Raises:
-        ValueError: the model has an adapter already.
     """
     if model.adapter is not None:
         raise ValueError(f"'{model.name}' has an adapter, which the other network would share")
@@ -228,11 +222,7 @@ def wrap(network: Any, *, name: str, context: int) -> LanguageModel:
 
 
 def ready(network: Any) -> PreTrainedModel:
-    """A network that runs by plan and in lean forms, all of it trainable, dropout off.
-
-    Raises:
-        ModelError: its type is not in the support matrix, and packed it computes other numbers than transformers does.
-    """
+    """A network that runs by plan and in lean forms, all of it trainable, dropout off; untested types are compared."""
     network.eval()
     own = None if network.config.model_type in TESTED else _own_states(network)
     network.set_attn_implementation(BY_PLAN)  # no dropout in attention

@@ -46,11 +46,7 @@ def locate(name: str) -> str:
 
 
 def base_of(adapter: str) -> str:
-    """The base model of an adapter's folder.
-
-    Raises:
-        ModelError: the adapter does not say, or it is not there.
-    """
+    """The base model of an adapter's folder."""
     base = lora.base_of(adapter)
     try:
         return locate(base)
@@ -69,11 +65,7 @@ def tokenizer_of(name: str) -> str:
 
 
 def read_config(name: str, where: str) -> Any:
-    """The configuration in a folder or of a hub id; that of a folder fits its weights.
-
-    Raises:
-        ModelError: it does not, it cannot be read, or posttrain cannot train its type.
-    """
+    """The configuration in a folder or of a hub id, of a type that posttrain can train; a folder's fits its weights."""
     try:
         config = AutoConfig.from_pretrained(where)
         refuse_unsupported(config, name)
@@ -94,11 +86,7 @@ def read_config(name: str, where: str) -> Any:
 
 
 def weights_that_fit(config: Any, folder: Path, name: str) -> int:
-    """How many numbers the weights in a folder are, whose configuration has sizes that can be built; 0 without any.
-
-    Raises:
-        ModelError: a size is too small, there are more layers than in the weights, or the weights are not to be read.
-    """
+    """How many numbers the weights in a folder are, whose configuration has sizes that can be built; 0 without any."""
     sizes = {size: value for size in _SIZES if isinstance(value := getattr(config, size, None), int)}
     for size, value in sizes.items():
         if value < 1:
@@ -182,9 +170,6 @@ def read_network(kind: Any, name: str, where: str, what: str, *, fresh: Iterable
     """A network of one of transformers' classes with the weights of a folder or hub id; never from a pickle.
 
     `what` names it in errors, weights in `fresh` may be missing, and `how` is passed on.
-
-    Raises:
-        ModelError: it cannot be read, or has weights that are missing, of another shape or not finite.
     """
     how |= {"output_loading_info": True, "ignore_mismatched_sizes": True, "use_safetensors": True}
     try:
@@ -201,12 +186,7 @@ def read_network(kind: Any, name: str, where: str, what: str, *, fresh: Iterable
 
 
 def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
-    """Load a causal language model in `dtype`, ready to run by plan.
-
-    Raises:
-        ModelError: there is no such model, it lacks weights or has some that are not finite, it is a reward model, or
-            posttrain cannot train its type.
-    """
+    """A causal language model in `dtype`, ready to run by plan; raises `ModelError` where that cannot be had."""
     where = locate(name)
     if Path(where).is_dir():
         where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders
@@ -226,3 +206,19 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         raise ModelError(f"'{name}' is a sequence classifier and generates no text; pass its original model")
     network = read_network(AutoModelForCausalLM, name, where, "a causal language model", dtype=dtype)
     return wrap(network.to(device), name=name, context=context_of(config.get_text_config()))
+
+
+def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
+    """The model `name` with its own widths, `layers` layers and random weights, made from its configuration alone."""
+    where = locate(name)
+    if lora.is_adapter(where):
+        return probe(base_of(where), layers, dtype=dtype, device=device)
+    config = read_config(name, where)
+    text = config.get_text_config()
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return wrap(network.to(device), name=name, context=context_of(text))

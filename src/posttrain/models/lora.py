@@ -35,25 +35,15 @@ MERGE = "merge it into its base with peft first (merge_and_unload)"
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A fresh adapter: W x + s B A x, with s = alpha / rank, or alpha / sqrt(rank) where `rslora`.
-
-    Attributes:
-        rank: of A and B.
-        alpha: None for what makes s = 2.
-        dropout: probability with which an input of A is zeroed in an update.
-        targets: names of linear layers, such as q_proj; none for every linear layer but the head.
-        rslora: Kalajdzievski 2023, arXiv 2312.03732.
-        dora: learn the length of each row of W + s B A as well (Liu et al. 2024, arXiv 2402.09353).
-        modules_to_save: names of modules that are trained whole and saved with the adapter.
-    """
+    """A fresh adapter: W x + s B A x, with s = alpha / rank, or alpha / sqrt(rank) where `rslora`."""
 
     rank: int
-    alpha: float | None = None
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ()
-    rslora: bool = False
-    dora: bool = False
-    modules_to_save: tuple[str, ...] = ()
+    alpha: float | None = None  # None for what makes s = 2
+    dropout: float = 0.0  # probability with which an input of A is zeroed in an update
+    targets: tuple[str, ...] = ()  # names of linear layers, such as q_proj; none for every one but the head
+    rslora: bool = False  # Kalajdzievski 2023, arXiv 2312.03732
+    dora: bool = False  # learn the length of each row of W + s B A as well: Liu et al. 2024, arXiv 2402.09353
+    modules_to_save: tuple[str, ...] = ()  # names of modules that are trained whole and saved with the adapter
 
     @property
     def scaled(self) -> float:
@@ -63,11 +53,7 @@ class Lora:
 
 
 def resolve(network: Any, lora: Lora, name: str) -> tuple[list[str], list[str]]:
-    """The targets as they were typed, and the whole names of the modules that are trained whole.
-
-    Raises:
-        UserError: a name is no linear layer's or no module's, the head is a target, or a module is both.
-    """
+    """The targets as they were typed, and the whole names of the modules that are trained whole, once looked at."""
     modules: dict[str, nn.Module] = {path: module for path, module in network.named_modules() if path}
     head = network.get_output_embeddings()
     linear = [path for path, module in modules.items() if is_linear(module) and module is not head]
@@ -121,11 +107,7 @@ def is_adapter(folder: str | Path) -> bool:
 
 
 def base_of(folder: str | Path) -> str:
-    """The model that an adapter was trained on.
-
-    Raises:
-        ModelError: the adapter's configuration does not say.
-    """
+    """The model that an adapter was trained on."""
     path = Path(folder) / "adapter_config.json"
     try:
         base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
@@ -149,9 +131,6 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
     The adapter's weights are float32 whatever the base computes in; those of modules that are trained whole stay in the
     base's format, and have float32 masters in the optimiser. `whole` names a layer that is trained as it is and belongs
     to no adapter, such as the rows of a reward model.
-
-    Raises:
-        UserError: the model is an adapter already, or has no such modules; peft is not installed.
     """
     if model.adapter is not None:
         raise UserError(f"'{model.name}' is an adapter already; leave out `lora_rank` to train that one further")
@@ -185,24 +164,16 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
 
 
 def _linear_layers(network: Any) -> str | list[str]:
-    """What peft is to take for all linear layers but the head.
-
-    In a model with experts their names: by `all-linear` peft means the stacked weights of the experts too, which are no
-    linear layers.
-    """
+    """What peft is to take for all linear layers but the head."""
     if not any(".experts." in name for name, _ in network.named_parameters()):
-        return "all-linear"
+        return "all-linear"  # by which it means the stacked weights of experts too, which are no linear layers
     head = network.get_output_embeddings()
     found = [name for name, module in network.named_modules() if isinstance(module, nn.Linear) and module is not head]
     return sorted({name.rpartition(".")[2] for name in found})
 
 
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
-    """Put a saved adapter on its base, trainable as its configuration says: rank, scale and dropout are the adapter's.
-
-    Raises:
-        ModelError: it cannot be read, was made for another model, or is of a kind that is not supported.
-    """
+    """Put a saved adapter on its base, trainable as its configuration says: its own rank, scale and dropout."""
     if not (Path(folder) / WEIGHTS).is_file():
         raise ModelError(f"the adapter in '{folder}' has no {WEIGHTS}; copy it there, or save the adapter again")
     try:

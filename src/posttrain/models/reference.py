@@ -1,4 +1,4 @@
-"""The reference policy.
+"""Models beside the policy: references, and critics.
 
 Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
 """
@@ -9,17 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.models.language_model import LanguageModel, Packed
+from posttrain.models.rounding import wide_dtype
 
 
 class Reference:
-    """A frozen policy: another model than the trained one, such as a teacher. Subclasses are of the policy itself.
-
-    Attributes:
-        body: the model that it computes with; the policy's own where it copies no network.
-    """
+    """A frozen policy, such as a teacher; subclasses are of the policy itself, whose `body` they may compute with."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.body = model
@@ -111,3 +108,44 @@ def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy 
     if model.adapter is None:
         return FrozenCopy(model)
     return AdapterOff(model) if model.fresh_adapter and not renewed else FrozenAdapter(model)
+
+
+class Critic:
+    """A value function, V = w . h + b in float32 or wider; it begins as 0.
+
+    The states h are those of the policy's trunk, which the value loss trains too, or with `own` of a separate network,
+    initialised from the policy; with an adapter if the policy has one. `body` is the model that it computes with.
+    """
+
+    def __init__(self, model: LanguageModel, *, own: bool = False) -> None:
+        self.body, self._own = copy.deepcopy(model) if own else model, own
+        wide = wide_dtype(model.dtype)
+        self._weight = nn.Parameter(torch.zeros(1, model.head.shape[1], dtype=wide, device=model.device))
+        self._bias = nn.Parameter(torch.zeros(1, dtype=wide, device=model.device))
+
+    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
+        """One number for each learned token of a row, [M], wide.
+
+        `states` [M, D] are the policy's, from which those tokens are predicted, if available.
+        """
+        return self._read(self.body.learned_states(row) if states is None or self._own else states)
+
+    def values_alone(self, row: Packed) -> Tensor:
+        """The same, with gradients for the critic's own parameters only: the policy's trunk gets none."""
+        with torch.set_grad_enabled(self._own and torch.is_grad_enabled()):
+            states = self.body.learned_states(row)
+        return self._read(states)
+
+    def _read(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states.to(self._weight.dtype), self._weight, self._bias)[:, 0]
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The critic's own parameters, by name: those that its optimiser holds.
+
+        An output embedding of its own is among them only where it is the input's too.
+        """
+        head = [("head.weight", self._weight), ("head.bias", self._bias)]
+        if not self._own:
+            return head
+        unused = () if self.body.embedding is self.body.head else (self.body.head,)
+        return head + [(f"network.{name}", p) for name, p in self.body.trainable() if all(p is not u for u in unused)]

@@ -3,7 +3,7 @@
 Shape letters: R rows, H query heads, K key heads, L queries, T keys, E head width.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,14 +76,9 @@ def _weights(grouped: Tensor, k: Tensor, bias: Tensor, scoring: Scoring) -> Weig
     rows, key_heads, queries, _ = grouped.shape
     scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, -1, bias.shape[2], k.shape[2])
     sinks = None if scoring.sinks is None else scoring.sinks[:, None, None]
-    weights, slope, unspent = weights_of(scores, bias, scoring.cap, sinks)
-
-    def together(x: Tensor) -> Tensor:
-        return x.reshape(rows, key_heads, queries, -1)
-
-    return Weights(
-        together(weights), None if slope is None else together(slope), None if unspent is None else together(unspent)
-    )
+    found = weights_of(scores, bias, scoring.cap, sinks)
+    parts: list[Any] = [part if part is None else part.reshape(rows, key_heads, queries, -1) for part in found]
+    return Weights(*parts)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scoring: Scoring) -> Tensor:

@@ -15,23 +15,8 @@ from transformers.models.auto.modeling_auto import (
 from posttrain.errors import ModelError
 
 TESTED = frozenset({
-    "gemma2",
-    "gemma3_text",
-    "glm4",
-    "gpt2",
-    "gpt_neox",
-    "gpt_oss",
-    "granite",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi3",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
+    *("gemma2", "gemma3_text", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "llama", "mistral", "mixtral"),
+    *("olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
 })  # fmt: skip
 """Model types in the support matrix (docs/models.md). Another type is compared with transformers when it is loaded."""
 

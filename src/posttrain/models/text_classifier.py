@@ -61,12 +61,7 @@ class TextClassifier:
 
 
 def text_classifier(name: str, label: str) -> TextClassifier:
-    """The classifier in a folder or of a hub id, without its weights.
-
-    Raises:
-        ModelError: there is none, or it has one label alone: a score.
-        UserError: it has no such label (all are named).
-    """
+    """The classifier in a folder or of a hub id, without its weights."""
     try:
         config: Any = AutoConfig.from_pretrained(locate(name))
     except ModelError:

@@ -18,9 +18,10 @@ from posttrain.bindings.cluster_options import LOCAL, ClusterOptions, TrainerOpt
 from posttrain.data import Example, pack
 from posttrain.engine.transformers import PACK_FROM, TransformersEngine
 from posttrain.errors import UserError
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
+from posttrain.models.load import probe
 from posttrain.models.lora import Lora, add_adapter
-from posttrain.models.throughput_probe import probe, products_per_second, seconds_of
+from posttrain.models.precision import products_per_second, seconds_of
 from posttrain.planning import costs
 from posttrain.planning.costs import Speed, Training
 from posttrain.planning.work import Work

@@ -62,8 +62,7 @@ from posttrain.runs.run import samples_of
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyLoss
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import PolicyLoss, policy_batch
 from posttrain.training.schedule import learning_rate
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Sampling, Task

@@ -8,7 +8,7 @@ The loop in `_run` is the whole method: what differs between algorithms is in `a
 
     1 sample     prompts are drawn, and episodes played in groups      episodes/sampler.py, engine/
     2 score      the rewards of each group                             environments/scored.py, rewards/
-    3 batch      advantages and columns of each token                  training/policy_batch.py, algorithms/inputs.py
+    3 batch      advantages and columns of each token                  training/policy.py, algorithms/inputs.py
     4 update     loss, gradients, optimiser                            training/policy.py, training/local_learner.py
     5 finish     metrics, samples, checkpoint                          runs/session.py
     6 evaluate   held-out tasks, where an evaluation is due            bindings/heldout.py
@@ -59,9 +59,11 @@ from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
-from posttrain.training.policy import CriticLoss, PolicyLoss, critic_for
-from posttrain.training.policy_batch import (
+from posttrain.training.policy import (
+    CriticLoss,
+    PolicyLoss,
     context_of,
+    critic_for,
     distance,
     examples_in,
     policy_batch,

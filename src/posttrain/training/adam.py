@@ -24,13 +24,7 @@ SCALES = "_scales"
 
 
 class BlockwiseAdamW(Optimizer):
-    """AdamW as torch computes it, with the state of large matrices in 8 bits.
-
-    Args:
-        groups: torch's parameter groups; `lr` and `weight_decay` are read from them.
-        betas, eps: of AdamW.
-        full: parameters whose moments stay in float32, whatever their size.
-    """
+    """AdamW as torch computes it, with the state of large matrices in 8 bits; that of `full` stays in float32."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float, full: Iterable[Tensor] = ()
@@ -112,12 +106,7 @@ def _adamw(group: dict[str, Any], parts: list[tuple[Tensor, Tensor | None, dict[
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The optimiser's tensors, named `PARAMETER/exp_avg` and so on, and the settings of its groups as JSON.
-
-    Args:
-        optimizer: AdamW, in 32 or 8 bits, or any other whose state per parameter is tensors.
-        parameters: every parameter that the optimiser holds (the objects themselves, not copies), by name.
-    """
+    """The optimiser's tensors, as `PARAMETER/exp_avg`, and its groups' settings as JSON; `parameters` are all of it."""
     groups = [
         {**{key: value for key, value in group.items() if key != "params"}, "params": members}
         for group, members in zip(optimizer.param_groups, _names(optimizer, parameters), strict=True)
@@ -139,11 +128,8 @@ def restore_optimizer(
 ) -> None:
     """Put back what `optimizer_state` gave: settings of each group and state of each parameter, sharded as that is.
 
-    The weights themselves are put back first: `load_masters` tells which names or shapes differ.
-
-    Raises:
-        CheckpointError: the optimiser's parameters have other groups or bits than the saved ones. Nothing has been
-            changed then.
+    The weights themselves are put back first: `load_masters` tells which names or shapes differ. Where groups or bits
+    do, nothing has been changed when it raises.
     """
     if _names(optimizer, parameters) != [group["params"] for group in json["groups"]]:
         raise CheckpointError("the optimiser in the checkpoint has the parameters in other groups or another order")

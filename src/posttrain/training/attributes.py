@@ -16,8 +16,8 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, PackedRow, Ranked, pack
 from posttrain.models.attributes import AttributeModel, Gate, Mixture, RatingScale, Reading
-from posttrain.objectives.attributes import rating_error
 from posttrain.objectives.pairwise import bradley_terry
+from posttrain.objectives.reward_models import rating_error
 from posttrain.training.learner import Batch, Loss, Models, Share
 
 LONGEST = 300  # updates
@@ -115,11 +115,7 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     and s; then the whole gate, with early stopping: for the number of updates that maximised the likelihood of a
     held-out fifth of the prompts. So if prompts carry no information, the weights are constant. n prompts count as if
     one in n + 2 had chosen otherwise (as in score calibration), which keeps the scale finite if few prompts all agree.
-
-    Args:
-        mixture: with an untrained gate.
-        choices: preference pairs; `ahead_BK` includes the factor w.
-        seed: selects the held-out fifth of the prompts.
+    The gate is untrained; `ahead_BK` includes the factor w.
     """
     mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
     spread_D = spread_D.where(spread_D > 0, 1.0)
@@ -130,7 +126,7 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     updates = 0
     if fifth:
         learner, judged = _Learner(mixture, choices.some(~judged_B)), choices.some(judged_B)
-        costs = [learner.heldout_loss(judged), *(learner.heldout_loss(judged) for _ in learner.updates(LONGEST))]
+        costs = [learner.cost(judged).item(), *(learner.cost(judged).item() for _ in learner.updates(LONGEST))]
         updates = costs.index(min(costs))
     learner = _Learner(mixture, choices)
     for _ in learner.updates(updates):
@@ -163,12 +159,8 @@ class _Learner:
         """Train the whole gate; yields after each update."""
         yield from self._descend(self._choices, [*self.gate.parameters(), self.log_scale], most, GATE_LR)
 
-    @torch.no_grad()
-    def heldout_loss(self, choices: Choices) -> float:
-        """L on other pairs."""
-        return self._cost(choices).item()
-
-    def _cost(self, choices: Choices) -> Tensor:
+    def cost(self, choices: Choices) -> Tensor:
+        """L on these pairs."""
         ahead_B = self.log_scale.exp() * (self.gate(choices.prompts_BD) * choices.ahead_BK).sum(1)
         doubt = 1 / (self._choices.weight_B.sum().item() + 2)
         cost_B = bradley_terry(ahead_B, torch.zeros_like(ahead_B), label_smoothing=doubt)
@@ -179,6 +171,6 @@ class _Learner:
         adam = torch.optim.AdamW([{"params": weights, "weight_decay": DECAY}, {"params": others}], lr, weight_decay=0.0)
         for _ in range(most):
             adam.zero_grad()
-            self._cost(choices).backward()
+            self.cost(choices).backward()
             adam.step()
             yield

@@ -7,8 +7,7 @@
         state.json          step, score, and the caller's state
         ...                 what the caller wrote: safetensors, tokenizer files
 
-Nothing here knows an algorithm, and nothing is ever pickled. `training/adam.py` turns an optimiser into
-tensors and JSON.
+Nothing is ever pickled: `training/adam.py` turns an optimiser into tensors and JSON.
 """
 
 import contextlib
@@ -39,18 +38,13 @@ _NAME = re.compile(r"step-(\d+)(\.old)?")  # .old: was being replaced by a save 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose checksums were verified.
-
-    Attributes:
-        state: what `save` was given, as JSON brings it back.
-        skipped: one line for each newer or better checkpoint that is damaged, to be shown to the user.
-    """
+    """A checkpoint whose checksums were verified."""
 
     path: Path
     step: int
-    state: dict[str, Any]
+    state: dict[str, Any]  # what `save` was given, as JSON brings it back
     score: float | None = None
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # a line for each newer or better one that is damaged, to be shown to the user
 
 
 class _Damaged(Exception):
@@ -67,24 +61,14 @@ def save(
     score: float | None = None,
     expected_bytes: int = 0,
 ) -> Path:
-    """Save a checkpoint of `step`, then drop those that are no longer kept.
+    """Save a checkpoint of `step`, then drop those that are no longer kept; returns the folder, `root/step-000040`.
 
     Of the folders in `root`, where one process at a time may save, the newest `keep_last` stay, this one included, and
-    the one with the highest score (of equal ones the earliest). A checkpoint of the same step is replaced. Returns the
-    folder, `root/step-000040`.
+    the one with the highest score (of equal ones the earliest). A checkpoint of the same step is replaced.
 
-    Args:
-        root: the folder of a run's checkpoints.
-        step: how many updates have been done.
-        write: puts model, tokenizer and optimiser files into the empty folder that it is given.
-        state: everything else that resuming needs, as JSON: data position, schedule, configuration.
-        keep_last: 1 or more.
-        score: the higher, the better.
-        expected_bytes: if known, the free space is checked before anything is written.
-
-    Raises:
-        CheckpointError: it could not be written. The earlier checkpoints are as they were.
-        ProcessLost: as `write` raises it.
+    `write` puts model, tokenizer and optimiser files into the empty folder that it is given; all else that resuming
+    needs is the `state`. If the bytes are known, the free space is checked before anything is written. Raises
+    `CheckpointError` where it could not be written, with the earlier ones as they were, and `ProcessLost` as `write`.
     """
     if keep_last < 1 or step < 0 or (score is not None and not math.isfinite(score)):
         raise ValueError(f"save needs keep_last >= 1, step >= 0 and a finite score; got {keep_last}, {step}, {score}")
@@ -99,15 +83,12 @@ def save(
         write(new)
         _seal(new, {"step": step, "score": score, "state": dict(state)})
         _put_in_place(new, folder)
-    except Exception as error:
+    except BaseException as error:
         needed = max([expected_bytes, _size(new), *map(_size, _candidates(root)[:1])])
         shutil.rmtree(new, ignore_errors=True)
-        if isinstance(error, ProcessLost):
+        if isinstance(error, ProcessLost) or not isinstance(error, Exception):  # Ctrl-C
             raise
         raise CheckpointError(_why_not(error, root, step, needed)) from error
-    except BaseException:  # Ctrl-C
-        shutil.rmtree(new, ignore_errors=True)
-        raise
     try:
         _prune(root, step, keep_last)
     except OSError as error:
@@ -119,11 +100,7 @@ def save(
 
 
 def latest(root: Path) -> Checkpoint | None:
-    """The newest checkpoint with valid checksums; damaged ones are listed in `skipped`. None if there are none.
-
-    Raises:
-        CheckpointError: every one is damaged.
-    """
+    """The newest checkpoint that is whole, None if there is none; raises `CheckpointError` if all are damaged."""
     return _first_whole(root, _candidates(root))
 
 
@@ -133,11 +110,7 @@ def best(root: Path) -> Checkpoint | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in this folder.
-
-    Raises:
-        CheckpointError: there is none, or a file of it is missing, torn, or not what was saved.
-    """
+    """The checkpoint in this folder; raises `CheckpointError` where a file is missing, torn, or not what was saved."""
     if not path.is_dir():
         raise CheckpointError(f"no checkpoint at {path}; expected a folder like checkpoints/step-000040")
     try:
@@ -152,11 +125,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Named tensors from a safetensors file, on the CPU.
-
-    Raises:
-        CheckpointError: the file is missing or not a whole safetensors file.
-    """
+    """Named tensors from a safetensors file, on the CPU."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -225,8 +194,7 @@ def _step(path: Path) -> int:
 def _score(path: Path) -> float | None:
     """The score recorded in a checkpoint; None if there is none or it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        score = json.loads((path / _STATE).read_text(encoding="utf-8"))["score"]
-        return None if score is None else float(score)
+        return float(json.loads((path / _STATE).read_text(encoding="utf-8"))["score"])
     return None
 
 

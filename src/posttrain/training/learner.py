@@ -1,7 +1,4 @@
-"""The learner interface: computes gradients, in-process or distributed.
-
-A recipe passes a batch, which is data, and a loss, which is a frozen dataclass, and receives metrics. All methods are
-synchronous. Concurrent sampling is implemented elsewhere, so that a recipe is sequential code.
+"""The learner interface: computes gradients, in-process or distributed. All methods are synchronous.
 
 Shape letters: N learned tokens of a packed row.
 """
@@ -16,42 +13,31 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow
-from posttrain.models.critic import Critic
-from posttrain.models.reference import Reference
+from posttrain.models.reference import Critic, Reference
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is the main trained model, which may be a reward model."""
 
-Column = Sequence[Sequence[float]]
-"""For each example, one number per learned token."""
+Column = Sequence[Sequence[float]]  # for each example, one number per learned token
 
 M = TypeVar("M")  # what is trained: a LanguageModel, a RewardModel, an AttributeModel
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of training sequences with per-token, per-unit and batch-level columns.
+    """A batch of training sequences with columns, by name, of learned tokens and of units; and numbers of all of it.
 
-    Attributes:
-        examples: the sequences.
-        counts: denominators of the whole batch; may include sequences left out of `examples`.
-        together: number of consecutive examples per unit, or that of each unit; a unit is never split over
-            micro-batches.
-        tokens: columns of numbers of learned tokens, by name.
-        units: columns with one entry for each unit, by name.
-        scalars: numbers of the whole batch, by name.
-        seed: of an adapter's dropout; None: no dropout.
-        key: identifies a batch that is used in several updates: the policy's logprobs before its first update are
-            cached under the key. Empty: the batch is used once.
+    A unit is a number of consecutive examples, `together` or that of each unit, and never split over micro-batches. A
+    batch of several updates has a `key`, under which the policy's logprobs before the first are cached.
     """
 
     examples: Sequence[Example]
-    counts: Counts
+    counts: Counts  # denominators of the whole batch; may include sequences left out of `examples`
     together: int | Sequence[int] = 1
     tokens: Mapping[str, Column] = field(default_factory=dict[str, Column])
     units: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     scalars: Mapping[str, float] = field(default_factory=dict[str, float])
-    seed: int | None = None
+    seed: int | None = None  # of an adapter's dropout; None: no dropout
     key: str = ""
 
     def column(self, name: str, row: PackedRow, like: Tensor) -> Tensor | None:
@@ -81,14 +67,7 @@ def counts_of(examples: Sequence[Example]) -> Counts:
 
 @dataclass(frozen=True)
 class Models(Generic[M]):
-    """The models that a loss may use.
-
-    Attributes:
-        model: the trained model.
-        critic: the critic, if there is one.
-        reference: the reference, if there is one.
-        keep: `keep(name, row, compute)` returns the cached value of `compute()` from the batch's first update.
-    """
+    """The models that a loss may use; `keep` returns what `compute` gave in the batch's first update."""
 
     model: M
     critic: Critic | None
@@ -104,15 +83,10 @@ class Share(NamedTuple):
 
 
 class Loss(Protocol[M]):
-    """The loss of a batch: a frozen dataclass, so that it can be sent to another process.
+    """The loss of a batch: a frozen dataclass, so that it can be sent to another process."""
 
-    Attributes:
-        reaches: the parts that receive a gradient, if the learner has them.
-        extremes: the metrics whose maximum is also logged.
-    """
-
-    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
-    extremes: ClassVar[tuple[str, ...]] = ()
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)  # the parts that receive a gradient, if the learner has them
+    extremes: ClassVar[tuple[str, ...]] = ()  # the metrics whose maximum is also logged
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[M]) -> Share:
         """A row's share."""
@@ -168,18 +142,14 @@ class Learner(Protocol):
     def forward_backward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
         """Accumulate the gradient of a batch's loss; returns the loss and its metrics.
 
-        Raises:
-            TrainingError: the loss is not finite. The accumulated gradient is discarded, and no weight has changed.
+        Raises `TrainingError` for a loss that is not finite: what was accumulated is discarded, no weight has changed.
         """
         ...
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """Update each part at its learning rate; the norms of the gradients before clipping.
+        """Update each part at its learning rate; returns `grad_norm` and `critic_grad_norm`, those before clipping.
 
-        They are `grad_norm` of the policy and `critic_grad_norm` of the critic.
-
-        Raises:
-            TrainingError: one of the gradients is not finite. All are discarded, and no weight of any part has changed.
+        Raises `TrainingError` where one is not finite: all are discarded, and no weight of any part has changed.
         """
         ...
 

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
-from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import Reference
+from posttrain.models.reference import Critic, Reference
 from posttrain.options.groups import TrainingOptions
 from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models
@@ -39,11 +38,11 @@ class _Kept:
     """
 
     def __init__(self) -> None:
-        self.key, self._found = "", dict[tuple[str, int, tuple[int, ...]], Tensor]()
+        self.begin("")
 
     def begin(self, key: str) -> None:
         """Forget all, for a batch of this key."""
-        self.key, self._found = key, {}
+        self.key, self._found = key, dict[tuple[str, int, tuple[int, ...]], Tensor]()
 
     def keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
         """See `Models.keep`."""
@@ -54,12 +53,7 @@ class _Kept:
 
 
 class LocalLearner(Generic[M]):
-    """Conforms to `learner.Learner`.
-
-    Attributes:
-        model: what is trained.
-        body: the language model that is trained, or that is the trunk of what is.
-    """
+    """Conforms to `learner.Learner`; `model` is trained, and `body` is that language model or its trunk."""
 
     def __init__(
         self,
@@ -76,17 +70,9 @@ class LocalLearner(Generic[M]):
     ) -> None:
         """Create a learner from its parts.
 
-        Args:
-            model: the trained model.
-            optimizer: of its parameters.
-            microbatch_tokens: of one forward and backward pass, at most.
-            body: its language-model trunk, if it is not itself a language model.
-            critic: the critic, and the optimiser of its own parameters.
-            references: frozen models, by part name for `logprobs`; losses use `reference`.
-            renewed: whether the reference is updated during training, and so saved with checkpoints.
-            save_model: writes the model folder of a checkpoint.
-            ranks: the ranks of this learner, each with parts of its own that are alike. Sharded ranks shard
-                all parts here; until then, each rank holds them in full.
+        Losses use the frozen model `reference` of `references`, `logprobs` any. One that is `renewed` in training is
+        saved with checkpoints, for which `save_model` writes the model folder. Each of the `ranks` has parts of its own
+        that are alike; sharded ranks shard them here, and hold them in full until then.
         """
         self.model = model
         self.body: Any = model if body is None else body
@@ -134,18 +120,21 @@ class LocalLearner(Generic[M]):
                 return self.body.logprobs(row, temperature).logprobs
             return reference.logprobs(row, temperature)
 
-        return self._by_example(examples, of_row, together)
+        with self.body.dropping(None):
+            return self._read(examples, of_row, together=together)
 
     def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
         """As in `Learner`."""
         assert self._critic is not None, "this learner has no critic"
-        return self._by_example(examples, self._critic.values)
+        with self.body.dropping(None):
+            return self._read(examples, self._critic.values)
 
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
         """As in `Learner`."""
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
-        return self._by_example(examples, scores, seed=seed)
+        with self.body.dropping(seed):
+            return self._read(examples, scores)
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
@@ -192,10 +181,7 @@ class LocalLearner(Generic[M]):
         self._references[target].renew(dict(self.body.trainable()))
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The policy's trained weights by name, in full, as they are sampled from. All ranks call this.
-
-        Of sharded ranks rank 0 alone gets them: copies that are mapped from files (`Shards.full_tensors`).
-        """
+        """The policy's trained weights by name, in full (`Shards.full_tensors`); all ranks call this."""
         found: list[tuple[str, Tensor]] = []
         together(lambda: found.extend(self._shards.full_tensors(self.body.trainable())), self._ranks)
         return found
@@ -203,8 +189,7 @@ class LocalLearner(Generic[M]):
     def save(self, folder: Path) -> None:
         """As in `Learner`: a model folder that can be loaded, evaluated and served directly, and what resuming needs.
 
-        That is each part's float32 master weights and optimiser, and a reference that is updated during training. Every
-        random choice is a function of the seed and the step (data/order.py), so there is no random state to keep.
+        Every random choice is a function of the seed and the step (data/order.py): there is no random state to keep.
         """
         together(lambda: self._save(folder, writes=self._ranks.rank == 0), self._ranks)  # all ranks have the same
 
@@ -241,19 +226,9 @@ class LocalLearner(Generic[M]):
             self._renewed.renew({name: self._shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _discard(self) -> None:
-        """Discard the gradients of all calls and parts, so that no step uses a partial one."""
+        """Of all calls and parts, so that no step uses a partial gradient."""
         for optimizer in self._optimizers.values():
             optimizer.discard()
-
-    def _by_example(
-        self,
-        examples: Sequence[Example],
-        of_row: Callable[[PackedRow], Tensor],
-        together: int = 1,
-        seed: int | None = None,
-    ) -> list[tuple[float, ...]]:
-        with self.body.dropping(seed):
-            return self._read(examples, of_row, together=together)
 
 
 def learner_for(
@@ -264,11 +239,7 @@ def learner_for(
     body: LanguageModel | None = None,
     **parts: Any,
 ) -> LocalLearner[M]:
-    """A learner with the optimiser that the options name; `parts` as those of `LocalLearner`.
-
-    Raises:
-        UserError: an optimiser in 8 bits was asked for, and none of the parameters is large enough.
-    """
+    """A learner with the optimiser that the options name (`optimizer_for`); `parts` as those of `LocalLearner`."""
     trained: Any = model
     read_by: LanguageModel = trained if body is None else body
     optimizer = optimizer_for(options, trained.trainable(), embedding=read_by.embedding)

@@ -31,19 +31,9 @@ def accumulate_gradients(
 ) -> tuple[float, list[Mapping[str, Tensor]]]:
     """Add the gradient of the whole batch to the optimiser's; the batch's loss, and the metrics of each row.
 
-    Args:
-        optimizer: of the trained model.
-        examples: the batch.
-        share_of: a packed row's share of its loss; runs the model's forward pass.
-        microbatch_tokens: of one row, at most.
-        together: as in `pack`.
-        owners: as in `pack`.
-        beside: optimisers of other parameters that receive a gradient.
-        ranks: those of the learner; each computes its own rows, and all learn together whether a loss is finite.
-        shards: what this rank holds of the weights.
-
-    Raises:
-        TrainingError: a loss is not finite; names the examples in question. The accumulated gradient is discarded.
+    `share_of` runs the model's forward pass of a row, packed with `together` and `owners`; parameters of optimisers
+    `beside` receive a gradient as well. Each of the `ranks` computes its own rows. Raises `TrainingError`, with the
+    examples in question, for a loss that is not finite; the accumulated gradient is discarded, on all ranks.
     """
 
     def computed(row: PackedRow, weight: float) -> tuple[float, list[int], Mapping[str, Tensor]]:

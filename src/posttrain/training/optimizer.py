@@ -101,12 +101,9 @@ class MasterAdamW:
         return self._shards.device(self._weights[0])
 
     def shard(self, shards: Shards) -> None:
-        """Hold shards of weights, masters, gradients and moments; call it before the first step.
+        """Hold shards of weights, masters, gradients and moments, from before the first step on.
 
         Weights that are not sharded go where passes read them.
-
-        Raises:
-            UserError: moments are in 8 bits, whose blocks do not end where shards do.
         """
         whole, self._shards = self._weights, shards
         self._weights = [shards.sharded(weight) for weight in whole]
@@ -191,11 +188,7 @@ class MasterAdamW:
         return self._shards.norm(grads).item() if grads else 0.0
 
     def finite_norm(self) -> float:
-        """Length of the whole collected gradient.
-
-        Raises:
-            TrainingError: it is not finite. The gradient is then discarded.
-        """
+        """The same; raises `TrainingError` where it is not finite, and discards the gradient."""
         norm = self.grad_norm()
         if not math.isfinite(norm):
             self.discard()
@@ -205,10 +198,7 @@ class MasterAdamW:
     def step(self, lr: float, *, norm: float | None = None) -> float:
         """Clip to `max_grad_norm`, update the masters, write them to the model; returns the length before clipping.
 
-        `norm` is what `finite_norm` has returned; None: not known yet.
-
-        Raises:
-            TrainingError: the gradient is not finite. The gradient is then discarded, and no weight has changed.
+        `norm` is what `finite_norm` has returned, if it is known; where that raises, no weight has changed.
         """
         norm = self.finite_norm() if norm is None else norm
         if norm > self.max_grad_norm:
@@ -252,8 +242,7 @@ class MasterAdamW:
     def load_masters(self, tensors: Mapping[str, Tensor]) -> None:
         """Put a checkpoint's float32 weights in place and round them into the model.
 
-        Raises:
-            CheckpointError: their names or shapes are not those trained here. Nothing has been changed then.
+        Nothing has been changed when it raises: names and shapes are compared first.
         """
         here, there = ({name: list(t.shape) for name, t in part.items()} for part in (self.named_masters(), tensors))
         if here != there:
@@ -272,8 +261,7 @@ def optimizer_for(
 ) -> MasterAdamW:
     """The optimiser that the options name; `embedding` is the input embedding, trained or not.
 
-    Raises:
-        UserError: 8 bits were asked for and none of the parameters is large enough; unless they may be `small`.
+    Raises `UserError` where no parameter is large enough for 8 bits, unless they may be `small`.
     """
     made = MasterAdamW(
         parameters,

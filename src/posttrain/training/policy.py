@@ -1,26 +1,184 @@
-"""Policy loss of a batch of samples, for any online algorithm, and the loss and optimiser of its critic.
+"""From scored groups to a batch with columns of numbers per token; the policy loss on it, and that of a critic.
 
-Shape letters: N sampled tokens of a micro-batch.
+Shape letters: N sampled tokens of a (micro-)batch; R rows, one for each episode and trained seat.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count
 from statistics import fmean
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import ActorCritic, Advantages, OnlineAlgorithm, Tokens
-from posttrain.data.packing import PackedRow
-from posttrain.models.critic import Critic
+from posttrain import fast_paths
+from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, OnlineAlgorithm, Tokens
+from posttrain.algorithms.inputs import Columns, Context, CriticValues, columns_of, declared, flat
+from posttrain.algorithms.rollout import Rollout
+from posttrain.data.packing import Example, PackedRow
+from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.reference import Critic
 from posttrain.objectives.off_policy import importance_weights
+from posttrain.objectives.shaping import adaptive_length_penalty
 from posttrain.options.online import RL
-from posttrain.training.learner import CRITIC, POLICY, Batch, Column, Loss, Models, Share
+from posttrain.training.learner import CRITIC, POLICY, TEACHER, Batch, Column, Learner, Loss, Models, Share
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.teacher import Teachers
+from posttrain.types import Group, Trajectory
 
+NOTHING = Context()
+ONE_TEACHER = Teachers({"": TEACHER})
+
+# columns that an algorithm's advantages have for its loss
 OF_ADVANTAGES = tuple(name for name in Advantages._fields if name in Tokens._fields and name != "advantages_N")
-"""Columns that an algorithm's advantages have for its loss."""
+
+
+def example_of(branch: Trajectory) -> Example:
+    """The tokens of a branch exactly as they were sampled; its first context is shared within its group."""
+    prompt = branch.turns[0].context_ids
+    shown = [(turn, [0.0] * len(turn.context_ids)) for turn in branch.turns]
+    own = tuple(t for turn, zeros in shown for t in (*zeros, *[turn.temperature] * len(turn.token_ids)))[len(prompt) :]
+    return Example(prompt, branch.token_ids[len(prompt) :], branch.sampled[len(prompt) :], own if any(own) else ())
+
+
+def branches_in(groups: Sequence[Group]) -> list[Trajectory]:
+    """The branches of all rows of groups, in order."""
+    return [branch for group in groups for row in group.rows for branch in row.trajectory.branches]
+
+
+def examples_in(groups: Sequence[Group]) -> list[Example]:
+    """An example of each branch, in order."""
+    return [example_of(branch) for branch in branches_in(groups)]
+
+
+def teacher_logprobs(
+    groups: Sequence[Group], learner: Learner, teachers: Teachers = ONE_TEACHER, *, temperature: float = 1.0
+) -> Column:
+    """Of each branch the logprobs of its sampled tokens by the teacher of its row, behind the prompt that this sees.
+
+    Of a branch the tokens of the task's prompt are replaced, and all that follows stays: with a prompt of its own, an
+    environment must have shown the task's.
+    """
+    of_part: dict[str, list[int]] = {}
+    examples: list[Example] = []
+    for group in groups:
+        own, its = teachers.prefix(group.task) if teachers.prompt else ((), ())
+        for example in examples_in([group]):
+            if example.prefix[: len(own)] != own:
+                raise UserError(
+                    "`teacher_prompt` stands in place of the task's prompt, and the environment began an episode with "
+                    "other messages; leave it out"
+                )
+            of_part.setdefault(teachers.part_of(group.task), []).append(len(examples))
+            examples.append(replace(example, prefix=(*its, *example.prefix[len(own) :])))
+    found: dict[int, Sequence[float]] = {}
+    for part, numbers in of_part.items():
+        said = learner.logprobs([examples[number] for number in numbers], part, temperature=temperature)
+        found |= zip(numbers, said, strict=True)
+    return [found[number] for number in range(len(examples))]
+
+
+def context_of(learner: Learner, *, temperature: float = 1.0, teachers: Teachers = ONE_TEACHER, **more: Any) -> Context:
+    """What a learner says of samples at this temperature, for the inputs of an algorithm; `more` as in `Context`."""
+
+    def logprobs(groups: Sequence[Group], model: str) -> Column:
+        if model == TEACHER:
+            return teacher_logprobs(groups, learner, teachers, temperature=temperature)
+        return learner.logprobs(examples_in(groups), model, temperature=temperature)
+
+    return Context(logprobs=logprobs, values=lambda groups: learner.values(examples_in(groups)), **more)
+
+
+def shortened(group: Group, weight: float, longest: int) -> Group:
+    """Subtract `weight` times `adaptive_length_penalty` from a group's rewards; `longest` as in `policy_batch`."""
+    if not weight:
+        return group
+    rewards_R = torch.tensor(group.rewards, dtype=torch.float64)
+    lengths_R = torch.tensor([len(row.trajectory.logprobs) for row in group.rows])
+    for seat in group.by_seat:
+        own_R = torch.tensor([row.seat == seat for row in group.rows])
+        rewards_R[own_R] -= weight * adaptive_length_penalty(rewards_R[own_R], lengths_R[own_R], longest)
+    rows = zip(group.rows, rewards_R.tolist(), strict=True)
+    return replace(group, rows=tuple(replace(row, reward=reward) for row, reward in rows))
+
+
+def rows_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """The row columns of `Rollout`: rewards, groups, seats and the row of each token."""
+    rows = [row for group in groups for row in group.rows]
+    seats = {name: number for number, name in enumerate(dict.fromkeys(row.seat for row in rows))}
+    sizes = torch.tensor([len(group.rows) for group in groups])
+    logprobs = [row.trajectory.logprobs for row in rows]
+    return {
+        "rewards_R": torch.tensor([row.reward for row in rows], dtype=torch.float64),
+        "group_R": torch.repeat_interleave(torch.arange(len(groups)), sizes),
+        "seat_R": torch.tensor([seats[row.seat] for row in rows]),
+        "row_N": torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(each) for each in logprobs])),
+        "sampler_N": flat(logprobs),
+    }
+
+
+def policy_batch(
+    groups: Sequence[Group],
+    algorithm: OnlineAlgorithm,
+    sampled: Columns | None = None,
+    *,
+    longest: int = 0,
+    context: Context = NOTHING,
+    seed: int | None = None,
+    key: str = "",
+) -> tuple[Batch, dict[str, float]]:
+    """Compute the advantage of every token, and leave out groups without gradient; `seed` and `key` as in `Batch`.
+
+    Each branch of a row is a separate example. The batch has the columns `sampler_logprobs` and `length` (sampled
+    tokens of the row, over all its branches), those of `reference_logprobs` and `values` that the algorithm has, and
+    what its advantages have for the loss (`Advantages.columns`); its scalar `kl` is the mean KL of the rows from the
+    reference in nats, where there is one. `sampled` has the columns of the inputs that sample, `context` makes those of
+    the others. A row has at most `longest` tokens.
+    """
+    if not groups:
+        return Batch([], Counts(0, 0, longest), seed=seed, key=key), {"groups/kept": 0}
+    of_others = columns_of(algorithm.inputs, groups, context, samples=False)
+    rollout = Rollout.of({**rows_of(groups), **(sampled or {}), **of_others}, longest)
+    found = algorithm.advantages(rollout)
+    columns = {
+        "sampler_logprobs": rollout.sampler_N,
+        "length": rollout.per_token(rollout.lengths_R),
+        "reference_logprobs": rollout.reference_N,
+        "values": rollout.values_N if declared(algorithm, CriticValues) else None,
+        **{name.removesuffix("_N"): numbers_N for name, numbers_N in found.columns.items()},
+    }
+    lengths = [len(branch.logprobs) for branch in branches_in(groups)]
+    tokens = {
+        name: [tuple(part.tolist()) for part in numbers_N.split(lengths)]
+        for name, numbers_N in columns.items()
+        if numbers_N is not None
+    }
+    rows = len(rollout.rewards_R)
+    kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / rows}
+    counts = Counts(rows, sum(lengths), longest)
+    batch = Batch(examples_in(groups), counts, tokens=tokens, scalars=kl, seed=seed, key=key)
+    everything = not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
+    numbers = count()
+    members = [[next(numbers) for row in group.rows for _ in row.trajectory.branches] for group in groups]
+    taken = [group for group in members if everything or any(any(tokens["advantages"][i]) for i in group)]
+    metrics = {"groups/kept": len(taken), **{f"groups/{key}": value for key, value in found.metrics.items()}}
+    return batch.chosen(list(chain.from_iterable(taken))), metrics
+
+
+def distance(groups: Sequence[Group], logprobs: Column) -> float:
+    """Monte Carlo estimate of the KL of the sampling policy to another model, in nats per row.
+
+        KL = E_{y ~ pi} sum_t [ log pi(y_t | y_<t) - log ref(y_t | y_<t) ]
+
+    `logprobs` are that model's, of the sampled tokens of each branch. The samples are drawn at temperature 1. The
+    estimate may be negative.
+    """
+    behind = zip(branches_in(groups), logprobs, strict=True)
+    gone = sum(sum(branch.logprobs) - sum(before) for branch, before in behind)
+    return gone / sum(len(group.rows) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -36,24 +194,17 @@ class PolicyLoss(Loss[LanguageModel]):
     Sampling has no dropout, so `logprob_gap` and the importance weights compare the sampler with the policy without
     dropout, which takes one more forward pass.
 
-    Attributes:
-        algorithm: whose loss it is.
-        temperature: of sampling.
-        tis_cap: above 0, each token's advantage is weighted by the policy before the first update over the
-            sampler (`objectives.off_policy.importance_weights`), at most by this: it corrects the mismatch between
-            engine and policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
-            training"). KL and NLL terms of the loss are not weighted.
-        importance: whether a weight that is outside is truncated, or masked.
-        importance_level: token, product or mean; auto is token, and for algorithms with a sequence-level ratio product.
-        importance_floor: the least weight that is not outside.
+    With a `tis_cap` each token's advantage is weighted by the policy before the first update over the sampler
+    (`objectives.off_policy.importance_weights`), which corrects the mismatch between engine and policy (Yao et al.
+    2025, "Your efficient RL framework secretly brings you off-policy RL training"). KL and NLL terms are not weighted.
     """
 
     algorithm: OnlineAlgorithm
-    temperature: float = 1.0
-    tis_cap: float = 0.0
-    importance: str = "truncated"
-    importance_level: str = "auto"
-    importance_floor: float = 0.0
+    temperature: float = 1.0  # of sampling
+    tis_cap: float = 0.0  # the greatest weight that is not outside; 0: none is weighted
+    importance: str = "truncated"  # what a weight outside is, or masked
+    importance_level: str = "auto"  # token, product or mean; auto is token, and product where the ratio is a sequence's
+    importance_floor: float = 0.0  # the least weight that is not outside
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
     extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap", "importance")
@@ -66,12 +217,7 @@ class PolicyLoss(Loss[LanguageModel]):
         old_N = parts.keep("old", row, found.logprobs.detach)
         trainer_N = parts.keep("undropped", row, lambda: self._undropped(model, row)) if model.drops else old_N
 
-        def column(name: str) -> Tensor | None:
-            return batch.column(name, row, old_N)
-
-        def present(name: str) -> Tensor:
-            return batch.present(name, row, old_N)
-
+        column, present = partial(batch.column, row=row, like=old_N), partial(batch.present, row=row, like=old_N)
         branch_N = torch.tensor(row.rows, dtype=torch.long, device=old_N.device)
         gap_N = trainer_N - present("sampler_logprobs")
         advantages_N = present("advantages")
@@ -113,10 +259,7 @@ class PolicyLoss(Loss[LanguageModel]):
 
 
 def by_length(log_N: Tensor, length_N: Tensor, lengths: Column) -> dict[str, Tensor]:
-    """The logs of importance weights of the tokens of short and of long rows, to see whether they drift with length.
-
-    Long is above the mean of `lengths`, those of the rows of all tokens of the batch.
-    """
+    """Logs of importance weights of short rows and of rows above the mean length, to see whether they drift with it."""
     long_N = length_N > fmean(length for example in lengths for length in example)
     return {"log_importance/short": log_N[~long_N], "log_importance/long": log_N[long_N]}
 

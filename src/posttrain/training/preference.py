@@ -21,14 +21,12 @@ from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.models.reference import Reference
 from posttrain.objectives import reduce
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss, Models, Share, counts_of
-from posttrain.training.policy_batch import example_of
+from posttrain.training.policy import example_of
 from posttrain.training.unpaired import OfResponses, ReferenceOf, responses_of
 from posttrain.types import Group
 
 TOGETHER = len(Pair._fields)
-
-Both = tuple[Responses, Responses]
-"""The chosen and the rejected response of each pair of a row."""
+Both = tuple[Responses, Responses]  # the chosen and the rejected response of each pair of a row
 
 
 def best_worst(rewards: Sequence[float]) -> list[tuple[int, int]]:
@@ -49,14 +47,10 @@ PAIRINGS: Mapping[str, Callable[[Sequence[float]], list[tuple[int, int]]]] = Map
 
 
 def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> list[Pair]:
-    """The pairs of every group, with the tokens exactly as they were sampled.
+    """The pairs of every group, with the tokens exactly as they were sampled, by a name in `PAIRINGS`.
 
-    Two rows make a pair where one seat was asked the same: what it is first shown may depend on other seats.
-
-    Args:
-        groups: scored completions of one prompt each.
-        pairing: a name in `PAIRINGS`.
-        margin: minimum reward difference of a pair; pairs of equal rewards are always left out.
+    Two rows make a pair where one seat was asked the same: what it is first shown may depend on other seats. Pairs of
+    equal rewards, and of rewards less than `margin` apart, are left out.
     """
     found: list[Pair] = []
     for group in groups:
@@ -183,14 +177,8 @@ def remember(
     """Precompute the reference logprobs of all pairs with a learner's current policy: no second model in memory.
 
     The batches are those of training, in order, so that rows are packed identically and the results do not depend on
-    where a run is resumed. A repeated sequence is computed once; a row of only cached sequences is skipped.
-
-    Args:
-        learner: its policy must not have been updated yet.
-        batches: sequences of each.
-        microbatch_tokens: of one row, at most.
-        together: number of consecutive sequences that must be in one row (`pack`).
-        on_batch: called with the number of finished batches.
+    where a run is resumed. A repeated sequence is computed once; a row of only cached sequences is skipped. The policy
+    must not have been updated yet; `on_batch` is called with the number of finished batches.
     """
     kept: dict[tuple[tuple[int, ...], int], Sequence[float]] = {}
     for done, batch in enumerate(batches, 1):

@@ -27,9 +27,9 @@ Named = Iterable[tuple[str, Tensor]]
 
 
 class Shards:
-    """The weights of a learner as one of its ranks holds them. All ranks call the same methods in the same order.
+    """The weights of a learner as a rank holds them: here all, in a subclass a shard of each.
 
-    In this class each rank holds all of them, and nothing is copied; in a subclass a shard of each.
+    All ranks call the same methods in the same order.
     """
 
     def row_pass(self) -> contextlib.AbstractContextManager[None]:
@@ -53,10 +53,7 @@ class Shards:
         return 0
 
     def gradient(self, weight: Tensor) -> Tensor:
-        """The gradient of `local(weight)` of the last pass.
-
-        Of a shard it is summed over ranks, in float32 or wider; of a replica it is this rank's, in the weight's format.
-        """
+        """The gradient of `local(weight)` of the last pass: of shards the wide sum over ranks, of replicas the own."""
         assert weight.grad is not None
         return weight.grad
 
@@ -75,8 +72,7 @@ class Shards:
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, writes: bool) -> None:
         """Write tensors to a safetensors file, which rank 0 `writes`; all ranks take part.
 
-        Sharded tensors above `sharded_files.APART_BYTES` in all are written to the folder `folder_of(path)` instead,
-        by each rank its shards.
+        Of shards above `sharded_files.APART_BYTES` in all each rank writes its own, to the folder `folder_of(path)`.
         """
         if writes:
             save_tensors(path, tensors)
@@ -85,9 +81,6 @@ class Shards:
         """Read what `save` has written there on any number of ranks.
 
         In full, or sharded as that of `like` is whose name a tensor's begins with: NAME, or NAME/KEY.
-
-        Raises:
-            CheckpointError: it cannot be read.
         """
         if not (apart := folder_of(path)).is_dir():
             return load_tensors(path)
@@ -111,25 +104,14 @@ REPLICATED = Shards()
 
 
 class Ranks:
-    """The ranks of a learner, as one of them sees them. All of them call the same methods in the same order.
-
-    This class is the only rank; a subclass is one of several.
-
-    Attributes:
-        rank: the number of this rank, from 0.
-        size: the number of ranks.
-        loads_on: where models are loaded: `auto`, or `cpu` if it is `shard` that puts them where they compute.
-    """
+    """The ranks of a learner as one sees them, which is here the only one; methods as those of `Shards`."""
 
     rank: int = 0
     size: int = 1
-    loads_on: str = "auto"
+    loads_on: str = "auto"  # where models are loaded: `cpu` if it is `shard` that puts them where they compute
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
-        """The indices of the rows that this rank computes, of `rows` in all.
-
-        Each with the weight of its gradient: 0 in a dummy pass, of a row of another rank.
-        """
+        """Which of `rows` rows this rank computes, and the weights of their gradients: 0 in dummy passes."""
         return ((number, 1.0) for number in range(rows))
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
@@ -141,17 +123,10 @@ class Ranks:
         return dict(found)
 
     def agree(self, error: BaseException | None) -> None:
-        """Tell the other ranks whether this one has failed; with `error`, the caller raises it afterwards.
-
-        Raises:
-            TrainingError: another rank has failed, and this one has not.
-        """
+        """Tell the other ranks whether this one has failed; raises `TrainingError` where only another one has."""
 
     def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """Of each parameter the sum of its gradients over the ranks; None where no rank has one.
-
-        All ranks get the same bits.
-        """
+        """Of each parameter the sum of its gradients over the ranks, the same bits on all; None where none has one."""
         return [parameter.grad for parameter in parameters]
 
 
@@ -161,11 +136,7 @@ ALONE = Ranks()
 def over(
     rows: Sequence[R], compute: Callable[[R, float], T], ranks: Ranks, shards: Shards = REPLICATED
 ) -> dict[int, T]:
-    """What `compute` finds of each packed row and the weight of its gradient, on whichever rank, by number.
-
-    Raises:
-        TrainingError: another rank has failed. What fails here is raised as it is.
-    """
+    """What `compute` finds of each packed row and the weight of its gradient, on whichever rank, by number."""
     found: dict[int, T] = {}
 
     def compute_mine() -> None:
@@ -180,11 +151,7 @@ def over(
 
 
 def together(work: Callable[[], None], ranks: Ranks) -> None:
-    """Do what this rank has to, and raise on all ranks where it fails on one: none waits for a rank that has failed.
-
-    Raises:
-        TrainingError: another rank has failed. What fails here is raised as it is.
-    """
+    """Do what this rank has to, and raise on all ranks where it fails on one: none waits for a rank that has failed."""
     try:
         work()
     except BaseException as failure:

@@ -20,19 +20,12 @@ _MODEL_FILES = ("config.json", "adapter_config.json")
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """A model to load.
+    """A model to load."""
 
-    Attributes:
-        where: a folder, a hub id, or the name of a packaged model.
-        title: the name in messages; of a run, with the selected checkpoint.
-        run: the run that trained it, if it is a checkpoint of one.
-        skipped: one line for each damaged checkpoint that was skipped.
-    """
-
-    where: str
-    title: str
-    run: Path | None = None
-    skipped: tuple[str, ...] = ()
+    where: str  # a folder, a hub id, or the name of a packaged model
+    title: str  # the name in messages; of a run, with the selected checkpoint
+    run: Path | None = None  # the run that trained it, if it is a checkpoint of one
+    skipped: tuple[str, ...] = ()  # a line for each damaged checkpoint that was skipped
 
     def notes(self) -> tuple[str, ...]:
         """Messages to the user."""
@@ -45,14 +38,7 @@ def named(model: Model) -> str:
 
 
 def saved_model(name: Model) -> SavedModel:
-    """Resolve a model name: a run folder, a checkpoint folder, or any name that `models.load` accepts.
-
-    Every byte of a checkpoint is checked before it is used.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, or every one of the run is.
-        ModelError: the run has no checkpoint.
-    """
+    """Resolve a model name: a run or checkpoint folder, whose every byte is checked, or what `models.load` accepts."""
     name = named(name)
     path = Path(name).expanduser()
     if (path / "checksums.json").is_file():
@@ -77,9 +63,6 @@ def began_from(name: Model, run: Path | None) -> SavedModel:
     A run's name resolves to its best checkpoint, which changes if that run is trained further. environment.json
     records the folder, as `model`; for older runs without the record the name is resolved anew. A name of a different
     model is accepted here, and rejected by the comparison of digests.
-
-    Raises:
-        ModelError: the folder no longer exists, and the name resolves to another one.
     """
     name, about = named(name), _environment(run)
     began = found if isinstance(found := about.get("model"), str) else ""

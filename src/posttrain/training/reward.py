@@ -14,9 +14,8 @@ from torch import Tensor
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow, Ranked, Stepwise
 from posttrain.models.heads import RewardModel, StepModel
-from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
-from posttrain.objectives.steps import step_correctness
+from posttrain.objectives.reward_models import centring, length_apart, overlap, step_correctness
 from posttrain.training.learner import Batch, Learner, Loss, Means, Models, Share
 
 
@@ -63,8 +62,7 @@ class ScoreGradient(Loss[RewardModel]):
 
         L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
 
-    Attributes:
-        overlap_weight: of the `overlap` of the rows for quality and for length.
+    O is the `overlap` of the rows for quality and for length.
     """
 
     overlap_weight: float
@@ -110,7 +108,8 @@ def reward_gradient(
     weights. So the result is independent of the micro-batch split. Both passes use the same dropout masks.
     """
     examples = sequences_of(units)
-    batch = Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
+    sizes = [len(unit.examples) for unit in units]
+    batch = Batch(examples, Counts(len(examples), 0), sizes, units={"ranked": units}, seed=seed)
     if not loss.length:
         return learner.forward_backward(batch, loss)
     scores_EH = torch.tensor(learner.scores(batch.examples, seed=seed), dtype=torch.float64, requires_grad=True)
@@ -141,7 +140,7 @@ def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:
 def _pairs(units: Sequence[Ranked], examples: Sequence[int], scores_EH: Tensor) -> _Pairs:
     """The pairs of the sequences that a row has, by their places in it."""
     place = {number: at for at, number in enumerate(examples)}
-    starts = list(accumulate(_sizes(units), initial=0))
+    starts = list(accumulate((len(unit.examples) for unit in units), initial=0))
     rows = [
         (place[start + chosen], place[start + rejected], strength, 1 / len(unit.pairs), unit.bag)
         for start, unit in zip(starts, units, strict=False)
@@ -173,7 +172,3 @@ def _measures(scores_EH: Tensor, pairs: _Pairs) -> dict[str, Tensor]:
 def sequences_of(units: Sequence[Ranked]) -> list[Example]:
     """The responses of all rankings, one after the other."""
     return list(chain.from_iterable(unit.examples for unit in units))
-
-
-def _sizes(units: Sequence[Ranked]) -> list[int]:
-    return [len(unit.examples) for unit in units]

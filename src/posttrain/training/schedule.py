@@ -28,9 +28,6 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str
     The first step is not 0 and the last not quite: step s of the warmup has (s + 1) / warmup of the peak, and the
     decay of the n steps after it is taken at 0, 1/n, ... (n - 1)/n.
 
-    Raises:
-        UserError: there is no such decay.
-
     Example:
         >>> [learning_rate(s, steps=6, peak=1.0, warmup=2, decay="linear") for s in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
@@ -44,21 +41,13 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str
 
 @dataclass(frozen=True)
 class LearningRate:
-    """The learning rate of each step of a run: `learning_rate` of the steps after the first `delay`.
-
-    Attributes:
-        peak: the highest learning rate.
-        warmup: steps until the peak.
-        decay: a name in `SCHEDULES`.
-        steps: of the whole run.
-        delay: initial steps without updates at this rate, such as the critic warmup.
-    """
+    """The learning rate of each step of a run: `learning_rate` of the steps after the first `delay`."""
 
     peak: float
-    warmup: int
-    decay: str
-    steps: int
-    delay: int = 0
+    warmup: int  # steps until the peak
+    decay: str  # a name in `SCHEDULES`
+    steps: int  # of the whole run
+    delay: int = 0  # initial steps without updates at this rate, such as the critic warmup
 
     def __call__(self, step: int) -> float:
         """Of `step`, from 0."""

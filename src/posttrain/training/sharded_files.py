@@ -37,10 +37,8 @@ def folder_of(path: Path) -> Path:
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], group: Any) -> None:
     """Write DTensors, of each rank its shards, and what all ranks have in full once. All ranks call it.
 
-    All see the folder, and have the tensors in the same order; `group` is their process group, on CPUs.
-
-    Raises:
-        OSError: a rank could not write. The same error is raised on all ranks, as are others that one rank meets.
+    All see the folder, and have the tensors in the same order; `group` is their process group, on CPUs. An error that
+    one rank meets is raised on all.
     """
     ends = accumulate(-(-tensor.nbytes // group.size()) for tensor in tensors.values())
     files = {name: 1 + end // FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
@@ -56,9 +54,6 @@ def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu
 
     What is named NAME, or NAME/KEY, is sharded as the DTensor NAME in `like` is, if it has its shape. All else is full,
     and on `device`: `meta` for a check alone.
-
-    Raises:
-        CheckpointError: a file cannot be read, or rows are missing.
     """
     try:
         shapes: dict[str, list[int]] = json.loads((folder / SHAPES).read_text(encoding="utf-8"))
@@ -84,10 +79,7 @@ def room_for_shards(folder: Path, like: Mapping[str, Tensor], device: str = "cpu
 def read_shards(folder: Path, room: dict[str, Tensor], group: Any = None) -> None:
     """Read tensors, or this rank's shards of them, into the memory that `room_for_shards` made.
 
-    The ranks of `group` all call it; without one this process reads alone.
-
-    Raises:
-        OSError, CheckpointError: a rank cannot read its part; on all ranks.
+    The ranks of `group` all call it, and all raise what one meets; without one this process reads alone.
     """
     with _errors(), warnings.catch_warnings(action="ignore", category=UserWarning):  # that one process reads
         load(room, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=group, no_dist=group is None)

@@ -41,12 +41,9 @@ class Teacher:
 class Teachers:
     """The teachers of a run, and what they are shown.
 
-    Attributes:
-        parts: the learner's part by what the column `teacher` of a row names; "" for one that teaches all rows.
-        models: what each part is, where it is not the policy with its current weights.
-        prompt: what stands in place of the last user message, with the fields {prompt} (that message), {answer},
-            {gold} and the other columns of the row; empty: teachers see what the policy saw.
-        chat: renders it.
+    `parts` has the learner's part by what the column `teacher` of a row names, "" for one that teaches all rows, and
+    `models` what a part is where it is not the policy with its current weights. A `prompt` stands in place of the last
+    user message, with the fields {prompt} (that message), {answer}, {gold} and the other columns of the row.
     """
 
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -65,11 +62,7 @@ class Teachers:
         return {named(each.typed): each.where for each in self.models.values()}
 
     def part_of(self, task: Task) -> str:
-        """The part of the learner that teaches a row.
-
-        Raises:
-            DataError: the row names no teacher, or one that there is not.
-        """
+        """The part of the learner that teaches a row; raises `DataError` where it names none that there is."""
         if "" in self.parts:
             return self.parts[""]
         name = task.metadata.get(COLUMN)
@@ -84,9 +77,6 @@ class Teachers:
         """The prompt of a row as its teacher sees it.
 
         Fields are filled in one pass, so that braces in the data stay as they are.
-
-        Raises:
-            DataError: the row has no such column, or no user message.
         """
         if not self.prompt:
             return task.prompt
@@ -108,10 +98,6 @@ class Teachers:
         """Check that each row has a teacher, and that its prompt fits, before weights are read.
 
         A teacher reads `most` tokens; an episode has `room`, of which `completion` may follow the prompt of one turn.
-
-        Raises:
-            DataError: as `part_of` and `shown`.
-            UserError: a prompt does not fit.
         """
         for task in tasks if self.parts else ():
             self.part_of(task)
@@ -136,15 +122,10 @@ NO_TEACHERS = Teachers()
 
 
 def find_teachers(typed: Model, prompt: str, policy: str, *, microbatch_tokens: int) -> Teachers:
-    """The teachers that --teacher names: MODEL, or NAME=MODEL of each; none for an empty text.
+    """The teachers that --teacher names: MODEL, or NAME=MODEL of each; none for an empty text. No weights are read.
 
-    A model is a hub id, a folder, a run or a packaged model, or `policy`, the policy with its current weights. No
-    weights are read. The policy is in the folder `policy`; `prompt` as in `Teachers`.
-
-    Raises:
-        UserError: a tokenizer differs from the policy's, a head is smaller, or a context too short; a name is given
-            twice; the policy is a teacher of what it sees itself; the prompt does not show the question.
-        ModelError: there is no such model.
+    A model is a hub id, a folder, a run or a packaged model, or `policy`, the policy with its current weights, which is
+    in the folder `policy`.
     """
     if not typed:
         return NO_TEACHERS

@@ -1,7 +1,4 @@
-"""Single responses labelled good or bad (KTO).
-
-Shape letters: N learned tokens of a packed row, E its sequences.
-"""
+"""Single responses labelled good or bad (KTO): N learned tokens of a packed row, E its sequences."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +16,7 @@ from posttrain.objectives.pairwise import wins
 from posttrain.objectives.reduce import sequence_sum
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss, Means, Models, Share, counts_of
 
-ReferenceOf = Callable[[Sequence[Example]], Column]
-"""The reference's logprobs of examples."""
+ReferenceOf = Callable[[Sequence[Example]], Column]  # the reference's logprobs of examples
 
 
 def responses_of(logprobs_N: Tensor, row: PackedRow, divergence_N: Tensor | None = None) -> Responses:
@@ -80,8 +76,7 @@ class OfResponses:
     def evaluate(self, units: Sequence[Sequence[Labelled]]) -> dict[str, float]:
         """The mean loss and metrics over responses, without training.
 
-        If units are a good and a bad response to the same prompt, `pair_accuracy` is the fraction in which the good one
-        has the higher reward; ties count half.
+        Of units of a good and a bad response, `pair_accuracy` is the share in which the good one has the higher reward.
         """
         batch = list(chain.from_iterable(units))
         examples, seen = [one.example for one in batch], Means()

@@ -28,7 +28,7 @@ from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST
-from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.fused import checkpoint_layers
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import default_device, dtype_of

@@ -22,7 +22,7 @@ from posttrain.data.ratings import Rated
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.pairs import ScoredPair, accuracy, correlations, fit_temperature, measures, scored_pairs
 from posttrain.models.attributes import AttributeModel, RatingScale, Reading, load_attributes
-from posttrain.objectives.attributes import shares
+from posttrain.objectives.reward_models import shares
 from posttrain.options.training import AttributeHeads, Scoring
 from posttrain.recipes.reward_model.heads import Heads
 from posttrain.training.attributes import RatingLoss, choices_of, fit_gate, rated_batch, read_all

@@ -18,7 +18,7 @@ import torch
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError
-from posttrain.models.throughput_probe import probe
+from posttrain.models.load import probe
 from posttrain.recipes.verify.item import Item, format_name, violations
 from posttrain.recipes.verify.subject import QUESTIONS, Subject
 from posttrain.runs import jsonl

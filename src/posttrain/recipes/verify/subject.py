@@ -19,7 +19,7 @@ from posttrain.options.evaluation import Verify
 from posttrain.rewards import Weighted
 from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy import policy_batch
 from posttrain.types import Completion, Engine, EpisodeGroup, Group, Message, Outcome, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
