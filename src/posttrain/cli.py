@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from posttrain import usage
-from posttrain.commands import COMMANDS, EXAMPLES, FORMER, Command, algorithm_of, begun, given_objects, sections_of
+from posttrain.commands import (
+    COMMANDS,
+    EXAMPLES,
+    EXTRAS,
+    FORMER,
+    Command,
+    algorithm_of,
+    begun,
+    given_objects,
+    sections_of,
+)
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown, words_of
 from posttrain.lookup import fetch
 from posttrain.options.hyperparameters import field_docstrings
@@ -104,9 +114,7 @@ def _said_of(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, PosttrainError):
         return as_typed(str(error)) + notes, error.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("posttrain"):
-        extra = next(
-            (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
-        )
+        extra = EXTRAS.get(words[0])
         what = f"'posttrain[{extra}]'" if extra else error.name
         return f"the package '{error.name}' is not installed; type: pip install {what}", 2
     if isinstance(error, OSError) and error.errno == errno.EROFS:
@@ -206,8 +214,7 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         return _show_plan(command.dry_run(*parts, resume=getattr(shared, "resume", None)), shared)
     if command.fetches:
         fetch(parts[0].model)
-    _, function = command.load()
-    result = function(*parts, **passed)
+    result = command.function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
         print("\n".join(command.show(result)))

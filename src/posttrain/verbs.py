@@ -147,7 +147,7 @@ def resume(
     command = COMMANDS[name]
     if "resume" not in command.shared:
         raise UserError(f"{path} is a run of posttrain {name}, which has no steps to go on with")
-    kind, _ = command.load()
+    kind = command.form
     refuse_unknown(kind, changes)
     if missing := [key for key in given_objects(config) if key not in changes]:
         raise UserError(
@@ -169,7 +169,7 @@ def resume(
 def _command_of(form: Form) -> tuple[str, Command]:
     kind = Evaluate if isinstance(form, Compare) else type(form)
     for name, command in COMMANDS.items():
-        if command.load()[0] is kind:
+        if command.form is kind:
             return name, command
     raise UserError(f"'run' takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
 
@@ -221,8 +221,7 @@ def _call(
             announce(f"no source of `{option}` is found, so a resumed run cannot tell whether it is the same")
         if "resume" in command.shared:
             passed["given"] = marks
-        _, recipe = command.load()
-        found = recipe(form, *parts, **passed)
+        found = command.function(form, *parts, **passed)
         if cause := getattr(found, "interrupted", ""):
             announce(f"stopped by {cause} after step {found.steps}; to go on: resume({str(found.run)!r})", quiet=quiet)
         if "resume" in command.shared:
