@@ -283,11 +283,6 @@ FORMER = {
 """Commands of earlier versions: with which option they are another one now, and what that is called, or asks, there."""
 
 
-def given_objects(config: Mapping[str, Any]) -> list[str]:
-    """The options of a configuration that Python gave an object."""
-    return [key for key, value in config.items() if isinstance(value, str) and value.startswith(MARK)]
-
-
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
     """The command of a run, by the name that it has now, and its options, with paths where they are now."""
     name, config = run.command, dict(run.config)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from posttrain.arguments import made
 from posttrain.environments.env import Environment, trained_seats
 from posttrain.errors import UserError, described, unknown
-from posttrain.user_code import load
+from posttrain.user_code import load, made
 
 GROUP = "posttrain.environments"
 """The group of entry points under which a package offers its environments."""

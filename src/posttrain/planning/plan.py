@@ -29,7 +29,7 @@ from posttrain.planning.placement import placed
 from posttrain.planning.result import Plan
 from posttrain.planning.step_time import computing_with, measured_speed, step_time
 from posttrain.planning.work import Work
-from posttrain.runs.memory import available_bytes, peak_gb
+from posttrain.runs.environment import available_bytes, peak_gb
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 
 EMBEDDED = "embedded"
