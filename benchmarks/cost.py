@@ -28,7 +28,7 @@ from posttrain.data import Example
 from posttrain.engine.transformers import TransformersEngine
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.precision import dtype_of
-from posttrain.runs.memory import peak_gb
+from posttrain.runs.environment import peak_gb
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

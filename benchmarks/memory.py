@@ -18,7 +18,7 @@ from posttrain.engine.policy import load_policy
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.rewards import parse_rewards
-from posttrain.runs.memory import peak_gb
+from posttrain.runs.environment import peak_gb
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -44,7 +44,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.reference import reference_for
 from posttrain.rewards import parse_rewards
-from posttrain.runs.memory import peak_gb
+from posttrain.runs.environment import peak_gb
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

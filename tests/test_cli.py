@@ -15,7 +15,6 @@ from typing import Annotated, Any, get_origin
 
 import pytest
 
-from posttrain import lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import SHARED, find, main, read
@@ -91,7 +90,7 @@ def surface() -> str:
     """Every flag of every command: what people's scripts rely on."""
     lines: list[str] = []
     for name, command in COMMANDS.items():
-        form, _ = command.load()
+        form = command.form
         lines += [f"posttrain {name} {typed} = {default}" for typed, default in flags(form).items()]
         if command.cluster:
             processes = flags(command.cluster)
@@ -121,14 +120,14 @@ def test_help_of_a_group_lists_its_commands(run, group):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_whatever_may_be_nothing_is_nothing_unless_given(name):
     """TOML has no null: an option that was None is left out of config.toml, and must be None again when it is read."""
-    form, _ = COMMANDS[name].load()
+    form = COMMANDS[name].form
     for field in dataclasses.fields(form):
         assert "None" not in str(field.type) or field.default is None, field.name
 
 
 def test_every_option_of_a_recipe_has_help():
     for name, command in COMMANDS.items():
-        form, _ = command.load()
+        form = command.form
         texts = field_docstrings(form)
         for field in dataclasses.fields(form):
             assert texts.get(field.name) or get_origin(field.type) is Annotated, f"{name}: {field.name} has no text"
@@ -185,13 +184,13 @@ def test_an_algorithm_of_a_file_has_its_hyperparameters_as_options(tmp_path, cap
 
 
 def test_every_renamed_option_has_its_new_name_and_no_option_an_old_one():
-    names = {name for command in COMMANDS.values() for name in kinds_of(command.load()[0])}
+    names = {name for command in COMMANDS.values() for name in kinds_of(command.form)}
     assert {*config_file.RENAMED.values()} <= names
     assert not config_file.RENAMED.keys() & names
 
 
 def test_no_knob_has_the_name_of_an_option_of_rl():
-    taken = {field.name for field in dataclasses.fields(COMMANDS["rl"].load()[0])} | SHARED.keys()
+    taken = {field.name for field in dataclasses.fields(COMMANDS["rl"].form)} | SHARED.keys()
     for name in ALGORITHMS:
         assert not taken & {field.name for field in dataclasses.fields(type(ALGORITHMS[name]()))}, name
 
@@ -306,7 +305,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def fail(config: Any) -> None:
             raise error
 
-        command = dataclasses.replace(COMMANDS["algorithms"], load=lambda: (lookup.Algorithms, fail))
+        command = dataclasses.replace(COMMANDS["algorithms"], function=fail)
         monkeypatch.setitem(COMMANDS, "algorithms", command)
 
     return failing
@@ -586,8 +585,7 @@ def test_a_run_stopped_before_its_first_step_cannot_be_gone_on_with(run, monkeyp
     def stopped(config: Any, cluster: Any, **shared: Any) -> Result:
         return Result(Path("a"), 0, "SIGTERM")
 
-    form = COMMANDS["sft"].load()[0]
-    monkeypatch.setitem(COMMANDS, "sft", dataclasses.replace(COMMANDS["sft"], load=lambda: (form, stopped)))
+    monkeypatch.setitem(COMMANDS, "sft", dataclasses.replace(COMMANDS["sft"], function=stopped))
     code, out, err = run("sft")
     assert code == 143 and "--resume" not in err and "generate" not in out
 
@@ -606,7 +604,8 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
     def verify(*items: Item) -> None:
         command = dataclasses.replace(
             COMMANDS["verify"],
-            load=lambda: (lookup.Algorithms, lambda config, cluster, quiet: list(items)),
+            declared="lookup.Algorithms",
+            function=lambda config, cluster, quiet: list(items),
             fetches=False,
         )
         monkeypatch.setitem(COMMANDS, "verify", command)

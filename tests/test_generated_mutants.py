@@ -121,7 +121,7 @@ def test_a_mutant_that_says_the_same_is_not_counted(monkeypatch: pytest.MonkeyPa
 
 def test_files_of_rooms_with_lists_and_migrations_are_left_out() -> None:
     found = files(SOURCE, [])
-    assert {"data/chat.py", "statistics.py", "runs/trackers/wandb.py"} <= {*found}
+    assert {"data/chat.py", "statistics.py", "runs/trackers.py"} <= {*found}
     assert not [file for file in found if file.startswith(ROOMS) or "migrations" in file]
     assert files(SOURCE, ["data/ch", "stat"]) == [file for file in found if "data/ch" in file or "stat" in file]
     assert (room_of("data/chat.py"), room_of("statistics.py")) == ("data", "single files")
@@ -138,7 +138,7 @@ def test_the_tests_of_a_file_are_its_mirror_else_its_folders(tmp_path: Path) -> 
     assert own_tests("runs/store/work.py", tmp_path) == "runs/store/test_work.py"
     assert own_tests("runs/store/tables.py", tmp_path) == "runs/store"
     assert own_tests("runs/jsonl.py", tmp_path / "runs") == TESTS_OF["runs/jsonl.py"]
-    assert own_tests("runs/memory.py", tmp_path) == ""
+    assert own_tests("runs/training.py", tmp_path) == ""
     assert own_tests("usage.py", tmp_path) == ""
 
 

@@ -89,7 +89,7 @@ def test_help_of_every_command_fits_a_screen_and_no_text_is_cut(words, capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_that_help_shows_are_named_beside_their_form_by_topic(name):
-    form, _ = COMMANDS[name].load()
+    form = COMMANDS[name].form
     fields = [field.name for field in dataclasses.fields(form)]
     named = [field for names in shown(form).values() for field in names]
     assert set(named) <= set(fields) and len(named) == len(set(named))
@@ -99,7 +99,7 @@ def test_options_that_help_shows_are_named_beside_their_form_by_topic(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_all_has_every_option_and_help_those_that_are_named(name, capsys):
-    form, _ = COMMANDS[name].load()
+    form = COMMANDS[name].form
     fields = [field.name for field in dataclasses.fields(form) if field.name not in ("runs", "name", "file")]
     everything = "\n".join(helped(capsys, *name.split(), "--help-all"))
     options = [flag(field) for field in (*fields, *COMMANDS[name].shared, "debug")]

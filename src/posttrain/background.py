@@ -35,11 +35,8 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
 
     `math.inf` is as long as it takes.
 
-    The same key gets the same loop each time, so a client session that a reward opened stays usable. After a time-out
-    the loop is given up, for it may be blocked, and the next call gets a new one.
-
-    Raises:
-        DidNotFinish: the time is up. Whatever the coroutine raises passes through.
+    The same key gets the same loop each time, so a client session that a reward opened stays usable. After a time-out,
+    which raises `DidNotFinish`, the loop is given up, for it may be blocked, and the next call gets a new one.
     """
     loop = loop_of(key)
     future = asyncio.run_coroutine_threadsafe(without_exit(coroutine), loop)
@@ -168,9 +165,6 @@ def in_time(seconds: float, function: Callable[..., T], *args: Any) -> T:
     """The result of a plain function in a daemon thread, which is given up when its time is up.
 
     For answers of a network: a socket's time limit is of each read, and no limit where a byte comes now and then.
-
-    Raises:
-        TimeoutError: the time is up. Whatever the function raises passes through.
     """
     return started(function, *args).result(seconds)
 

@@ -17,12 +17,8 @@ from posttrain.algorithms.inputs import (
 from posttrain.options.hyperparameters import field_docstrings
 from posttrain.parsing import flag
 
-DATA = {
-    "online": "gym:chain_sum",
-    "preference": "pairs.jsonl",
-    "supervised": "demonstrations.jsonl",
-}  # an example dataset for each family
-
+DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl", "supervised": "demonstrations.jsonl"}
+"""An example dataset for each family."""
 NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
 """Inputs that a command-line option provides, with an example value."""
 
@@ -86,10 +82,7 @@ def rows() -> list[CatalogueEntry]:
 
 
 def explain(name: str) -> str:
-    """Document one algorithm: its module docstring, its hyperparameters with their defaults, the command.
-
-    Raises `UserError` for an unknown name.
-    """
+    """Document one algorithm: its module docstring, its hyperparameters with their defaults, the command."""
     algorithm = get(name)()
     texts = field_docstrings(type(algorithm))
     lines = [inspect.getdoc(inspect.getmodule(type(algorithm))) or "", "", "Hyperparameters and their defaults:", ""]

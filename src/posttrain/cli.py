@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from posttrain import usage
-from posttrain.commands import COMMANDS, EXAMPLES, FORMER, Command, algorithm_of, begun, given_objects, sections_of
+from posttrain.commands import COMMANDS, EXAMPLES, EXTRAS, FORMER, Command, algorithm_of, begun, sections_of
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown, words_of
 from posttrain.lookup import fetch
 from posttrain.options.hyperparameters import field_docstrings
 from posttrain.parsing import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
 from posttrain.runs.callback import load_callback
-from posttrain.runs.inputs import beside
+from posttrain.runs.inputs import beside, given_objects
 from posttrain.runs.progress import TYPED
 from posttrain.runs.run import CONFIG, read_run
 from posttrain.runs.run_directory import refuse_used
@@ -104,9 +104,7 @@ def _said_of(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, PosttrainError):
         return as_typed(str(error)) + notes, error.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("posttrain"):
-        extra = next(
-            (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
-        )
+        extra = EXTRAS.get(words[0])
         what = f"'posttrain[{extra}]'" if extra else error.name
         return f"the package '{error.name}' is not installed; type: pip install {what}", 2
     if isinstance(error, OSError) and error.errno == errno.EROFS:
@@ -203,11 +201,16 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if getattr(shared, "dry_run", False) and command.dry_run:
         if shared.output:
             refuse_used(shared.output)
-        return _show_plan(command.dry_run(*parts, resume=getattr(shared, "resume", None)), shared)
+        plan = command.dry_run(*parts, resume=getattr(shared, "resume", None))
+        if shared.json:
+            found = plan.summary()
+            print(json.dumps(found | {key: [as_typed(line) for line in found[key]] for key in ("warnings", "notes")}))
+        else:
+            print(as_typed("\n".join(plan.lines())))
+        return 0
     if command.fetches:
         fetch(parts[0].model)
-    _, function = command.load()
-    result = function(*parts, **passed)
+    result = command.function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
         print("\n".join(command.show(result)))
@@ -215,15 +218,6 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(command.answer(result), default=str), flush=True)
     return code
-
-
-def _show_plan(plan: Any, shared: Any) -> int:
-    if not shared.json:
-        print(as_typed("\n".join(plan.lines())))
-        return 0
-    found = plan.summary()
-    print(json.dumps(found | {key: [as_typed(line) for line in found[key]] for key in ("warnings", "notes")}))
-    return 0
 
 
 def _watching(shared: Any) -> dict[str, Any]:
@@ -243,7 +237,11 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     algorithm = given(argv, "algorithm")
     sections = sections_of(name, {**file, "algorithm": algorithm} if algorithm else file)
     form = sections[0].form
-    sections.append(Section("general", _shared((*command.shared, "debug"))))
+    names = (*command.shared, "debug")
+    fields: list[tuple[str, Any, Any]] = [(one, SHARED[one].type, SHARED[one].default) for one in names]
+    often = " ".join(one for one in names if one in _OFTEN)
+    said = {"__doc__": Shared.__doc__, "HELP": {"run": often}, "TEXTS": field_docstrings(Shared)}
+    sections.append(Section("general", dataclasses.make_dataclass("Shared", fields, namespace=said, frozen=True)))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
     if {*HELP, HELP_ALL} & {*argv}:
         full = not {*HELP} & {*argv}
@@ -281,14 +279,6 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
             f"({options[objects[0]].split()[0]}); resume it there: posttrain.resume({resume!r}, {objects[0]}=...)"
         )
     return options, str(run.path / CONFIG)
-
-
-def _shared(names: Sequence[str]) -> type:
-    """A dataclass of those of the options in `Shared` that a command has."""
-    fields: list[tuple[str, Any, Any]] = [(name, SHARED[name].type, SHARED[name].default) for name in names]
-    often = " ".join(name for name in names if name in _OFTEN)
-    said = {"__doc__": Shared.__doc__, "HELP": {"run": often}, "TEXTS": field_docstrings(Shared)}
-    return dataclasses.make_dataclass("Shared", fields, namespace=said, frozen=True)
 
 
 def _stopped(name: str, result: Any) -> int:

@@ -41,7 +41,8 @@ class Command:
     """One command."""
 
     summary: str  # one line for `posttrain --help`
-    load: Callable[[], tuple[type, Callable[..., Any]]]  # the dataclass of its options, and the function that runs it
+    declared: str  # where the dataclass of its options is, below `posttrain.`
+    function: Callable[..., Any]  # that runs it
     shared: tuple[str, ...] = ()  # which of the options that several commands have
     dry_run: Callable[..., Any] | None = None  # what a run will take, for commands with `dry_run` among `shared`
     show: Callable[[Any], Iterable[str]] = _lines  # its result in lines for people
@@ -49,14 +50,18 @@ class Command:
     code: Callable[[Any], int] = lambda _: 0  # the exit code that the result means
     fetches: bool = False  # whether a packaged model is fetched first, which is then shown
     family: str = ""  # of the algorithms that it runs, for commands that have `--algorithm`
-    extra: str = ""  # of posttrain's extras, the one whose packages it needs
     cluster: type | None = None  # the form of its cluster, which comes after its own and its knobs
 
+    @property
+    def form(self) -> type:
+        """The dataclass of its options, imported when it is asked for."""
+        home, _, kind = f"posttrain.{self.declared}".rpartition(".")
+        return getattr(importlib.import_module(home), kind)
 
-def _recipe(
-    summary: str, module: str, form: str, shared: tuple[str, ...] = (), *, function: str = "run", **others: Any
-) -> Command:
-    """A recipe, imported when it runs. Its form is in the room of options: `--help` needs no torch, and no extra."""
+
+def _recipe(summary: str, home: str, form: str, shared: tuple[str, ...] = (), **others: Any) -> Command:
+    """A recipe, a module or MODULE:FUNCTION, imported when it runs: `--help` needs no torch, and no extra."""
+    module, _, named = home.partition(":")
 
     def late(name: str) -> Callable[..., Any]:
         def call(*parts: Any, **passed: Any) -> Any:
@@ -64,14 +69,7 @@ def _recipe(
 
         return call
 
-    home, _, kind = f"posttrain.options.{form}".rpartition(".")
-    return Command(
-        summary,
-        lambda: (getattr(importlib.import_module(home), kind), late(function)),
-        shared,
-        late("dry_run"),
-        **others,
-    )
+    return Command(summary, f"options.{form}", late(named or "run"), shared, late("dry_run"), **others)
 
 
 def algorithm_of(family: str, name: str, knobs: Any) -> Any:
@@ -189,11 +187,7 @@ COMMANDS: dict[str, Command] = {
         _ASKING,
     ),
     "generate": _recipe(
-        "sample completions, chat, or play episodes",
-        "generate",
-        "evaluation.Generate",
-        ("quiet", "json"),
-        fetches=True,
+        "sample completions, chat, or play episodes", "generate", "evaluation.Generate", ("quiet", "json"), fetches=True
     ),
     "best-of-n": _recipe(
         "best-of-n sampling: keep the completions of highest reward, for sft",
@@ -221,67 +215,37 @@ COMMANDS: dict[str, Command] = {
         "merge a LoRA adapter into its base model, checked by logprobs", "export", "tools.ExportMerge", ("json",)
     ),
     "export hf": _recipe("export to a Hugging Face folder with a model card", "export", "tools.ExportHF", ("json",)),
-    "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "services.Serve", extra="annotate"),
+    "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "services.Serve"),
     "annotate import": _recipe(
-        "import prompts and completions to annotate",
-        "annotate.importing",
-        "services.Import",
-        ("quiet", "json"),
-        extra="annotate",
+        "import prompts and completions to annotate", "annotate.importing", "services.Import", ("quiet", "json")
     ),
-    "annotate export": _recipe(
-        "export annotations to a file",
-        "annotate.records",
-        "services.Export",
-        ("json",),
-        function="export",
-        extra="annotate",
-    ),
+    "annotate export": _recipe("export annotations to a file", "annotate.records:export", "services.Export", ("json",)),
     "annotate backup": _recipe(
         "back up the annotation database; safe while the server runs",
-        "annotate.records",
+        "annotate.records:backup",
         "services.Backup",
         ("json",),
-        function="backup",
-        extra="annotate",
     ),
     "annotate status": _recipe(
-        "progress and agreement of each project",
-        "annotate.records",
-        "services.Status",
-        ("json",),
-        function="status",
-        extra="annotate",
+        "progress and agreement of each project", "annotate.records:status", "services.Status", ("json",)
     ),
     "annotate users": _recipe(
-        "list, invite, disable or enable users",
-        "annotate.records",
-        "services.Users",
-        ("json",),
-        function="users",
-        extra="annotate",
+        "list, invite, disable or enable users", "annotate.records:users", "services.Users", ("json",)
     ),
     "annotate consensus": _recipe(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        "annotate.records",
+        "annotate.records:consensus",
         "services.Consensus",
         ("json",),
-        function="consensus",
-        extra="annotate",
     ),
     "server": _recipe(
-        "serve the Tinker API: train adapters for clients of the tinker SDK",
-        "server",
-        "services.Server",
-        ("config",),
-        extra="server",
+        "serve the Tinker API: train adapters for clients of the tinker SDK", "server", "services.Server", ("config",)
     ),
     "jobs": _recipe(
         "serve training jobs over HTTP: a queue of rl, sft, preference and reward-model runs",
         "jobs",
         "services.Jobs",
         ("config",),
-        extra="server",
     ),
     "plan-cluster": _recipe(
         "plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step",
@@ -300,29 +264,23 @@ COMMANDS: dict[str, Command] = {
         fetches=True,
         code=lambda items: 0 if all(item.passed for item in items) else 1,
     ),
-    "report": Command("write a run's report, or compare several runs", lambda: (lookup.Report, lookup.report)),
-    "models list": Command("list the packaged models", lambda: (lookup.ListModels, lookup.list_models), ("json",)),
-    "models pull": Command("download a packaged model", lambda: (lookup.PullModel, lookup.pull_model), ("json",)),
-    "algorithms": Command("list the algorithms", lambda: (lookup.Algorithms, lookup.algorithms), ("json",)),
-    "advise": Command(
-        "recommend a method for your feedback and compute", lambda: (lookup.Advise, lookup.advise), ("json",)
-    ),
-    "explain": Command(
-        "explain an algorithm: equation, paper, hyperparameters", lambda: (lookup.Explain, lookup.explain)
-    ),
+    "report": Command("write a run's report, or compare several runs", "lookup.Report", lookup.report),
+    "models list": Command("list the packaged models", "lookup.ListModels", lookup.list_models, ("json",)),
+    "models pull": Command("download a packaged model", "lookup.PullModel", lookup.pull_model, ("json",)),
+    "algorithms": Command("list the algorithms", "lookup.Algorithms", lookup.algorithms, ("json",)),
+    "advise": Command("recommend a method for your feedback and compute", "lookup.Advise", lookup.advise, ("json",)),
+    "explain": Command("explain an algorithm: equation, paper, hyperparameters", "lookup.Explain", lookup.explain),
 }
 """By the name that is typed, in the order of `posttrain --help`."""
+
+EXTRAS = {"annotate": "annotate", "server": "server", "jobs": "server"}
+"""Of posttrain's extras, the one whose packages a command needs, by its first word."""
 
 FORMER = {
     "preference": ("iterate", "online-preference", "rounds"),
     "reward-model-attributes": ("", "reward-model", "--heads attributes"),
 }
 """Commands of earlier versions: with which option they are another one now, and what that is called, or asks, there."""
-
-
-def given_objects(config: Mapping[str, Any]) -> list[str]:
-    """The options of a configuration that Python gave an object."""
-    return [key for key, value in config.items() if isinstance(value, str) and value.startswith(MARK)]
 
 
 def begun(run: Run) -> tuple[str, dict[str, Any]]:
@@ -337,7 +295,7 @@ def begun(run: Run) -> tuple[str, dict[str, Any]]:
 def sections_of(name: str, config: Mapping[str, Any]) -> list[Section]:
     """The forms of a command: its own, its algorithm's hyperparameters and its cluster's, where it has any."""
     command = COMMANDS[name]
-    form, _ = command.load()
+    form = command.form
     sections = [Section(name, form, table="")]
     if command.family:
         algorithm = str(config.get("algorithm") or options_of(form)["algorithm"].default)

@@ -122,12 +122,7 @@ def words_of(option: str, text: str) -> list[str]:
 
 
 def foreign(text: str) -> str:
-    """What another program said, without backticks: in our texts they name parameters.
-
-    Example:
-        >>> foreign("pass `use_cache=True`")
-        "pass 'use_cache=True'"
-    """
+    """What another program said, without backticks: in our texts they name parameters."""
     return text.replace("`", "'")
 
 
@@ -160,12 +155,7 @@ def first_line(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """The type of an error and what it says, if it says anything.
-
-    Example:
-        >>> described(KeyError("a")), described(AssertionError())
-        ("KeyError: 'a'", 'AssertionError')
-    """
+    """The type of an error and what it says, if it says anything, such as `KeyError: 'a'`."""
     says = _text(error) if isinstance(error, PosttrainError) else foreign(_text(error))
     return f"{type(error).__name__}: {says}" if says else type(error).__name__
 

@@ -37,15 +37,7 @@ _off: ContextVar[frozenset[str]] = ContextVar("fast_paths_off")
 
 
 def parse(text: str) -> frozenset[str]:
-    """Names of fast paths, separated by commas, or `all`.
-
-    Raises:
-        UserError: there is no such fast path.
-
-    Example:
-        >>> sorted(parse("lean head, packed weights"))
-        ['lean head', 'packed weights']
-    """
+    """Names of fast paths, separated by commas, or `all`."""
     names = {name.strip() for name in text.split(",")} - {""}
     for name in names - {"all"}:
         if name not in FAST_PATHS:
@@ -66,11 +58,7 @@ def on(name: str) -> bool:
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Take none of these fast paths in this block, besides those that are off already.
-
-    Raises:
-        UserError: there is no such fast path.
-    """
+    """Take none of these fast paths in this block, besides those that are off already."""
     token = _off.set(off() | parse(",".join(names)))
     try:
         yield

@@ -48,12 +48,7 @@ def parse(
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
-    """The value of one option, looked for before the others are known; None where it is not given.
-
-    Example:
-        >>> given(["--steps", "3", "--algorithm=grpo"], "algorithm")
-        'grpo'
-    """
+    """The value of one option, looked for before the others are known; None where it is not given."""
     found = None
     for token, following in zip(argv, [*argv, None][1:], strict=True):
         flag, equals, text = token.partition("=")
@@ -63,12 +58,7 @@ def given(argv: Sequence[str], name: str) -> str | None:
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed.
-
-    Example:
-        >>> flag("max_tokens")
-        '--max-tokens'
-    """
+    """A field's name as it is typed, such as --max-tokens."""
     return "--" + name.replace("_", "-")
 
 

@@ -68,13 +68,7 @@ def mean_interval(rates: Sequence[float], confidence: float = 0.95) -> Interval:
     over problems both answer (0, 0), as if 50 failures proved the impossible; at a true mean of 0.01, 200 problems and
     8 samples each, the t interval holds the truth in 86 of 100 experiments, this one in 97, and at means between
     0.05 and 0.95 in 95 to 97. With many problems it is the plain interval. No randomness, so no seed.
-
-    Args:
-        rates: one number between 0 and 1 for each problem; pass@k of each problem will do too.
-        confidence: how often the interval should hold the truth.
-
-    Raises:
-        ValueError: there is no problem, or a rate is not between 0 and 1.
+    A rate may also be pass@k of a problem. Raises `ValueError` for none, or one that is not between 0 and 1.
 
     Example:
         >>> low, high = mean_interval([0.0] * 100)
@@ -113,10 +107,8 @@ def paired_difference_interval(before: Sequence[float], after: Sequence[float], 
         m ± z sqrt((sum_i d_i² + 1 - N m²) / N²),   m = sum_i d_i / N, cut to -1 to 1
 
     For rates of 0 and 1 this is Agresti and Min's interval (2005, https://doi.org/10.1002/sim.1781): half a problem is
-    added to each of the four outcomes, so that policies which agree on everything seen do not pass for equal.
-
-    Raises:
-        ValueError: the lengths differ, there is no problem, or a rate is not between 0 and 1.
+    added to each of the four outcomes, so that policies which agree on everything seen do not pass for equal. Raises
+    `ValueError` where the lengths differ, and as `mean_interval`.
 
     Example:
         >>> low, high = paired_difference_interval([0.0] * 50, [1.0] * 25 + [0.0] * 25)

@@ -416,11 +416,9 @@ class Decoding(Protocol):
         Raises:
             UserError: its prompt is empty, or leaves no room in the model's context.
         """
-        ...
 
     def cancel(self, number: int) -> None:
         """Cancel a request; a finished or unknown one is ignored."""
-        ...
 
     def step(self) -> dict[int, Completion]:
         """Sample one or more tokens of each request; returns the completions that are finished."""

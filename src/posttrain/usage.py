@@ -99,12 +99,7 @@ def shown(form: type) -> dict[str, list[str]]:
 
 
 def brief(text: str, room: int) -> str:
-    """The first sentence of a text, up to a `;`, or as many of its words as fit.
-
-    Example:
-        >>> brief("Peak learning rate; 1e-6 is usual. LoRA needs more.", 40), brief("Peak learning rate.", 10)
-        ('Peak learning rate', 'Peak...')
-    """
+    """The first sentence of a text, up to a `;`, or as many of its words as fit, and then three dots."""
     first = re.split(r"(?<=[.;]) ", text, maxsplit=1)[0].rstrip(".;")
     return first if len(first) <= room else first[: max(0, room - 3)].rsplit(" ", 1)[0] + "..."
 

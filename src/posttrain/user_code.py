@@ -1,24 +1,27 @@
-"""Loading of user code by path: `path/to/file.py:name`."""
+"""What users name: code by its path, `path/to/file.py:name`, and its arguments, checked against the signature."""
 
 import hashlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from posttrain.errors import USER_MODULE, UserError, described
+from posttrain.errors import USER_MODULE, UserError, described, unknown
+
+T = TypeVar("T")
+
+_EXPECTED: Mapping[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_NO_FIT = (KeyError, StopIteration, TypeError, ValueError)
 
 
 def load(purpose: str, path: str, kind: str) -> Any:
-    """The object `path/to/file.py:name`; errors say what for, such as a reward, and what kind: function or class.
-
-    Raises:
-        UserError: the file or the name does not exist (nearest name given), or the file cannot be imported.
-    """
+    """The object `path/to/file.py:name`; errors say what for, such as a reward, and what kind: function or class."""
     file, colon, name = path.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise UserError(f"cannot read the {purpose} '{path}'; expected path/to/file.py:{kind}")
@@ -33,18 +36,12 @@ def load(purpose: str, path: str, kind: str) -> Any:
         is_one = inspect.isclass if kind == "class" else inspect.isfunction
         own = (pair for pair in vars(module).items() if getattr(pair[1], "__module__", "") == module.__name__)
         defined = [key for key, value in own if is_one(value)]
-        near = get_close_matches(name, defined, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        raise UserError(f"'{file}' has no {kind} '{name}'; {hint}It has: {', '.join(sorted(defined)) or 'none'}")
+        raise unknown(f"{kind} of '{file}':", name, defined, see="" if defined else "it has none")
     return found
 
 
 def import_file(location: Path) -> ModuleType:
-    """The file as a module, once for each version of the file: two names of one file share its state.
-
-    Raises:
-        UserError: it cannot be imported; names the line.
-    """
+    """The file as a module, once for each version of the file: two names of one file share its state."""
     location = location.resolve()
     version = hashlib.sha256(str(location).encode() + b"\0" + location.read_bytes()).hexdigest()[:16]
     name = f"{USER_MODULE}{location.stem}_{version}"
@@ -67,3 +64,95 @@ def import_file(location: Path) -> ModuleType:
     finally:
         sys.path.remove(str(location.parent))
     return module
+
+
+def made(what: str, kind: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """An object of a class, made with these arguments; errors as of `fitted`, for one that is missing, of the class."""
+    arguments = fitted(what, kind, given)
+    for name, parameter in _parameters(kind).items():
+        if parameter.default is parameter.empty and name not in arguments:
+            raise UserError(f"{what} needs the argument {name}, {_expected(_kind(parameter))}; give {name}=VALUE")
+    try:
+        return kind(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what} cannot be created: {described(error)}") from error
+
+
+def fitted(
+    what: str, function: Callable[..., Any], given: Mapping[str, Any], *, ours: Collection[str] = ()
+) -> dict[str, Any]:
+    """`given` as arguments of a function or class, each as its parameter's annotation or default says.
+
+    A text is read as that type, since a command line has nothing else: a whole number, a number, true or false, one of
+    the values of a `Literal`, values between commas for a tuple or list of such. Errors call the function `what`;
+    `ours` are parameters that are not the user's to give.
+
+    Example:
+        >>> def score(completion, scale: float = 1.0, words: tuple[str, ...] = ()): ...
+        >>> fitted("'score'", score, {"scale": "2", "words": "a,b"})
+        {'scale': 2.0, 'words': ('a', 'b')}
+    """
+    known = {name: parameter for name, parameter in _parameters(function).items() if name not in ours}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise unknown(f"argument of {what}:", name, known, see="" if known else "It takes none")
+        kind = _kind(known[name])
+        try:
+            found[name] = _as(kind, value)
+        except _NO_FIT:
+            raise UserError(f"argument {name} of {what} is {value!r}; expected {_expected(kind)}") from None
+    return found
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation that is imported for type checkers alone
+        signature = inspect.signature(function)
+    return {name: one for name, one in signature.parameters.items() if one.kind in _NAMED}
+
+
+def _kind(parameter: inspect.Parameter) -> Any:
+    """The type of a parameter: as it is annotated, or of its default; `Any` where neither says."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return type(parameter.default) if isinstance(parameter.default, bool | int | float | str) else Any
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value as a type; raises one of `_NO_FIT` where it is none."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any or isinstance(kind, str | TypeVar):
+        return value
+    if kind is bool and isinstance(value, str):
+        return {"true": True, "false": False}[value.lower()]
+    if kind in (int, float):
+        if isinstance(value, bool) or not isinstance(value, str | int | kind):
+            raise ValueError
+        return kind(value)
+    if origin is Literal:
+        return next(one for one in inner if str(one) == str(value))
+    if origin in (Union, UnionType):
+        for one in inner:
+            with suppress(*_NO_FIT):
+                return _as(one, value)
+        raise ValueError
+    if origin in (tuple, list, Sequence) and inner:
+        values = [_as(inner[0], one) for one in (value.split(",") if isinstance(value, str) else value)]
+        return values if origin is list else tuple(values)
+    if origin is Callable:
+        fits = callable(value)
+    else:  # a text for anything else is left to its reader
+        fits = not inspect.isclass(origin or kind) or isinstance(value, (origin or kind, str))
+    if not fits:
+        raise ValueError
+    return value
+
+
+def _expected(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return _EXPECTED.get(kind) or inspect.formatannotation(kind)

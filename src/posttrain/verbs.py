@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from posttrain.bindings.objects import bound, digest_of
-from posttrain.commands import COMMANDS, Command, algorithm_of, begun, given_objects, sections_of
+from posttrain.commands import COMMANDS, Command, algorithm_of, begun, sections_of
 from posttrain.errors import UserError, refuse_unknown
 from posttrain.options.cluster import AsyncOptions
 from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions
@@ -15,7 +15,7 @@ from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
 from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.parsing import from_file
-from posttrain.runs.inputs import InputsChanged, options_named
+from posttrain.runs.inputs import InputsChanged, given_objects, options_named
 from posttrain.runs.progress import announce
 from posttrain.runs.result import LiveView, RunResult, in_notebook
 from posttrain.runs.run import CONFIG, read_run
@@ -95,7 +95,11 @@ def run(
     Raises:
         UserError: says in one line what was given, what is expected, and what to type.
     """
-    name, command = _command_of(form)
+    kind = Evaluate if isinstance(form, Compare) else type(form)
+    name = next((name for name, command in COMMANDS.items() if command.form is kind), "")
+    if not name:
+        raise UserError(f"'run' takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
+    command = COMMANDS[name]
     return _call(name, command, form, cluster, _passed(command, output, quiet, callbacks, learner), quiet)
 
 
@@ -147,7 +151,7 @@ def resume(
     command = COMMANDS[name]
     if "resume" not in command.shared:
         raise UserError(f"{path} is a run of posttrain {name}, which has no steps to go on with")
-    kind, _ = command.load()
+    kind = command.form
     refuse_unknown(kind, changes)
     if missing := [key for key in given_objects(config) if key not in changes]:
         raise UserError(
@@ -164,14 +168,6 @@ def resume(
     cluster = AsyncOptions(**processes) if processes else None
     passed = _passed(command, None, quiet, callbacks, learner) | {"resume": path, "accept_changes": accept_changes}
     return _call(name, command, form, cluster, passed, quiet, said.get("knobs"), before=config)
-
-
-def _command_of(form: Form) -> tuple[str, Command]:
-    kind = Evaluate if isinstance(form, Compare) else type(form)
-    for name, command in COMMANDS.items():
-        if command.load()[0] is kind:
-            return name, command
-    raise UserError(f"'run' takes a form, such as RL(...) or Evaluate(...); got {type(form).__name__}")
 
 
 def _passed(
@@ -221,8 +217,7 @@ def _call(
             announce(f"no source of `{option}` is found, so a resumed run cannot tell whether it is the same")
         if "resume" in command.shared:
             passed["given"] = marks
-        _, recipe = command.load()
-        found = recipe(form, *parts, **passed)
+        found = command.function(form, *parts, **passed)
         if cause := getattr(found, "interrupted", ""):
             announce(f"stopped by {cause} after step {found.steps}; to go on: resume({str(found.run)!r})", quiet=quiet)
         if "resume" in command.shared:

@@ -1,6 +1,7 @@
 """Which checkpoint is the best, and when a run has stopped getting better."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,10 @@ from posttrain.bindings.heldout import (
     goodness,
     held_out,
     heldout_metrics,
-    past_best,
     past_budget,
     weighed,
 )
+from posttrain.runs.training import patience
 from posttrain.types import Score, StopReason, Trajectory, Turn
 from tests.groups import group_of
 
@@ -25,7 +26,7 @@ def rows(*gold: float) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("gold", "patience", "past"),
+    ("gold", "least", "past"),
     [
         ((1.0, 2.0, 1.5), 1, True),
         ((1.0, 2.0, 3.0), 1, False),
@@ -38,8 +39,8 @@ def rows(*gold: float) -> list[dict[str, float]]:
         ((), 1, False),
     ],
 )
-def test_a_run_is_past_its_best_when_its_last_evaluations_were_no_better(gold, patience, past):
-    assert past_best(rows(*gold), patience) is past
+def test_a_run_is_past_its_best_when_its_last_evaluations_were_no_better(gold, least, past):
+    assert bool(patience(least, goodness)(rows(*gold))) is past
 
 
 def test_gold_goes_before_accuracy_and_that_before_reward():
@@ -92,9 +93,8 @@ def test_checkpoints_are_not_compared_by_an_accuracy_that_may_vanish():
     later = {"evaluation/reward": 5.0}
     by = ("gold", "reward")
     assert (goodness(first, by=by), goodness(later, by=by)) == (0.9, 5.0)
-    assert past_best([first, later, first], 1, by) and not past_best(
-        [later, first, later | {"evaluation/reward": 6}], 1, by
-    )
+    ends = patience(1, partial(goodness, by=by))
+    assert ends([first, later, first]) and not ends([later, first, later | {"evaluation/reward": 6}])
 
 
 def test_where_gold_is_read_it_alone_chooses_also_where_it_is_missing():

@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.distributed import pool as module
 from posttrain.distributed.pool import Ledger
-from posttrain.runs.timeline import Span
+from posttrain.runs.run import Span
 
 
 class Clock:

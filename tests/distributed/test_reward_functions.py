@@ -17,7 +17,7 @@ from posttrain.errors import ProcessLost, RewardError, UserError
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS, load_reward, score_all
-from posttrain.runs import read_run, timeline
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.types import Episode, EpisodeGroup, Message, Task
 from tests.distributed.fakes import pids
@@ -289,7 +289,7 @@ def test_a_run_with_a_scorer_is_that_of_one_process(folder, tmp_path, shared_pro
     assert curve(ours)[0]["evaluation/gold"] > 0
     assert "scored by the function" in (theirs / "logs/scorer-0.log").read_text()
     assert all(0 < row["cluster/busy/scorer0"] <= 1 for row in read_run(theirs).metrics[1:])
-    assert {span.work for span in timeline.read(theirs) if span.process == "scorer 0"} == {"scoring"}
+    assert {span.work for span in read_run(theirs).timeline if span.process == "scorer 0"} == {"scoring"}
 
 
 def test_after_losses_in_a_row_a_run_goes_on_from_its_last_checkpoint(folder, tmp_path, shared_processes, monkeypatch):  # noqa: F811
@@ -310,4 +310,4 @@ def test_groups_are_scored_by_scorers_while_others_are_sampled(folder, tmp_path,
     theirs = job(AsyncOptions(trainers=1, samplers=1, scorers=2), output=tmp_path / "there", quiet=True).run
     first = [read_run(run).metrics[0] for run in (ours, theirs)]
     assert first[0]["reward/mean"] == first[1]["reward/mean"] > 0 and len(read_run(theirs).metrics) == 2
-    assert len([span for span in timeline.read(theirs) if span.process.startswith("scorer")]) == 8
+    assert len([span for span in read_run(theirs).timeline if span.process.startswith("scorer")]) == 8

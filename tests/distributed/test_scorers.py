@@ -23,7 +23,7 @@ from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.rewards import load_reward
-from posttrain.runs import read_run, timeline
+from posttrain.runs import read_run
 from posttrain.types import Episode, EpisodeGroup, Message, Request, Sampling, Task
 from tests.distributed.fakes import pids, placed
 from tests.distributed.test_recipes import curve, options, same
@@ -142,7 +142,7 @@ def test_a_run_with_scorers_is_that_of_one_process(folder, models, tmp_path, sha
     assert "evaluation/gold" in curve(there)[0]
     shares = [row["cluster/busy/scorer0"] for row in read_run(there).metrics[1:]]
     assert all(0 < share <= 1 for share in shares)
-    assert {span.work for span in timeline.read(there) if span.process == "scorer 0"} == {"scoring"}
+    assert {span.work for span in read_run(there).timeline if span.process == "scorer 0"} == {"scoring"}
     assert (there / "logs/scorer-0.log").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_judge_and_a_player_in_a_scorer_say_what_they_say_in_one_process(folde
     there = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run
     assert curve(there) == curve(here) and same(there, here) and read_run(there).samples == read_run(here).samples
     assert len({row["rewards"]["asks"] for row in read_run(there).samples}) > 1
-    assert {span.work for span in timeline.read(there) if span.process == "scorer 0"} == {"scoring"}
+    assert {span.work for span in read_run(there).timeline if span.process == "scorer 0"} == {"scoring"}
 
 
 class Fakes:

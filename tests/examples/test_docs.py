@@ -37,7 +37,7 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
     words = shlex.split(line)[1:]
     name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     command = COMMANDS[name]
-    form = command.load()[0]
+    form = command.form
     options = {field.name for field in dataclasses.fields(form)} | set(command.shared) & set(SHARED)
     if getattr(form, "algorithm", "") in ONLINE:
         options |= {field.name for field in dataclasses.fields(online(form.algorithm))}

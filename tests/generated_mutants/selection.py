@@ -31,7 +31,6 @@ TESTS_OF = {
     "annotation/store/test_work.py annotation/store/test_rulings.py",
     "annotation/training_rows.py": "annotation/test_training_rows.py annotation/store/test_conversations.py "
     "annotation/store/test_rulings.py",
-    "arguments.py": "rewards/test_binding.py environments/test_load.py",
     "background.py": "rewards/test_background.py rewards/test_reward.py",
     "commands.py": "test_cli.py test_suggestions.py",
     "data/chat.py": "data/test_chat.py data/test_tools.py data/test_token_ends.py data/test_ordinary_text.py",
@@ -105,6 +104,7 @@ TESTS_OF = {
     "rewards/verifiers/size.py": "rewards/verifiers/test_math.py rewards/verifiers/test_formula.py",
     "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_claims.py",
     "rewards/verifiers/workers.py": "rewards/verifiers/test_pool.py rewards/verifiers/test_worker.py",
+    "runs/environment.py": "runs/test_environment.py runs/test_memory.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "runs/result.py": "recipes/test_pairs.py",
     "runs/run.py": "runs/test_samples.py environments/test_scored.py",
@@ -127,7 +127,7 @@ TESTS_OF = {
     "testing/gradients.py": "testing/test_algorithms.py",
     "testing/preferences.py": "testing/test_algorithms.py",
     "types.py": "test_types.py rewards/test_spans.py",
-    "user_code.py": "rewards/test_custom.py environments/test_load.py",
+    "user_code.py": "rewards/test_custom.py rewards/test_binding.py environments/test_load.py",
 }
 
 

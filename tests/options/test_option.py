@@ -125,9 +125,9 @@ def test_what_is_held_out_may_be_needed_in_two_ways():
     assert TrainingOptions(max_grad_norm=math.inf).max_grad_norm == math.inf  # no clipping
 
 
-@pytest.mark.parametrize("name", [name for name, command in ALL.items() if isinstance(command.load()[0], type)])
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if isinstance(command.form, type)])
 def test_the_defaults_of_every_form_can_be(name):
-    form, _ = ALL[name].load()
+    form = ALL[name].form
     form()
 
 

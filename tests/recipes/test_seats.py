@@ -95,7 +95,7 @@ def test_another_opponent_is_noticed_where_a_run_goes_on(here):
         ("second=a second=b", "the seat 'second' is given twice"),
         ("second=http://x/v1", "seat 'second' has a URL without a model"),
         ("second=duel.py", "cannot read the seat 'second' 'duel.py'; expected path/to/file.py:class"),
-        ("second=duel.py:Dual", "'duel.py' has no class 'Dual'; did you mean 'Duel'"),
+        ("second=duel.py:Dual", "unknown class of 'duel.py': 'Dual'; did you mean 'Duel'"),
         ("second=duel.py:Duel", "seat 'second': duel.py:Duel has no method async chat"),
     ],
 )

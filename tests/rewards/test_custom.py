@@ -333,7 +333,7 @@ def test_whatever_a_function_raises_is_the_cause_at_once(tmp_path, raised, said,
 
 def test_mistakes_in_the_path_are_named(file):
     for path, said in [
-        (f"{file}:breif", "has no function 'breif'; did you mean 'brief'\\? It has: brief, count"),
+        (f"{file}:breif", "unknown function of '.*': 'breif'; did you mean 'brief'\\? There are: brief, count"),
         (f"{file}:limit", "'limit' in .* is a int, not a function"),
         (f"{file.parent}/none.py:brief", "needs the file '.*none.py', which does not exist"),
         (f"{file}", "expected path/to/file.py:function"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.runs.memory import available_bytes, peak_gb
+from posttrain.runs.environment import available_bytes, peak_gb
 
 
 def test_the_peak_is_in_gigabytes_and_stays_when_memory_is_given_back() -> None:

@@ -356,7 +356,11 @@ def test_the_last_step_is_evaluated_whichever_it_is(tmp_path):
 
 def test_a_run_ends_when_evaluations_are_no_better(tmp_path, capsys):
     session, _ = train(output=tmp_path / "run", stop_after=2, steps=20, scores=lambda step: [1, 5, 4, 5, 9][step // 2])
-    assert (session.step, session.stopped, session.interrupted) == (6, "no improvement for 2 evaluations", "")
+    assert (session.step, session.stopped, session.interrupted) == (
+        6,
+        "no improvement for 2 evaluations (`stop_after`)",
+        "",
+    )
     assert "stopped after step 6: no improvement for 2 evaluations" in capsys.readouterr().err
     best = checkpoint.best(tmp_path / "run" / "checkpoints")
     assert best and best.step == 2

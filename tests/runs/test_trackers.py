@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.runs import read_run
-from posttrain.runs.trackers import Sender, TrackedRun, Tracking, open_trackers
+from posttrain.runs.trackers import TRACKERS, Sender, TrackedRun, Tracking, open_trackers
 from tests.runs.test_session import fail_at, train
 
 
@@ -188,11 +188,12 @@ def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
 
 def test_what_was_asked_for_is_kept_though_the_tracker_was_down_from_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr("posttrain.runs.trackers.LAST_WAIT_S", 0.1)
-    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: Fake(down=100))
+    monkeypatch.setitem(TRACKERS, "mlflow", lambda: Fake(down=100))
     with pytest.raises(RewardError):
         train(output=tmp_path / "run", before_rollout=fail_at(3), tracking=Tracking(("mlflow",), "p", "n", ("t",)))
     fake = Fake()
-    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: fake)
+    monkeypatch.setitem(TRACKERS, "mlflow", lambda: fake)
+    monkeypatch.setitem(TRACKERS, "wandb", lambda: fake)
     train(resume=tmp_path / "run")
     assert (fake.rows, fake.ended) == ([4, 5, 6], "finished")
     kept = json.loads((tmp_path / "run" / "trackers.json").read_text())
@@ -212,7 +213,8 @@ def test_trackers_that_begin_at_once_all_keep_their_ids(tmp_path, monkeypatch):
             together.wait(30)
             return super().start(run)
 
-    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: Punctual())
+    for name in TRACKERS:
+        monkeypatch.setitem(TRACKERS, name, Punctual)
     for number in range(20):
         (run := tmp_path / str(number)).mkdir()
         said = []

@@ -19,11 +19,7 @@ from posttrain.options.online import RL, OnlinePreference
 
 
 def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions) -> None:
-    """Check that the options are those that the algorithm needs, and that groups are large enough for it.
-
-    Raises:
-        UserError: names the option, and what to do.
-    """
+    """Check that the options are those that the algorithm needs, and that groups are large enough for it."""
     enough(algorithm, config.completions_per_prompt)
     staleness = getattr(cluster, "max_staleness", 0)
     lora_of(config)  # its package is asked for before anything is loaded

@@ -1,8 +1,8 @@
 """Where a policy is trained and sampled: in this process, or in processes of a Ray cluster."""
 
 import importlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from posttrain.models.precision import compute_of
 from posttrain.options.groups import Adapter, TrainingOptions
 from posttrain.options.online import OnlineOptions
 from posttrain.runs.restarts import announce_start
-from posttrain.runs.timeline import Span
+from posttrain.runs.run import Span
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
@@ -61,31 +61,21 @@ class Backend:
     stack: ExitStack  # what ends with it
     trained: Learner | None = None
     sampled: Engine | Scheduler | None = None  # from its current weights: a scheduler where steps are sampled ahead
-    measured: Sequence[Callable[[], Mapping[str, float]]] = ()  # metrics of the processes
-    logged: Sequence[Callable[[Path], None]] = ()  # has the processes write their output to files in a folder
+    groups: Sequence[Any] = ()  # of processes, with `metrics`, and `log_in` a folder of what they write
     spans: Callable[[], Sequence[Span]] | None = None  # what samplers in other processes did since the last call
     staleness: int = 0  # how many steps old the weights may be from which a step was sampled
     ahead: Callable[..., Ahead[Any]] | None = None  # makes rollouts of steps that are sampled while others are trained
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a configuration says of the processes
     model: LanguageModel | None = None  # the policy's, where it is trained in this process and from it
 
-    @contextmanager
-    def ended_by_errors(self) -> Generator[None]:
-        """End the processes if the block fails."""
-        try:
-            yield
-        except BaseException:
-            self.stack.close()
-            raise
-
     def metrics(self) -> dict[str, float]:
         """Metrics of the last step."""
-        return {name: value for measure in self.measured for name, value in measure().items()}
+        return {name: value for group in self.groups for name, value in group.metrics().items()}
 
     def log_in(self, run: Path) -> None:
         """Have the processes append what they write to standard output and error to files in the run's directory."""
-        for log_in in self.logged:
-            log_in(run / "logs")
+        for group in self.groups:
+            group.log_in(run / "logs")
 
     def rollouts(self, rollouts: Rollouts[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T] | Ahead[T]]:
         """The rollouts of the steps from `at` to `steps`, which may be sampled in threads."""
@@ -111,11 +101,7 @@ def online_backend(
     cluster: ClusterOptions = ONE_PROCESS,
     learner: Learner | MakesLearner | None = None,
 ) -> Backend:
-    """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes, or `learner`.
-
-    Raises:
-        UserError: Ray is not installed, or the cluster has no room; a learner has weights that the engine has not.
-    """
+    """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes, or `learner`."""
     check_cluster(cluster, options.engine)
     if learner is not None:
         check_learner(learner, cluster)
@@ -146,10 +132,8 @@ def online_backend(
                 timeout_s=cluster.cluster_timeout,
             )
         )
-        compute = {**found.compute, "samplers": cluster.samplers}
-        metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.log_in)
-        spans = engine.ledger.spans
-        found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=spans)
+        compute, groups = {**found.compute, "samplers": cluster.samplers}, (*found.groups, engine)
+        found = replace(found, compute=compute, sampled=engine, groups=groups, spans=engine.ledger.spans)
         if ahead:
             scheduler = Scheduler(engine, own_thread=True, in_flight=ahead.in_flight_updates)
             made = partial(
@@ -172,10 +156,7 @@ def offline_backend(
     load: Load | None = None,
     learner: Learner | MakesLearner | None = None,
 ) -> Backend:
-    """Load the policy in the folder `where`, with the learner that `build` makes, or `learner`.
-
-    What is trained is another model than a policy if `load` is given. Errors as of `online_backend`.
-    """
+    """Load the policy in the folder `where`, or what else `load` gives, with the learner of `build`, or `learner`."""
     check_cluster(cluster)
     if learner is not None:
         check_learner(learner, cluster)
@@ -248,17 +229,8 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template, options.template_args), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    found = Backend(
-        chat,
-        facts.context,
-        compute,
-        stack,
-        learner,
-        measured=(ranks.metrics,),
-        logged=(ranks.log_in,),
-        settings=settings_of(cluster),
-    )
-    return found, alike
+    settings = settings_of(cluster)
+    return Backend(chat, facts.context, compute, stack, learner, groups=(ranks,), settings=settings), alike
 
 
 def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -> Learner:

@@ -9,7 +9,7 @@ from posttrain.models.precision import gpus_here
 from posttrain.options.cluster import AsyncOptions, TrainerOptions
 from posttrain.options.cluster import ClusterOptions as ClusterOptions
 from posttrain.options.cluster import ScorerOptions as ScorerOptions
-from posttrain.runs.memory import total_bytes
+from posttrain.runs.environment import total_bytes
 
 ONE_PROCESS = AsyncOptions()
 CLUSTER, LOCAL = "cluster", "local"
@@ -57,12 +57,7 @@ def settings_of(options: TrainerOptions) -> dict[str, Any]:
 
 
 def servers_in(engine: object) -> list[str]:
-    """The addresses of servers that `engine` names; none for an engine of posttrain's own processes.
-
-    Example:
-        >>> servers_in("http://a:8000 http://b:8000"), servers_in("vllm")
-        (['http://a:8000', 'http://b:8000'], [])
-    """
+    """The addresses of servers that `engine` names; none for an engine of posttrain's own processes."""
     return engine.split() if isinstance(engine, str) and "://" in engine else []
 
 

@@ -206,24 +206,33 @@ def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
 
 
 def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
-    """Tokenise feedback, dropping units that are too long.
-
-    Raises:
-        UserError: nothing is left on one of the two sides, a unit does not fit a micro-batch, or a batch is larger than
-            the data.
-    """
+    """Tokenise feedback, dropping units that are too long; raises `UserError` where nothing is left on a side."""
     longest, per_step = min(options.max_tokens, context), getattr(options, kind.per_step)
-    usable = [_usable(kind, chat, side) for side in (sides.learned, sides.heldout)]
-    learned, heldout = (fitting(kind, units, longest) for units, _ in usable)
-    for which, (units, reasons) in zip(("", "held-out "), usable, strict=True):
+    notes = [*sides.notes]
+
+    def fit(which: str, items: Sequence[T]) -> tuple[list[U], int]:
+        """The units of a side that fit, and how many do not, or are items of which nothing can be learned."""
+        units, reasons = list[U](), list[str]()
+        for item in items:
+            try:
+                units += kind.tokens(chat, item)
+            except Unusable as reason:
+                reasons.append(str(reason))
         if reasons and not units:
             raise UserError(f"nothing can be learned from any of the {which}{kind.noun}: {reasons[0]}")
-    if not learned or (sides.heldout and not heldout):
-        which, (units, _) = ("held-out ", usable[1]) if learned else ("", usable[0])
-        raise UserError(
-            f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="
-            f"{options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
-        )
+        kept = fitting(kind, units, longest)
+        if not kept and (items or not which):
+            raise UserError(
+                f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="
+                f"{options.max_tokens}` and the model's context {context}; shorten them, or raise what limits them"
+            )
+        if reasons:
+            notes.append(f"{len(reasons)} {which}{kind.noun} left out: {reasons[0]}")
+        if over := len(units) - len(kept):
+            notes.append(f"{over} of {len(units)} {which}{kind.noun} are over {longest} tokens and were left out")
+        return kept, len(units) + len(reasons) - len(kept)
+
+    (learned, dropped), (heldout, _) = fit("", sides.learned), fit("held-out ", sides.heldout)
     most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
     if most > options.microbatch_tokens:
         raise UserError(
@@ -237,26 +246,8 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
             f"`{kind.per_step}={len(learned)}` or less"
         )
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
-    notes = [*sides.notes]
-    for which, (units, reasons), kept in (("", usable[0], learned), ("held-out ", usable[1], heldout)):
-        if reasons:
-            notes.append(f"{len(reasons)} {which}{kind.noun} left out: {reasons[0]}")
-        if over := len(units) - len(kept):
-            notes.append(f"{over} of {len(units)} {which}{kind.noun} are over {longest} tokens and were left out")
     notes += [*chat.notes, *unreached(options.warmup_steps, steps)]
-    dropped = sum(map(len, usable[0])) - len(learned)
     return Units(learned, heldout, dropped, steps, tuple(notes), per_step, options.seed)
-
-
-def _usable(kind: Feedback[T, U], chat: ChatFormat, items: Sequence[T]) -> tuple[list[U], list[str]]:
-    """Items as tokens, and for each of which nothing can be learned the reason."""
-    units, reasons = list[U](), list[str]()
-    for item in items:
-        try:
-            units += kind.tokens(chat, item)
-        except Unusable as reason:
-            reasons.append(str(reason))
-    return units, reasons
 
 
 def _score(row: MetricsRow) -> float | None:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from posttrain.episodes.metrics import episode_metrics, lost_metrics
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.options.online import RL, OnlineOptions
+from posttrain.runs.training import patience
 from posttrain.training import checkpoint
 from posttrain.types import Group, Sampling, Score
 
@@ -43,13 +45,8 @@ class HeldOutReward(NamedTuple):
 def examined(
     setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None
 ) -> tuple[list[Group], dict[str, float]]:
-    """Sample the current policy on held-out tasks, always with the same seeds; returns the groups and their metrics.
-
-    Raises:
-        EpisodeError: all episodes failed, or more than allowed.
-    """
+    """Sample the current policy on held-out tasks, always with the same seeds; returns the groups and their metrics."""
     failed: Counter[str] = Counter()
-
     groups = sample_groups(
         setup.heldout_environment,
         setup.heldout,
@@ -125,12 +122,6 @@ def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
     return 0 < kl_budget < metrics.get(PREFIX + KL, -math.inf)
 
 
-def past_best(metrics: Iterable[Mapping[str, Any]], patience: int, by: Sequence[str] = BY) -> bool:
-    """Early stopping: whether the last `patience` evaluations brought no improvement; never for a patience of 0."""
-    found = [value for row in metrics if (value := goodness(row, by=by)) is not None]
-    return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
-
-
 def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutReward | None, ...]:
     """The first and the last held-out result in a run's metrics, both of one kind; None without held-out tasks."""
     rows = [row for row in metrics if PREFIX + "reward" in row or PREFIX + "accuracy_low" in row]
@@ -149,9 +140,7 @@ def reason_to_stop(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) 
     """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
     if rows and past_budget(rows[-1], config.kl_budget):
         return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (`kl_budget={config.kl_budget:g}`)"
-    if past_best(rows, config.stop_after, chosen_by(setup)):
-        return f"no improvement for {config.stop_after} evaluations (`stop_after`)"
-    return ""
+    return patience(config.stop_after, partial(goodness, by=chosen_by(setup)))(rows)
 
 
 def none_is_best(config: RL, checkpoints: Path) -> str:

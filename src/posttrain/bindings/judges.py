@@ -95,11 +95,7 @@ class JudgeModels:
             model.load()
 
     def bind(self, chat: ChatFormat, context: int, model: LanguageModel | None, cache_gb: float) -> None:
-        """Answer for the policy, which is `model` where it is trained in this process and from it.
-
-        Raises:
-            UserError: an earlier policy plays, and it is not.
-        """
+        """Answer for the policy, which is `model` where it is trained in this process and from it."""
         self.policy.bind(chat, context)
         for past in self.past.values():
             if model is None:
@@ -136,17 +132,10 @@ class JudgeModels:
             yield
 
 
-def judges_in(
-    options: JudgeOptions,
-    where: Callable[[str], str] = str,
-    seats: Named = "",
-) -> JudgeModels:
+def judges_in(options: JudgeOptions, where: Callable[[str], str] = str, seats: Named = "") -> JudgeModels:
     """The judges that the options name, and the players of `seats` (`named_models`); local models are not loaded yet.
 
     `where` says in which folder a model is.
-
-    Raises:
-        UserError: what is typed names no chat model, or the library for an address is not installed.
     """
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
@@ -169,9 +158,6 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
     """The models and addresses of an option by name, as words NAME=MODEL and NAME=URL#MODEL, or as a mapping.
 
     In a mapping any object with a method `chat` is a model (`posttrain.types.ChatModel`).
-
-    Raises:
-        UserError: a word is not NAME=MODEL or NAME=URL#MODEL, a name is given twice, or an object is no chat model.
 
     Example:
         >>> named_models("judge", "kind=http://localhost:8000/v1#small brief=OWNER/NAME")
@@ -204,11 +190,7 @@ def named_models(option: str, given: Named) -> dict[str, str | ChatModel]:
 def players_of(
     judging: JudgeModels, environment: Environment, sampling: Sampling, people: Sequence[str] = ()
 ) -> dict[str, Callable[[int], Seat]]:
-    """The models that play the seats that the policy does not take, by seat name; `people` take further ones.
-
-    Raises:
-        UserError: there is no such seat, or no trained seat is left to the policy.
-    """
+    """The models that play the seats that the policy does not take, by seat name; `people` take further ones."""
     taken = {*judging.seats, *people}
     for name in taken:
         if name not in environment.seats:
@@ -222,11 +204,7 @@ def players_of(
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: object, gold: object = "") -> ParsedRewards:
-    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.scored`.
-
-    Raises:
-        UserError: as there; a classifier has no such label.
-    """
+    """Rewards and gold rewards as `parse_rewards` takes them, and the judges; see `environments.scored`."""
     found = judged(
         reward,
         gold,

@@ -40,11 +40,7 @@ class Bound:
 
 @contextmanager
 def bound(form: Form, *, sent: bool = False) -> Iterator[Bound]:
-    """The form with its objects bound, while the block runs; `sent` says whether they go to other processes.
-
-    Raises:
-        UserError: an object of the wrong kind, or one that cannot be sent where it must be.
-    """
+    """The form with its objects bound, while the block runs; `sent` says whether they go to other processes."""
     with ExitStack() as stack:
         changes, marks, unchecked = dict[str, Any](), dict[str, str](), list[str]()
         for option in options_of(type(form)).values():

@@ -43,20 +43,73 @@ class RewardModel(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """What a run scores with."""
+    """What a run scores with, and the processes that have it, if any do."""
 
     parsed: ParsedRewards  # whose functions are called where they are placed
     models: list[RewardModel]
     gold: RewardModel | None
     folders: dict[str, str]  # by name as typed
+    group: Any = None  # a `ScorerGroup`
+
+    def joined(self, backend: Backend, stack: ExitStack) -> Backend:
+        """A backend whose processes are these, too; they end with it, and no longer with `stack`."""
+        if self.group is None:
+            return backend
+        whole, ledger = ExitStack(), self.group.ledger
+        whole.push(stack.pop_all())
+        whole.push(backend.stack)
+        return replace(
+            backend,
+            stack=whole,
+            groups=(*backend.groups, self.group),
+            spans=lambda: [*(backend.spans() if backend.spans else ()), *ledger.spans()],
+        )
+
+
+def load_scoring(
+    options: OnlineOptions, cluster: ClusterOptions, stack: ExitStack, parsed: ParsedRewards, judging: JudgeModels
+) -> Scoring:
+    """Load the models, and functions where they are called elsewhere; raises `UserError` for idle processes."""
+    size, group = getattr(cluster, "scorers", 0), None
+    gold = [named(options.gold_model)] if options.gold_model else []
+    typed = [*words_of("reward_model", options.reward_model), *gold]
+    folders = {name: saved_model(name).where for name in typed}
+    where = [folders[name] for name in typed]
+    if not size:
+        scorers = _reward_models(where, options.microbatch_tokens, options.precision)
+        found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
+    else:
+        check_cluster(cluster, options.engine)
+        functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
+        refuse_idle_scorers(bool(where or chats or functions))
+        connect(cluster, stack)
+        share, has_models = share_of(cluster, "scorer"), bool(where or chats)
+        if not has_models and share.gpus is None:  # functions do not say that they compute on one
+            share = share._replace(gpus=0.0)
+        group = stack.enter_context(
+            importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
+                size,
+                partial(_loaded, where, chats, options.microbatch_tokens),
+                functions=functions,
+                precision=options.precision if has_models else "float32",  # which nothing has to be measured for
+                share=share,
+                timeout_s=cluster.cluster_timeout,
+            )
+        )
+        tokenizers = [load_tokenizer(locate(path)) for path in where]
+        found = [
+            RewardModel(group.scores(number), facts, ChatFormat(tokenizers[number], facts.stop_ids))
+            for number, facts in enumerate(group.facts.rewards)
+        ]
+        parsed = parsed.moved(group.reward)
+        for number, model in enumerate(judging.local.values()):
+            model.make = partial(_chat, group, number, chats[number])
+    judging.load()
+    return Scoring(parsed, found, found.pop() if gold else None, folders, group)
 
 
 def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
-    """The aggregation of steps, if these are process reward models; empty if they score responses.
-
-    Raises:
-        UserError: some score steps and others responses.
-    """
+    """The aggregation of steps, if these are process reward models; empty if they score responses."""
     if len({model.steps for model in models}) > 1:
         names = next(m.name for m in models if m.steps), next(m.name for m in models if not m.steps)
         raise UserError(
@@ -73,73 +126,6 @@ def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
         raise UserError(
             f'`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not '
             "known; train it with pairs held out (`eval_share`), which calibrates it, or use mean"
-        )
-
-
-class Placed:
-    """The reward models, local chat models and functions of a run, and the processes that have them, if any do."""
-
-    def __init__(self, options: OnlineOptions, cluster: ClusterOptions, stack: ExitStack) -> None:
-        self._options, self._cluster, self._stack = options, cluster, stack
-        self._group: Any = None
-
-    def load(self, parsed: ParsedRewards, judging: JudgeModels) -> Scoring:
-        """Load the models, and functions where they are called elsewhere; raises `UserError` for idle processes."""
-        options, size = self._options, getattr(self._cluster, "scorers", 0)
-        gold = [named(options.gold_model)] if options.gold_model else []
-        typed = [*words_of("reward_model", options.reward_model), *gold]
-        folders = {name: saved_model(name).where for name in typed}
-        where = [folders[name] for name in typed]
-        if not size:
-            scorers = _reward_models(where, options.microbatch_tokens, options.precision)
-            found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
-        else:
-            check_cluster(self._cluster, options.engine)
-            functions, chats = parsed.movable, [judging.folders[name] for name in judging.local]
-            refuse_idle_scorers(bool(where or chats or functions))
-            group = self._processes(size, where, chats, functions)
-            tokenizers = [load_tokenizer(locate(path)) for path in where]
-            found = [
-                RewardModel(group.scores(number), facts, ChatFormat(tokenizers[number], facts.stop_ids))
-                for number, facts in enumerate(group.facts.rewards)
-            ]
-            parsed = parsed.moved(group.reward)
-            for number, model in enumerate(judging.local.values()):
-                model.make = partial(_chat, group, number, chats[number])
-        judging.load()
-        return Scoring(parsed, found, found.pop() if gold else None, folders)
-
-    def _processes(self, size: int, where: Sequence[str], chats: Sequence[str], functions: Sequence[Any]) -> Any:
-        """A `ScorerGroup`."""
-        connect(self._cluster, self._stack)
-        share, models = share_of(self._cluster, "scorer"), bool(where or chats)
-        if not models and share.gpus is None:  # functions do not say that they compute on one
-            share = share._replace(gpus=0.0)
-        self._group = self._stack.enter_context(
-            importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
-                size,
-                partial(_loaded, where, chats, self._options.microbatch_tokens),
-                functions=functions,
-                precision=self._options.precision if models else "float32",  # which nothing has to be measured for
-                share=share,
-                timeout_s=self._cluster.cluster_timeout,
-            )
-        )
-        return self._group
-
-    def joined(self, backend: Backend) -> Backend:
-        """A backend whose processes are these, too."""
-        if self._group is None:
-            return backend
-        whole, ledger = ExitStack(), self._group.ledger
-        whole.push(self._stack.pop_all())
-        whole.push(backend.stack)
-        return replace(
-            backend,
-            stack=whole,
-            measured=(*backend.measured, self._group.metrics),
-            logged=(*backend.logged, self._group.log_in),
-            spans=lambda: [*(backend.spans() if backend.spans else ()), *ledger.spans()],
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posttrain.background import finish
 from posttrain.bindings import cluster_options
@@ -12,7 +12,7 @@ from posttrain.bindings.backend import Backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.episode_length import EpisodeLength, episode_length
 from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
-from posttrain.bindings.reward_models import Placed, refuse_other_zeros, steps_of
+from posttrain.bindings.reward_models import load_scoring, refuse_other_zeros, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.files import is_gym
@@ -40,13 +40,10 @@ from posttrain.training.resolve_model import saved_model
 from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
+if TYPE_CHECKING:
+    from posttrain.rewards.combine import Weighted
+
 PIPELINED = "pipelined"
-
-
-class _Rewards(Protocol):
-    """Rewards that check reference answers."""
-
-    async def unreadable(self, tasks: Sequence[Task]) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -123,28 +120,6 @@ class Setup:
         )
 
 
-def set_up(
-    options: OnlineOptions,
-    model: str,
-    load: Callable[[], Backend],
-    *,
-    together: int = 1,
-    group_sizes: Sequence[tuple[int, str]] = (),
-    cluster: ClusterOptions = ONE_PROCESS,
-    teachers: Teachers = NO_TEACHERS,
-) -> Setup:
-    """Load the model, in the folder `model`, and all other parts that the options name.
-
-    `load` is called when all else has been checked: that `together` completions of a prompt fit in one micro-batch,
-    that rewards can score groups of `group_sizes`, too, each with its name in errors, and teachers what is sampled.
-
-    Raises:
-        UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
-    """
-    with ExitStack() as stack:
-        return _set_up(options, model, load, Placed(options, cluster, stack), together, group_sizes, teachers)
-
-
 class _Inputs(NamedTuple):
     """All that the options name except models, read."""
 
@@ -173,54 +148,62 @@ def _read(options: OnlineOptions, teachers: Teachers) -> _Inputs:
     return _Inputs(judging, parsed, own or SingleTurn(), others, tasks, heldout, notes)
 
 
-def _set_up(
+def set_up(
     options: OnlineOptions,
     model: str,
     load: Callable[[], Backend],
-    placed: Placed,
-    together: int,
-    group_sizes: Sequence[tuple[int, str]],
-    teachers: Teachers,
+    *,
+    together: int = 1,
+    group_sizes: Sequence[tuple[int, str]] = (),
+    cluster: ClusterOptions = ONE_PROCESS,
+    teachers: Teachers = NO_TEACHERS,
 ) -> Setup:
-    judging, heldout = (found := _read(options, teachers)).judging, found.heldout
-    parsed, models, gold_model, folders = placed.load(found.parsed, judging)
-    refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
-    environment, heldout_environment, gold = overseen(
-        parsed.rewards,
-        [model.ask for model in models],
-        members=sum(model.facts.members for model in models),
-        use=options.ensemble_aggregation,
-        penalty=options.uncertainty_penalty,
-        steps=steps_of(options.step_aggregation, [model.facts for model in models]),
-        gold=parsed.gold,
-        gold_model=gold_model.ask if gold_model else None,
-        gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
-        environment=found.played,
-    )
-    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *group_sizes):
-        need_group(environment, size, name)
-    if options.eval_every:
-        need_group(heldout_environment, options.eval_samples, "`eval_samples`")
-    chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
-    prompts = _fitting(options, found, chat, read_shape(model).context, together, teachers)
-    for each in [*models, *([gold_model] if gold_model else [])]:
-        each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)
-    backend = placed.joined(load())
-    players = Players(
-        backend.engine,
-        backend.chat,
-        Sampling(options.max_new_tokens, options.temperature),
-        found.others,
-        max_tokens=prompts.room,
-        schedule=options.schedule if options.schedule in ("lockstep", "continuous") else None,
-        pipelined=options.schedule == PIPELINED,
-        max_lost=options.max_lost,
-        policy_chat=judging.policy,
-    )
-    judging.bind(backend.chat, backend.context, backend.model, options.cache_gb)
-    folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
-    sampled = (prompts.tasks, heldout, environment, backend, players, (*found.notes, *parsed.notes, *prompts.notes))
-    return Setup(*sampled, heldout_environment, gold, folders, judging)
+    """Load the model, in the folder `model`, and all other parts that the options name.
+
+    `load` is called when all else has been checked: that `together` completions of a prompt fit in one micro-batch,
+    that rewards can score groups of `group_sizes`, too, each with its name in errors, and teachers what is sampled.
+    """
+    with ExitStack() as stack:
+        judging, heldout = (found := _read(options, teachers)).judging, found.heldout
+        scoring = load_scoring(options, cluster, stack, found.parsed, judging)
+        parsed, models, gold_model, folders, _ = scoring
+        refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
+        environment, heldout_environment, gold = overseen(
+            parsed.rewards,
+            [model.ask for model in models],
+            members=sum(model.facts.members for model in models),
+            use=options.ensemble_aggregation,
+            penalty=options.uncertainty_penalty,
+            steps=steps_of(options.step_aggregation, [model.facts for model in models]),
+            gold=parsed.gold,
+            gold_model=gold_model.ask if gold_model else None,
+            gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
+            environment=found.played,
+        )
+        for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *group_sizes):
+            need_group(environment, size, name)
+        if options.eval_every:
+            need_group(heldout_environment, options.eval_samples, "`eval_samples`")
+        chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template, options.template_args))
+        prompts = _fitting(options, found, chat, read_shape(model).context, together, teachers)
+        for each in [*models, *([gold_model] if gold_model else [])]:
+            each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)
+        backend = scoring.joined(load(), stack)
+        players = Players(
+            backend.engine,
+            backend.chat,
+            Sampling(options.max_new_tokens, options.temperature),
+            found.others,
+            max_tokens=prompts.room,
+            schedule=options.schedule if options.schedule in ("lockstep", "continuous") else None,
+            pipelined=options.schedule == PIPELINED,
+            max_lost=options.max_lost,
+            policy_chat=judging.policy,
+        )
+        judging.bind(backend.chat, backend.context, backend.model, options.cache_gb)
+        folders |= judging.folders | {one.name: one.name for one in judging.classifiers} | teachers.folders
+        sampled = (prompts.tasks, heldout, environment, backend, players, (*found.notes, *parsed.notes, *prompts.notes))
+        return Setup(*sampled, heldout_environment, gold, folders, judging)
 
 
 class _Prompts(NamedTuple):
@@ -235,12 +218,7 @@ class _Prompts(NamedTuple):
 def _fitting(
     options: OnlineOptions, found: _Inputs, chat: ChatFormat, context: int, together: int, teachers: Teachers
 ) -> _Prompts:
-    """The tasks whose prompts fit the model.
-
-    Raises:
-        UserError: none does, a prompt and `together` of its completions do not fit in one micro-batch, or a task has no
-            teacher that can read it.
-    """
+    """The tasks whose prompts fit the model, if they do with `together` completions in one micro-batch."""
     room = min(options.max_episode_tokens or context, context)
     if found.played.max_turns > 1:  # what a micro-batch takes of them
         room = min(room, options.microbatch_tokens // together)
@@ -284,11 +262,7 @@ class PlannedPrompts(NamedTuple):
 def read_prompts(
     options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1, teachers: Teachers = NO_TEACHERS
 ) -> PlannedPrompts:
-    """The prompts of a run that is only planned: reads everything that the options name except weights.
-
-    Raises:
-        UserError: as `set_up`, of all that shows without weights.
-    """
+    """The prompts of a run that is only planned: reads everything that the options name except weights."""
     read = _read(options, teachers)
     if read.parsed.rewards:
         need_group(ScoredEnvironment(read.parsed.rewards), options.completions_per_prompt, "`completions_per_prompt`")
@@ -301,11 +275,7 @@ def read_prompts(
 
 
 def rewards_of(config: OnlineOptions) -> Rewards:
-    """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source.
-
-    Raises:
-        UserError: none are named, or no data set.
-    """
+    """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source."""
     if not (given(config.dataset) or given(config.environment)):
         raise UserError("`dataset` is required: a hub id, a file or folder, or gym:NAME")
     if config.reward or config.reward_model or config.judge:
@@ -321,17 +291,12 @@ def rewards_of(config: OnlineOptions) -> Rewards:
 
 def read_tasks(
     config: OnlineOptions,
-    rewards: _Rewards | None,
-    gold: _Rewards | None,
+    rewards: "Weighted | None",
+    gold: "Weighted | None",
     environment: Environment | None = None,
     teachers: Teachers = NO_TEACHERS,
 ) -> tuple[list[Task], list[Task], list[str]]:
-    """Training tasks, held-out tasks, and messages to the user.
-
-    Raises:
-        UserError: options that contradict each other, or an environment without tasks of its own.
-        DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
-    """
+    """Training tasks, held-out tasks, and messages to the user."""
     if environment is not None and not config.dataset:
         refuse_dressing(config, "`dataset`")
         found = tasks_of(environment, "train", config.seed)[: config.limit]
@@ -381,11 +346,10 @@ def refuse_dressing(options: object, source: str) -> None:
             )
 
 
-def refuse_unreadable(rewards: _Rewards | None, tasks: Sequence[Task], source: object) -> None:
-    """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
+def refuse_unreadable(rewards: "Weighted | None", tasks: Sequence[Task], source: object) -> None:
+    """Raise `DataError` for rows whose answers cannot be read: better now than when something has been sampled.
 
-    Raises:
-        DataError: names the first row whose answer cannot be read, its answer, and how many there are.
+    They are not left out: the rest would be easier ones.
     """
     said = finish(rewards.unreadable(tasks)) if rewards else []
     if found := [(number, why) for number, why in enumerate(said, 1) if why]:

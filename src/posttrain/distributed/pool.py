@@ -18,7 +18,7 @@ import torch
 
 from posttrain.distributed.cluster import LONGER, PROXIES, Answer, Lost, Process, connect, ray
 from posttrain.errors import ProcessLost, UserError, first_line
-from posttrain.runs.timeline import Span, joined
+from posttrain.runs.run import Span, joined
 
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model

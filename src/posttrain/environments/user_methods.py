@@ -9,11 +9,10 @@ from importlib.metadata import entry_points
 from itertools import chain
 from typing import Any, SupportsFloat
 
-from posttrain.arguments import made
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.errors import PosttrainError, UserError, described, place_in_user_code, unknown
 from posttrain.types import Message, Outcome, Task
-from posttrain.user_code import load
+from posttrain.user_code import load, made
 
 GROUP = "posttrain.environments"
 """The group of entry points under which a package offers its environments."""

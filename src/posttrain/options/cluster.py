@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from posttrain.errors import UserError
@@ -69,11 +69,10 @@ class TrainerOptions(Form):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterOptions(TrainerOptions):
     """Trainers and samplers on a Ray cluster."""
 
-    _: KW_ONLY
     samplers: Annotated[int, Range(1)] = 1
     """Sampler processes, with `trainers`. Each has an engine and a copy of the policy, renewed before every batch."""
     sampler_cpus: Annotated[float, Range(0, out="low")] = 1.0
@@ -86,11 +85,10 @@ class ClusterOptions(TrainerOptions):
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScorerOptions(ClusterOptions):
     """Trainers, samplers and scorers on a Ray cluster."""
 
-    _: KW_ONLY
     scorers: Annotated[int, Range(0)] = 0
     """Scorer processes, with `trainers`, 0: none; this process does their work. Each loads the reward models
     (`reward_model`, `gold_model`), the reward functions of files (`reward="FILE.py:FUNCTION"`) and the local models of
@@ -106,7 +104,7 @@ class ScorerOptions(ClusterOptions):
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AsyncOptions(ScorerOptions):
     """Processes on a Ray cluster that may work at the same time."""
 
@@ -118,7 +116,6 @@ class AsyncOptions(ScorerOptions):
         ),
     }
 
-    _: KW_ONLY
     max_staleness: Annotated[int, Range(0)] = 0
     """Maximum age of the weights that a step was sampled from, in steps, 0: sampling and training take turns. Above 0
     samplers go on while trainers train, and importance weights correct for the age (`tis_cap`)."""

@@ -87,7 +87,7 @@ class SampledOptions(Judges, Ensemble, Playing, Rendering, Computing):
     """Maximum number of tasks; for gym: sources, the number to generate."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnlineOptions(SampledOptions, TrainingOptions):
     """Options of optimisation and held-out tasks."""
 
@@ -102,7 +102,6 @@ class OnlineOptions(SampledOptions, TrainingOptions):
         "evaluation": "eval_dataset eval_every",
     }
 
-    _: KW_ONLY
     prompts_per_step: Annotated[int, Range(1), Job(high=4096)] = 16
     """Prompts per batch."""
     lr: Annotated[float, Range(0), Job(high=1)] = 1e-5
@@ -122,7 +121,7 @@ class OnlineOptions(SampledOptions, TrainingOptions):
     save_every: Annotated[int, Range(1), Job(high=1_000_000)] = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RL(OnlineOptions):
     """Reinforcement learning from rewards."""
 
@@ -133,7 +132,6 @@ class RL(OnlineOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm steps updates_per_step"}
 
-    _: KW_ONLY
     algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "grpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     steps: Annotated[int, Range(1), Job(high=1_000_000)] = 100
@@ -181,7 +179,7 @@ class RL(OnlineOptions):
     and other columns: "{prompt} The solution is: {answer}". Default: what the policy sees."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnlinePreference(OnlineOptions):
     """Online or iterated DPO: preference optimisation on the policy's own completions, ranked by a reward."""
 
@@ -189,7 +187,6 @@ class OnlinePreference(OnlineOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm rounds updates_per_round pairs_per_step"}
 
-    _: KW_ONLY
     algorithm: Algorithm = "dpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     rounds: Annotated[int, Range(1)] = 20
@@ -217,7 +214,7 @@ class OnlinePreference(OnlineOptions):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BestOfN(SampledOptions):
     """Best-of-n sampling: keep the completions of highest reward (rejection sampling)."""
 
@@ -226,7 +223,6 @@ class BestOfN(SampledOptions):
         "run": "output adversarial_pairs annotation_items",
     }
 
-    _: KW_ONLY
     completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 16
     """Completions per prompt (n)."""
     keep: Annotated[int, Range(1)] = 1

@@ -83,16 +83,12 @@ class Job:
             fits = isinstance(value, str) and bool(_WORDS.fullmatch(value))
             what = "has 1 to 500 letters, digits, _ . and spaces"
         if not fits:
-            raise UserError(f"'{option.name}' {what}; got {_shown(value)}")
+            raise UserError(f"'{option.name}' {what}; got {value!r:.80}")
 
 
 _LONGEST = 20_000
 _WORDS = re.compile(r"[\w. ]{1,500}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:80]
 
 
 class Option(NamedTuple):
@@ -118,7 +114,7 @@ class Option(NamedTuple):
             if value not in choices:
                 raise unknown(self.name, str(value), map(str, choices))
         elif not any(is_one(value, kind) for kind in self.alternatives):
-            raise UserError(f"`{self.name}` must be {expected(self.type)}; got {_shown(value)}")
+            raise UserError(f"`{self.name}` must be {expected(self.type)}; got {value!r:.80}")
         if self.range and value is not None and float(value) not in self.range:
             hint = f"; {self.range.hint}" if self.range.hint else ""
             raise UserError(f"`{self.name}` must be {self.range}; got {value}{hint}")
@@ -222,12 +218,7 @@ MARK = "python:"
 
 
 def as_written(form: Any) -> dict[str, Any]:
-    """What a configuration file says of a form: its values, and of objects the names.
-
-    Example:
-        >>> as_written(type("Some", (Form,), {})())
-        {}
-    """
+    """What a configuration file says of a form: its values, and of objects the names."""
     options = options_of(type(form)).items()
     return {name: _written(getattr(form, name)) if option.kind else getattr(form, name) for name, option in options}
 

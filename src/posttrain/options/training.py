@@ -84,13 +84,12 @@ class PairOptions(HeldOut, TrainingOptions):
     """Maximum number of rows; default: all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preferences(PairOptions):
     """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
 
     HELP: ClassVar[Mapping[str, str]] = {"optimisation": "algorithm"}
 
-    _: KW_ONLY
     algorithm: Annotated[Algorithm, Job(names=JOB_ALGORITHMS)] = "dpo"
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 

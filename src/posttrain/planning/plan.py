@@ -34,7 +34,7 @@ from posttrain.planning.costs import GB, Networks, Phase, Speed, Training
 from posttrain.planning.result import Plan, placed
 from posttrain.planning.step_time import computing_with, measured_speed, step_time
 from posttrain.planning.work import Unloaded, Work, sampled_work, unloaded, with_algorithm
-from posttrain.runs.memory import available_bytes, peak_gb
+from posttrain.runs.environment import available_bytes, peak_gb
 from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import unreached

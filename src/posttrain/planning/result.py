@@ -18,7 +18,7 @@ from posttrain.bindings.cluster_options import (
 from posttrain.planning.costs import CHAT_MODELS, GB, LIBRARIES, REWARD_MODELS, Phase, Training
 from posttrain.planning.step_time import StepTime, weights_bytes
 from posttrain.planning.work import Work
-from posttrain.runs.memory import available_bytes
+from posttrain.runs.environment import available_bytes
 
 ELSEWHERE = (REWARD_MODELS, CHAT_MODELS)  # these are in the process of the command, or in those of scorers
 FROZEN = ("weights", "reference", "teacher")  # sharded also with an adapter; the rest of full weights comes later

@@ -56,7 +56,7 @@ from posttrain.planning.work import sampled_work, with_algorithm
 from posttrain.report import Estimate, Table, write_report
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
 from posttrain.runs import RunDirectory, machine_line
-from posttrain.runs.memory import peak_gb
+from posttrain.runs.environment import peak_gb
 from posttrain.runs.progress import Progress, announce
 from posttrain.runs.run import samples_of
 from posttrain.training.learner import POLICY

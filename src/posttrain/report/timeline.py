@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from posttrain.report.markup import escape
-from posttrain.runs.timeline import Span
+from posttrain.runs.run import Span
 
 STEPS = 6  # the last ones, which are shown
 WIDTH, LEFT, RIGHT, ROW, BAR, AXIS = 760, 86, 48, 24, 16, 20

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from posttrain import user_code
-from posttrain.arguments import fitted, made
 from posttrain.errors import UserError, described, unknown
 from posttrain.rewards import rules
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
@@ -24,6 +23,7 @@ from posttrain.rewards.verifiers.choice import ChoiceVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import ExactVerifier, NumberVerifier
+from posttrain.user_code import fitted, made
 
 REWARDS: dict[str, Callable[..., Reward]] = {
     "environment": Earned,

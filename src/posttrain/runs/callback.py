@@ -47,11 +47,7 @@ class Callback:
 
 
 def load_callback(spec: str) -> object:
-    """An instance of the class `path/to/file.py:Class`, made without arguments.
-
-    Raises:
-        UserError: there is none, it needs arguments, or it has none of the events.
-    """
+    """An instance of the class `path/to/file.py:Class`, made without arguments; raises `UserError`."""
     kind = user_code.load("callback", spec, "class")
     if not isinstance(kind, type):
         raise UserError(f"the callback '{spec}' is a {type(kind).__name__}; expected a class")
@@ -64,11 +60,7 @@ def load_callback(spec: str) -> object:
 
 
 def call(callbacks: Sequence[object], event: str, *arguments: Any) -> None:
-    """Call one event of each callback that has it, in order.
-
-    Raises:
-        CallbackError: one raised something that is no error of posttrain's own.
-    """
+    """Call one event of each callback that has it, in order; what is no error of ours becomes a `CallbackError`."""
     for callback in callbacks:
         try:
             getattr(callback, event, lambda *_: None)(*arguments)

@@ -42,29 +42,14 @@ _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 def dumps(config: Mapping[str, Any]) -> str:
     r"""Write a configuration as TOML.
 
-    TOML has no null: a key whose value is None is left out. Tuples become lists, paths become strings.
-
-    Raises:
-        ValueError: a value that TOML cannot hold; names its key.
-
-    Example:
-        >>> print(dumps({"steps": 40, "model": "smollm2", "sampling": {"temperature": 1.0}}))
-        steps = 40
-        model = "smollm2"
-        <BLANKLINE>
-        [sampling]
-        temperature = 1.0
-        <BLANKLINE>
+    TOML has no null: a key whose value is None is left out. Tuples become lists, paths become strings. Raises
+    `ValueError`, with the key, for a value that TOML cannot hold.
     """
     return "\n".join(_table(plain(config), ())) + "\n"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A configuration from a TOML file.
-
-    Raises:
-        UserError: there is no such file, or it is not TOML.
-    """
+    """A configuration from a TOML file; raises `UserError`."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -92,7 +77,7 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration after a TOML round trip: no None, tuples as lists, paths as strings."""
+    """A configuration as TOML gives it back."""
     return {str(key): _plain(value, str(key)) for key, value in config.items() if value is not None}
 
 

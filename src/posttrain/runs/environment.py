@@ -1,10 +1,11 @@
-"""The environment of a run: versions, hardware, commit."""
+"""The environment of a run: versions, hardware, commit, memory; and what a step cost."""
 
 import contextlib
 import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -78,12 +79,7 @@ def cpu_features(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
 
 
 def machine_line(environment: Mapping[str, Any]) -> str:
-    """The compute environment in one line: processor or GPU, instruction sets, threads, number format.
-
-    Example:
-        >>> machine_line({"cpu": "EPYC", "cpu_features": ["avx2"], "threads": 2, "precision": "torch.float32"})
-        'EPYC (avx2), 2 threads, float32'
-    """
+    """The compute environment in one line, such as `EPYC (avx2), 2 threads, float32`, or the GPU."""
     if gpu := environment.get("gpu"):
         parts = [str(gpu)]
     else:
@@ -118,3 +114,46 @@ def _git(folder: Path) -> dict[str, Any] | None:
     if not (commit := ask("rev-parse", "HEAD")):
         return None
     return {"commit": commit, "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+
+
+def peak_gb() -> float:
+    """The most resident memory so far, in GB (10^9 bytes)."""
+    import resource  # which Windows lacks
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9  # macOS counts bytes, Linux kilobytes
+
+
+def step_cost(began: float, tokens: float, sampled: float = 0.0, *, overlapped: bool = False) -> dict[str, float]:
+    """Seconds since `began` (of `time.perf_counter`), tokens per second, and the most memory held so far.
+
+    Of a step that has sampled `tokens`, until `sampled`, also the seconds of sampling and of learning since, and tokens
+    per second of sampling. Where they were sampled while earlier steps were trained (`overlapped`), `seconds/rollout`
+    is what training waited, and tokens per second are those of the whole step.
+    """
+    now = time.perf_counter()
+    parts = {"seconds/rollout": sampled - began, "seconds/train": now - sampled} if sampled else {}
+    rate = tokens / (sampled - began if sampled and not overlapped else now - began)
+    return parts | {"seconds/step": now - began, "tokens_per_second": rate, "memory_gb": peak_gb()}
+
+
+def total_bytes() -> int:
+    """Memory of this machine, or the limit of the container."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max"
+        found = min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return found
+
+
+def available_bytes() -> int:
+    """Memory that a new program can have: what the kernel calls available, or less in a container with a limit."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        found = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):  # not Linux
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no limit is the word "max"
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found = min(found, max(0, limit - used))
+    return found

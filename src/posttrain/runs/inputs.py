@@ -20,11 +20,10 @@ from typing import Any, cast
 
 from posttrain.data.digests import SOURCES, digest_of, model_digest, sha256
 from posttrain.errors import UserError, unknown
+from posttrain.options.option import MARK
 
 FOLDER = "inputs"
 _MARK = "sha256:"
-OBJECT = "python:"
-"""How an option begins that Python gave an object; its digest follows."""
 _SHORT = 12  # characters of a digest that name the folder of a copy
 CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template", "algorithm")
 """Options that name code or prompts: files that are copied into the run."""
@@ -47,10 +46,8 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
     Two equal results mean that a run reads the same, wherever the files are. An option that names no file is left out.
     `models` are the folders of models, by option, for those whose option names a run or a packaged model.
     """
-    found: dict[str, str] = {}
-    for name, value in options.items():
-        if isinstance(value, str) and value.startswith(OBJECT) and _MARK in value:
-            found[name] = value[value.index(_MARK) :]
+    objects = {name: str(options[name]) for name in given_objects(options)}
+    found = {name: value[value.index(_MARK) :] for name, value in objects.items() if _MARK in value}
     for name in (*SOURCES, *CODE):
         text = _text(options.get(name))
         if text and name not in found:
@@ -66,6 +63,11 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
         digests = [_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir()]
         found[name] = " ".join([*([found[name]] if name in found and name in CODE else []), *digests])
     return {name: text for name, text in found.items() if _MARK in text}
+
+
+def given_objects(config: Mapping[str, Any]) -> list[str]:
+    """The options of a configuration that Python gave an object."""
+    return [key for key, value in config.items() if isinstance(value, str) and value.startswith(MARK)]
 
 
 def _text(value: object) -> str:
@@ -102,11 +104,7 @@ class InputsChanged(UserError):
 
 
 def options_named(words: str | Sequence[str], options: Collection[str]) -> list[str]:
-    """The options that `accept_changes` names: with - or _, with -- or without, apart by spaces or commas.
-
-    Raises:
-        UserError: one is none of these `options`, or names no files.
-    """
+    """The options that `accept_changes` names: with - or _, with -- or without, apart by spaces or commas."""
     known = {name.replace("_", "-"): name for name in NAMING if name in options}
     text = words if isinstance(words, str) else " ".join(words)
     found = [part.strip("-").replace("_", "-") for part in text.replace(",", " ").split()]
@@ -119,8 +117,7 @@ def options_named(words: str | Sequence[str], options: Collection[str]) -> list[
 def refuse_changes(before: Mapping[str, str], now: Mapping[str, str], accepted: Collection[str]) -> list[str]:
     """The options that read other files than the run began with, or the same otherwise, that are `accepted`.
 
-    Raises:
-        InputsChanged: some are not whose files are others.
+    Raises `InputsChanged` for others whose files have changed.
     """
     changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     others = [name for name in changed if _digests(before.get(name)) != _digests(now.get(name))]
@@ -192,8 +189,7 @@ def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[st
 def beside(options: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Options of a configuration file, with each path in them looked for in its folder, then in the working directory.
 
-    Raises:
-        UserError: a path that is in neither, where the text can be nothing else.
+    Raises `UserError` for a path that is in neither, where the text can be nothing else.
     """
     found = dict(options)
 
@@ -202,14 +198,14 @@ def beside(options: Mapping[str, Any], file: Path) -> dict[str, Any]:
             return path
         return _below(name, path, [str(file.parent)]) or (path if _there(name, path) else "")
 
-    for name in (*NAMING, *LOOKED_AT):
-        found[name] = _with_paths(name, value, partial(place, name)) if (value := found.get(name)) else value
+    for name in (name for name in (*NAMING, *LOOKED_AT) if options.get(name)):
+        found[name] = _with_paths(name, options[name], partial(place, name))
         if missing := _missing(name, _text(found[name])):
             raise UserError(
                 f"{file}: `{name}` names {missing}, which is neither beside that file, in {file.parent.resolve()}, nor "
                 f"in the working directory, {Path.cwd()}; correct the path"
             )
-    return {name: value for name, value in found.items() if name in options}
+    return found
 
 
 def _missing(name: str, text: str) -> str:
@@ -303,7 +299,6 @@ def _imports(path: Path, root: Path) -> Iterator[Path]:
 
 
 def _replaced(name: str, text: str, by: Callable[[Path], str]) -> str:
-
     def place(path: str) -> str:
         return by(Path(path).expanduser()) if _there(name, path) else ""
 

@@ -37,11 +37,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a file of rows atomically. Returns their number.
-
-    Raises:
-        UserError: it cannot be written. What `rows` raises is passed on, and nothing is written.
-    """
+    """Write a file of rows atomically, and return their number; where `rows` raises, nothing is written."""
     count, new = 0, path.with_name(f".{path.name}.new")
     try:
         with new.open("wb") as file:
@@ -58,11 +54,7 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def new_file(output: str, *, option: str = "output") -> Path:
-    """Where the parameter `output`, or another `option`, says to write, if a file can be made there and none is lost.
-
-    Raises:
-        UserError: it does not end with .jsonl, is there already, or its folder is not.
-    """
+    """Where the parameter `output`, or another `option`, says to write; a file must not be there, its folder must."""
     if not output.endswith(".jsonl"):
         raise UserError(f"an output file is required: `{option}=NAME.jsonl`; got {output!r}")
     path = Path(output).expanduser()
@@ -74,22 +66,12 @@ def new_file(output: str, *, option: str = "output") -> Path:
 
 
 def read(path: Path) -> list[JsonObject]:
-    """All whole rows; none where there is no file. A torn last line is left out.
-
-    Raises:
-        DataError: a line before the last is not a JSON object.
-    """
+    """All whole rows; none where there is no file. A torn last line is left out, any other is a `DataError`."""
     return [row for row, _ in _scan(path)]
 
 
 def truncate(path: Path, step: int) -> int | None:
-    """Cut the file after the last row whose `step` is at most `step`; the bytes before are untouched.
-
-    Returns the step of the last row that stays; None where no row does.
-
-    Raises:
-        DataError: a line before the last is not a JSON object with a whole number `step`.
-    """
+    """Cut the file after the last row whose `step` is at most `step`, which is returned; None where no row stays."""
     if not path.exists():
         return None
     end, last = 0, None
@@ -154,11 +136,7 @@ class Chunks:
     """
 
     def __init__(self, output: Path, about: Mapping[str, Any]) -> None:
-        """Read finished chunks of `output`, where they are of the same, `about` which is all that they depend on.
-
-        Raises:
-            UserError: the parts that are there are of something else, or nothing can be written there.
-        """
+        """Read the finished parts of `output`; `about` is all that they depend on, and must be that of those there."""
         self.path = output.with_name(f"{output.name}.part")
         about = json.loads(json.dumps(about))
         try:

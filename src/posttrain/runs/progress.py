@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, RenderableColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
@@ -90,7 +90,7 @@ class Progress:
             self._bar = RichProgress(
                 TextColumn("[bold]{task.description}", markup=True),
                 BarColumn(bar_width=24),
-                _Status(self),
+                RenderableColumn(self),
                 console=self._console,
                 transient=True,
                 refresh_per_second=4,
@@ -156,19 +156,10 @@ class Progress:
             self._printed = self._now
             self._console.print(Text(f"{self._title} {self._status()}"))
 
-    def tick(self) -> Text:
+    def __rich__(self) -> Text:
         """What stands next to the bar, which is drawn again between two steps."""
         self._now = self._clock()
         return Text(self._status())
-
-
-class _Status(ProgressColumn):
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def render(self, task: Task) -> Text:
-        return self._progress.tick()
 
 
 def _minutes(seconds: float) -> str:

@@ -19,11 +19,7 @@ def announce_start(line: str) -> None:
 
 
 def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
-    """Call `run` until it has not lost a process; after the first time it resumes.
-
-    Raises:
-        ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
-    """
+    """Call `run`, and resume it where it loses a process, unless nothing was saved, or nothing between `LOSSES`."""
     step, losses, quiet = 0, 0, where.get("quiet", False)
     while True:
         before = _QUIET.set(quiet)

@@ -34,9 +34,7 @@ def resumed(
 ) -> RunDirectory:
     """The directory of a resumed run; options that name files are compared by file contents.
 
-    Raises:
-        UserError: the run cannot be resumed with these options. Nothing of it has changed then.
-        InputsChanged: as in `open_session`.
+    Where it raises, since the run cannot be resumed with these options, nothing of the run has changed.
     """
     found = read_run(run)
     done, asked = found.metrics[-1]["step"] if found.metrics else 0, f"`{training.counted}`"
@@ -91,13 +89,7 @@ def gone_back(
 
 @contextlib.contextmanager
 def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path) -> Iterator[None]:
-    """Keep the batch of a step whose update fails, as `failed-step-000012.json` in the run.
-
-    What fails otherwise, such as out of memory, is passed on with a note that names the file.
-
-    Raises:
-        TrainingError: the one from inside, with the step, that file, and the last checkpoint that is whole.
-    """
+    """Keep the batch of a step whose update fails, as `failed-step-000012.json` in the run, which the error names."""
     try:
         yield
     except ProcessLost:  # it says nothing of the batch
@@ -114,11 +106,7 @@ def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path
 
 @contextlib.contextmanager
 def going_on(run: Path) -> Iterator[None]:
-    """Open a resumed run. An error of the disk gets a note of the last checkpoint.
-
-    Raises:
-        UserError: the run's folder cannot be written.
-    """
+    """Open a resumed run. An error of the disk gets a note of the last checkpoint."""
     try:
         yield
     except OSError as error:

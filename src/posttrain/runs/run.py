@@ -1,20 +1,18 @@
-"""Reading run directories, and the samples in them."""
+"""Reading run directories, the samples in them, and who did what when (`timeline.jsonl`)."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from posttrain.errors import DataError, UserError
 from posttrain.runs import config_file, jsonl
-from posttrain.runs.timeline import Span
-from posttrain.runs.timeline import read as read_timeline
 from posttrain.types import Group
 
 CONFIG, METRICS, SAMPLES, HELDOUT = "config.toml", "metrics.jsonl", "samples.jsonl", "heldout.jsonl"
-ENVIRONMENT, REPORT, CHECKPOINTS = "environment.json", "report.html", "checkpoints"
+ENVIRONMENT, REPORT, CHECKPOINTS, TIMELINE = "environment.json", "report.html", "checkpoints", "timeline.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,33 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
             )
 
 
+class Span(NamedTuple):
+    """A process was busy with something; times are seconds of `time.time`."""
+
+    process: str
+    work: str
+    began: float
+    ended: float
+
+
+def joined(spans: Iterable[Span], gap_s: float) -> list[Span]:
+    """The same with spans of one process and work as one where less than `gap_s` is between them.
+
+    >>> joined([Span("a", "x", 0.0, 1.0), Span("b", "x", 0.0, 1.0), Span("a", "x", 1.01, 2.0)], 0.05)
+    [Span(process='a', work='x', began=0.0, ended=2.0), Span(process='b', work='x', began=0.0, ended=1.0)]
+    """
+    found: list[Span] = []
+    last: dict[str, int] = {}  # by process
+    for span in spans:
+        place = last.get(span.process)
+        if place is not None and found[place].work == span.work and span.began - found[place].ended < gap_s:
+            found[place] = found[place]._replace(ended=span.ended)
+        else:
+            last[span.process] = len(found)
+            found.append(span)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The contents of a run directory."""
@@ -78,9 +103,7 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run directory; options that were renamed since have their new names.
 
-    Raises:
-        UserError: there is no run at `path`.
-        DataError: a file of it is damaged before its last line.
+    Raises `UserError` where there is none, `DataError` where a file is damaged before its last line.
     """
     if not (path / CONFIG).is_file():
         raise UserError(f"no run at {path}; expected a run directory with a {CONFIG}, such as runs/rl-2026-01-31-1")
@@ -100,5 +123,5 @@ def read_run(path: Path) -> Run:
         metrics=jsonl.read(path / METRICS),
         samples=jsonl.read(path / SAMPLES),
         heldout=jsonl.read(path / HELDOUT),
-        timeline=read_timeline(path),
+        timeline=[Span(**row) for row in jsonl.read(path / TIMELINE)],
     )

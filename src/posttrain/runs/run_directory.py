@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, Self
 from posttrain.errors import UserError, as_typed
 from posttrain.runs import config_file, jsonl
 from posttrain.runs.environment import describe_environment
-from posttrain.runs.inputs import OBJECT
+from posttrain.runs.inputs import given_objects
 from posttrain.runs.run import (
     CHECKPOINTS,
     CONFIG,
@@ -46,10 +46,7 @@ from posttrain.runs.run import (
     read_run,
 )
 
-_LOCK = ".lock"
-
-
-_number = count()
+_number = count()  # of event files of this process
 
 
 class EventFile:
@@ -84,7 +81,7 @@ class EventFile:
         self._add(self._events.Event(step=step, session_log=log(status=log.START)))
 
     def close(self) -> None:
-        """Close the file; all of it is written."""
+        """All of it is written."""
         self._file.close()
 
     def _add(self, event: Any) -> None:
@@ -119,11 +116,7 @@ class RunDirectory:
         *,
         environment: Mapping[str, Any] | None = None,  # what only the caller knows of the machine
     ) -> Self:
-        """Start a run.
-
-        Raises:
-            UserError: the directory exists and is not empty, or cannot be made.
-        """
+        """Start a run; raises `UserError` where the directory is not empty, or cannot be made."""
         toml = _toml(command, config)
         path = _new_directory(path, command)
         about = {"command": command} | _start(config, environment) | {"resumed": []}
@@ -149,8 +142,7 @@ class RunDirectory:
     ) -> Self:
         """Continue a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
 
-        Raises:
-            UserError: there is no run there, another process writes it, or its configuration was another one.
+        Raises `UserError` where another process writes it, or its configuration was another one.
         """
         run = read_run(path)
         starts = run.environment.get("resumed", [])
@@ -250,7 +242,7 @@ def _start(config: Mapping[str, Any], environment: Mapping[str, Any] | None) -> 
 def _toml(command: str, config: Mapping[str, Any]) -> str:
     """What config.toml says: the options, after the command that repeats the run."""
     repeat = as_typed(f"posttrain {command} `config=<this file>`")
-    if objects := [name for name, value in config.items() if str(value).startswith(OBJECT)]:
+    if objects := given_objects(config):
         again = ", ".join(f"{name}=..." for name in objects)
         repeat = f"the same pt.run(...) in Python, with its objects; to go on: pt.resume(<this folder>, {again})"
     return f"# To repeat: {repeat}\n{config_file.dumps(config)}"
@@ -258,27 +250,21 @@ def _toml(command: str, config: Mapping[str, Any]) -> str:
 
 def _new_directory(path: Path | None, command: str) -> Path:
     try:
-        if path is None:
-            return _numbered(Path("runs"), f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}")
-        refuse_used(path)
-        path.mkdir(parents=True, exist_ok=True)
+        if path is not None:
+            refuse_used(path)
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        Path("runs").mkdir(exist_ok=True)
+        stem = f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}"
+        number = 1
+        while True:  # the first that is free; two processes that start at once get two
+            path = Path("runs", f"{stem}-{number}")
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return path
+            number += 1
     except OSError as error:
         raise UserError(f"run directory {path or 'runs'} cannot be created: {error.strerror}; pass another") from error
-    return path
-
-
-def _numbered(root: Path, stem: str) -> Path:
-    """Make the first of stem-1, stem-2 ... that is free; two processes that start at once get two."""
-    root.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = root / f"{stem}-{number}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
 
 
 def _lock(path: Path) -> BinaryIO | None:
@@ -290,7 +276,7 @@ def _lock(path: Path) -> BinaryIO | None:
         import fcntl
     except ImportError:  # Windows
         return None
-    file = (path / _LOCK).open("ab")
+    file = (path / ".lock").open("ab")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

@@ -20,39 +20,27 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from posttrain.data.packing import Example
 from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.callback import call
+from posttrain.runs.environment import step_cost
 from posttrain.runs.inputs import digests_in, judges_by_option, keep_code
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
-from posttrain.runs.jsonl import naming
-from posttrain.runs.memory import step_cost
+from posttrain.runs.jsonl import append, naming
 from posttrain.runs.progress import TYPED, Phase, Progress, announce
 from posttrain.runs.resuming import OWED, going_on, gone_back, kept_batch, resumed
-from posttrain.runs.run import samples_of
-from posttrain.runs.timeline import Span
-from posttrain.runs.timeline import append as append_spans
-from posttrain.runs.trackers import Sender, Tracking, open_trackers
-from posttrain.runs.training import Training
+from posttrain.runs.run import TIMELINE, Span, samples_of
+from posttrain.runs.trackers import Sender, open_trackers
+from posttrain.runs.training import RunOptions, Training
 from posttrain.training import checkpoint
 from posttrain.types import Group
-
-
-@dataclass
-class _Finished:
-    """A step whose row is not written yet."""
-
-    metrics: dict[str, float]
-    samples: list[Sample]
-    state: dict[str, Any]
 
 
 class Session:
@@ -79,7 +67,8 @@ class Session:
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
         owed = self.state.pop(OWED, None)
-        self._waiting = _Finished(owed["metrics"], [Sample(**s) for s in owed["samples"]], self.state) if owed else None
+        # metrics and samples of the finished step whose row is not written yet
+        self._waiting = (owed["metrics"], [Sample(**said) for said in owed["samples"]]) if owed else None
         self._due = self._waiting is not None or (training.evaluations.first and self.step == 0)
 
     @property
@@ -157,7 +146,7 @@ class Session:
         tokens = self._tokens if tokens is None else tokens
         cost = step_cost(self._began, tokens, self._sampled, overlapped=self._training.overlapped)
         self.state, self.updating = dict(state or {}), False
-        self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
+        self._waiting = {**metrics, "lr": self.lr, **cost}, list(samples)
         self.step += 1
         when, last = self._training.evaluations, self.step == self.total
         self._due = bool(when.every and self.step % when.every == 0) or (when.last and last)
@@ -181,17 +170,17 @@ class Session:
 
     def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
         assert self._waiting is not None
-        step, done, self._waiting = self.step, self._waiting, None
-        metrics = {**done.metrics, **evaluation}
+        step, (finished, samples), self._waiting = self.step, self._waiting, None
+        metrics = {**finished, **evaluation}
         self._log(step, metrics)
-        self.directory.log_samples(step, done.samples)
+        self.directory.log_samples(step, samples)
         score = self._training.evaluations.score(metrics) if evaluation else None
         self._written, self._score = step, score if score is not None and math.isfinite(score) else None
         self.progress.step(
             step, **{name: metrics[key] for name, key in self._training.headline.items() if key in metrics}
         )
         if owed:
-            self._save({OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
+            self._save({OWED: {"metrics": finished, "samples": [asdict(sample) for sample in samples]}})
         elif step % self._training.save_every == 0 or evaluation:
             self._save()
         call(self._callbacks, "on_step", self, step, metrics)
@@ -205,8 +194,10 @@ class Session:
         finally:
             if self._training.spans is not None:
                 spans = [*self._training.spans(), Span("trainers", work, began, time.time())]
-                with contextlib.suppress(OSError):  # such as a full disk: the work says so itself
-                    append_spans(self.directory.path, spans)
+                # such as a full disk: the work says so itself
+                with contextlib.suppress(OSError), (self.directory.path / TIMELINE).open("ab") as file:
+                    for span in spans:
+                        append(file, span._asdict())
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.directory.log_metrics(step, metrics)
@@ -245,33 +236,24 @@ def open_session(
     command: str,
     settings: Mapping[str, Any],  # all of the command's options
     training: Training,
-    *,
-    output: Path | None = None,
-    resume: Path | None = None,
-    quiet: bool = False,
-    accept_changes: str | Sequence[str] = (),
-    tracking: Tracking | None = None,
-    callbacks: Sequence[object] = (),
-    given: Mapping[str, str] = MappingProxyType({}),
-    learner: object = None,
+    **where: Unpack[RunOptions],
 ) -> Iterator[Session]:
-    """Open a run's directory, new or resumed, and close it with its report. Keywords are those of `RunOptions`.
+    """Open a run's directory, new or resumed, and close it with its report.
 
-    Raises:
-        UserError: the directory cannot be used, or its checkpoints are gone.
-        InputsChanged: files that the options name are others than when the run began, and that is not accepted.
-        CheckpointError: no checkpoint of the run is whole.
+    Raises `InputsChanged` where files that the options name are others than when the run began, and that is not
+    accepted, `CheckpointError` where no checkpoint is whole.
     """
-    settings, environment = {**settings, **given}, {**training.environment}
+    resume, quiet, callbacks = where.get("resume"), where.get("quiet", False), where.get("callbacks", ())
+    settings, environment = {**settings, **where.get("given", {})}, {**training.environment}
     began = str(environment.get("model", ""))
     models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
     environment |= {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
     environment |= {"folder": os.getcwd(), "inputs": digests_in(settings, models)}
     if resume is None:
-        directory = RunDirectory.create(output, command, settings, environment=environment)
+        directory = RunDirectory.create(where.get("output"), command, settings, environment=environment)
     else:
         with going_on(resume):
-            directory = resumed(resume, command, settings, training, environment, accept_changes)
+            directory = resumed(resume, command, settings, training, environment, where.get("accept_changes", ()))
     keep_code(settings, directory.path)
     (announce if TYPED.get() else _announce_once)(machine_line(directory.environment), quiet=quiet)
     training.prepare()
@@ -282,7 +264,7 @@ def open_session(
         session = Session(directory, progress, stop, training, found, callbacks)
         for note in (*training.notes, *notes):
             progress.say(note)
-        trackers = open_trackers(tracking, directory.path, settings, progress.say)
+        trackers = open_trackers(where.get("tracking"), directory.path, settings, progress.say)
         with _tracked(session, trackers), _saved_on_failure(session):
             call(callbacks, "on_run_start", session)
             with contextlib.suppress(Stopped):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
-from posttrain.runs.timeline import Span
+from posttrain.runs.run import Span
 from posttrain.runs.trackers import Tracking
 from posttrain.training.schedule import LearningRate
 
@@ -30,11 +30,9 @@ class Trained(Protocol):
 
     def save(self, folder: Path) -> None:
         """Fill a checkpoint's folder."""
-        ...
 
     def restore(self, folder: Path) -> None:
         """Restore the state saved in `folder`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,11 @@ class Together:
 
     parts: Sequence[Trained]
 
-    def save(self, folder: Path) -> None:
-        """As in `Trained`."""
+    def save(self, folder: Path) -> None:  # noqa: D102
         for part in self.parts:
             part.save(folder)
 
-    def restore(self, folder: Path) -> None:
-        """As in `Trained`."""
+    def restore(self, folder: Path) -> None:  # noqa: D102
         for part in self.parts:
             part.restore(folder)
 
@@ -59,18 +55,12 @@ Finished = Callable[[Sequence[MetricsRow]], str]
 
 
 def patience(evaluations: int, score: Score) -> Finished:
-    """Ends a run once that many evaluations in a row were no better than the best before them; 0: never.
-
-    Example:
-        >>> rows = [{"accuracy": value} for value in (0.1, 0.4, 0.4, 0.3)]
-        >>> [patience(evaluations, lambda row: row["accuracy"])(rows) for evaluations in (0, 2, 3)]
-        ['', 'no improvement for 2 evaluations', '']
-    """
+    """Ends a run once that many evaluations in a row were no better than the best before them; 0: never."""
 
     def finished(rows: Sequence[MetricsRow]) -> str:
         found = [value for row in rows if (value := score(row)) is not None]
         past = 0 < evaluations < len(found) and max(found[-evaluations:]) <= max(found[:-evaluations])
-        return f"no improvement for {evaluations} evaluations" if past else ""
+        return f"no improvement for {evaluations} evaluations (`stop_after`)" if past else ""
 
     return finished
 
