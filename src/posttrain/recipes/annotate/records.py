@@ -83,8 +83,6 @@ def users(config: Users) -> Said:
         raise UserError(f"--invite must be annotator or manager; got '{config.invite}'")
     if config.project and not config.invite:
         raise UserError("--project is the project of an invitation; pass --invite annotator too")
-    if config.uses < 1 or not config.days > 0:
-        raise UserError(f"--uses must be 1 or more and --days above 0; got {config.uses} and {config.days}")
     link = ""
     with open_store(config.store).write() as connection:
         for name, disabled in ((config.disable, True), (config.enable, False)):
