@@ -131,16 +131,11 @@ def _read(
     if not dataset:
         raise UserError("`dataset` is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
-    words: dict[str, Any] = {
-        "system": config.system,
-        "prompt_template": config.prompt_template,
-    }
+    words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     part = split_for(dataset, "test")
     split = None if part is None and ties else config.split or part
-    if ties:
-        loaded = load_preferences(dataset, split=split, ties=True, **words)
-    else:
-        loaded = load_preferences(dataset, split=split, limit=config.limit, columns=columns, **words)
+    how: dict[str, Any] = {"ties": True} if ties else {"limit": config.limit, "columns": columns}
+    loaded = load_preferences(dataset, split=split, **how, **words)
     notes = [note for saved in models for note in saved.notes()]
     for saved in models:
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)

@@ -90,27 +90,15 @@ def run(
     saved = saved_model(config.model)
     notes = [*saved.notes()]
     notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
+    words: dict[str, Any] = {"chat_template": config.chat_template, "template_args": config.template_args}
     prepared, tasks = None, list[Task]()
     if config.environment:
         prepared = prepare(config, partial(_tasks, config, said) if config.prompts else None)
     elif not config.chat:
         tasks = _tasks(config, said)
-        # an error before the weights are read
-        fitting(
-            tasks,
-            saved.where,
-            title=saved.title,
-            chat_template=config.chat_template,
-            template_args=config.template_args,
-        )
-    policy = load_policy(
-        saved.where,
-        precision=config.precision,
-        chat_template=config.chat_template,
-        template_args=config.template_args,
-        engine=config.engine,
-        cache_gb=config.cache_gb,
-    )
+        fitting(tasks, saved.where, title=saved.title, **words)  # an error before the weights are read
+    words |= {"precision": config.precision, "engine": config.engine, "cache_gb": config.cache_gb}
+    policy = load_policy(saved.where, **words)
     sampling = Sampling(config.max_new_tokens, 0.0)
     if not config.greedy:
         sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
@@ -128,17 +116,20 @@ def run(
         for j in range(config.n)
     ]
     began = time.perf_counter()
-    if len(requests) == 1 and streams:
+    if alone := len(requests) == 1 and streams:
         found = streamed(policy.engine, requests, policy.chat, _show_part)
-        reply = _reply(tasks[0].prompt[-1].content, policy, found[0])
-        show(f"\n  [{_ended(reply)}]")
-        return GenerateResult(saved.title, (reply,), time.perf_counter() - began, tuple(notes), shown=True)
-    with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
-        found = policy.engine.generate(requests, progress.tokens)
+    else:
+        with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
+            found = policy.engine.generate(requests, progress.tokens)
     seconds = time.perf_counter() - began
     asked = [task.prompt[-1].content for task in tasks for _ in range(config.n)]
-    replies = tuple(_reply(prompt, policy, done) for prompt, done in zip(asked, found, strict=True))
-    return GenerateResult(saved.title, replies, seconds, tuple(notes))
+    replies = tuple(
+        Generated(prompt, policy.chat.decode(done.token_ids), done.stop_reason, len(done.token_ids), sum(done.logprobs))
+        for prompt, done in zip(asked, found, strict=True)
+    )
+    if alone:
+        show(f"\n  [{_ended(replies[0])}]")
+    return GenerateResult(saved.title, replies, seconds, tuple(notes), shown=alone)
 
 
 def _check(config: Generate) -> None:
@@ -169,11 +160,6 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     if not asked:
         raise UserError('a prompt is required: `prompt` "...", `prompts` FILE, or `chat`')
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
-
-
-def _reply(prompt: str, policy: Policy, done: Completion) -> Generated:
-    text = policy.chat.decode(done.token_ids)
-    return Generated(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
 
 
 def _show_part(_: int, text: str) -> None:

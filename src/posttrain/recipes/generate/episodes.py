@@ -67,12 +67,7 @@ class EpisodesResult:
 
 
 def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Prepared:
-    """All that shows before weights are read; `tasks` in place of the environment's own held-out ones.
-
-    Raises:
-        UserError: there is no such environment or seat, it has no tasks, an option does nothing with its own, or two
-            people are to play.
-    """
+    """All that shows before weights are read; `tasks` in place of the environment's own held-out ones."""
     environment = load_environment(options.environment, options.environment_args)
     named = named_models("seats", options.seats)
     people = [name for name, what in named.items() if what == HUMAN]
@@ -104,11 +99,7 @@ def play_episodes(
     notes: Sequence[str],
     quiet: bool,
 ) -> EpisodesResult:
-    """Play `n` episodes of each task, all at once; with a person one after the other.
-
-    Raises:
-        EpisodeError: every episode failed.
-    """
+    """Play `n` episodes of each task, all at once; with a person one after the other."""
     prepared.models.load()
     environment, people = prepared.environment, prepared.people
     others = players_of(prepared.models, environment, sampling, people)
@@ -181,11 +172,7 @@ class Person(Seat):
         self._name, self._said, self._show = name, said, show
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
-        """The next line of input.
-
-        Raises:
-            InputEnded: there is none.
-        """
+        """The next line of input; raises `InputEnded` if there is none."""
         for message in messages:
             self._show(printable(f"{message.name or message.role}: {message.text}"))
         self._show(f"{self._name}, your turn:")

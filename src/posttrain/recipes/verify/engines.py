@@ -60,11 +60,7 @@ SIDE = 256  # of the part of a weight matrix on which small steps are repeated
 
 
 def first_update(subject: Subject) -> Item:
-    """The first update of a batch is on-policy, in several micro-batches, and engine and trainer agree on logprobs.
-
-    In every format that is in use; messages that stop at a string and go on and turns at a temperature of their own are
-    among it.
-    """
+    """The first update is on-policy, also of messages that go on, and engine and trainer agree on its logprobs."""
     details: list[str] = []
     holds, largest = True, 0.0
     for name, policy in subject.policies.items():
