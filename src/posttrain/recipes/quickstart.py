@@ -28,9 +28,7 @@ from typing import Any
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.bindings.episode_length import episode_length
-from posttrain.data import load_gym
-from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example
+from posttrain.data import Example, batch_indices, load_gym, seed_for
 from posttrain.data.tasks import dress
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.env import SingleTurn

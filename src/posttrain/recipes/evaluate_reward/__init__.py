@@ -151,8 +151,9 @@ def _read(
     for saved in models:
         chat = ChatFormat(load_tokenizer(locate(saved.where)))
         most = min(config.max_tokens, read_shape(saved.where).context)
-        rankings, same = _differing(chat, rankings)
-        if same:
+        before = sum(map(len, rankings))
+        rankings = [some for each in rankings if (some := tuple(one for one in each if _differs(chat, one)))]
+        if same := before - sum(map(len, rankings)):
             notes.append(f"{same} pairs left out: the same tokens on both sides for {saved.title}")
         longest = [max(map(size_of, ranked_of(chat, preferences).examples)) for preferences in rankings]
         too_long = sum(length > most for length in longest)
@@ -164,16 +165,9 @@ def _read(
     return rankings, notes
 
 
-def _differing(
-    chat: ChatFormat, rankings: Sequence[tuple[Preference, ...]]
-) -> tuple[list[tuple[Preference, ...]], int]:
-    """Rankings without the pairs that are the same tokens on both sides, and how many those are."""
-
-    def differs(one: Preference) -> bool:
-        try:
-            return bool(pair_of(chat, one))
-        except Unusable:
-            return False
-
-    kept = [found for group in rankings if (found := tuple(filter(differs, group)))]
-    return kept, sum(map(len, rankings)) - sum(map(len, kept))
+def _differs(chat: ChatFormat, one: Preference) -> bool:
+    """Whether both sides of a pair are not the same tokens."""
+    try:
+        return bool(pair_of(chat, one))
+    except Unusable:
+        return False

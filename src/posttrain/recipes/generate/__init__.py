@@ -13,7 +13,7 @@ On a terminal a single reply, and those of a conversation, are shown as they com
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -105,11 +105,13 @@ def run(
     show: Callable[[str], object] = (lambda text: None) if quiet else print
     streams = sys.stdout.isatty() and not quiet  # somebody reads the replies as they come
     if config.chat:
-        return _chat(config, policy, sampling, saved.title, said, notes, show=show, streams=streams)
+        show(f"{saved.title}: type a line; an empty one ends the conversation")
+        replies, seconds = _chat(config, policy, sampling, said, show, streams)
+        return GenerateResult(saved.title, replies, seconds, tuple(notes), shown=True)
     if prepared:
         show = print if prepared.people else show  # who plays must see what is asked
-        words = {"title": saved.title, "notes": notes, "quiet": quiet}
-        return play_episodes(config, prepared, policy, sampling, said=said, show=show, **words)
+        found, seconds = play_episodes(config, prepared, policy, sampling, said, show, quiet)
+        return EpisodesResult(saved.title, tuple(found), seconds, (*notes, *prepared.notes))
     requests = [
         Request(tuple(policy.chat.prompt_ids(task.prompt)), sampling, seed_for(config.seed, i, j))
         for i, task in enumerate(tasks)
@@ -170,14 +172,11 @@ def _chat(
     config: Generate,
     policy: Policy,
     sampling: Sampling,
-    title: str,
     said: Iterable[str],
-    notes: Sequence[str],
-    *,
     show: Callable[[str], object],
     streams: bool,
-) -> GenerateResult:
-    """One conversation: the seat that plays episodes in training keeps the tokens of all turns."""
+) -> tuple[tuple[Generated, ...], float]:
+    """One conversation, and its seconds of sampling. The seat that plays episodes in training keeps all its tokens."""
 
     async def ask(request: Request, turn: int) -> Completion:
         if streams:
@@ -188,7 +187,6 @@ def _chat(
     seat = PolicySeat(ask, policy.chat, sampling, seed, room=room, max_turns=sys.maxsize)
     replies: list[Generated] = []
     seconds = 0.0
-    show(f"{title}: type a line; an empty one ends the conversation")
     for line in said:
         if not line.strip():
             break
@@ -201,7 +199,7 @@ def _chat(
         replies.append(Generated(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
         cut = "" if answer.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
         show(cut if streams else f"{printable(answer.text)}{cut}")
-    return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
+    return tuple(replies), seconds
 
 
 def _ended(reply: Generated) -> str:

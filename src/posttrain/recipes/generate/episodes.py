@@ -38,7 +38,7 @@ class Prepared:
     tasks: Sequence[Task]
     models: JudgeModels
     people: tuple[str, ...]  # the seat that a person takes, if one does
-    left: int = 0  # tasks that are not played
+    notes: tuple[str, ...]  # of tasks that are not played
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     if not found:
         raise UserError(f"{options.environment} has no tasks of its own; pass `prompts`")
     some = found[: options.limit]
-    return Prepared(environment, some, models, tuple(people), left=len(found) - len(some))
+    left = f"{len(found) - len(some)} more tasks were not played; `limit` is {options.limit}"
+    return Prepared(environment, some, models, tuple(people), (left,) if len(some) < len(found) else ())
 
 
 def play_episodes(
@@ -92,14 +93,11 @@ def play_episodes(
     prepared: Prepared,
     policy: Policy,
     sampling: Sampling,
-    *,
-    title: str,
     said: Iterable[str],
     show: Callable[[str], object],
-    notes: Sequence[str],
     quiet: bool,
-) -> EpisodesResult:
-    """Play `n` episodes of each task, all at once; with a person one after the other."""
+) -> tuple[list[Played | Exception], float]:
+    """Play `n` episodes of each task, all at once; with a person one after the other. Says how long it took, too."""
     prepared.models.load()
     environment, people = prepared.environment, prepared.people
     others = players_of(prepared.models, environment, sampling, people)
@@ -132,9 +130,7 @@ def play_episodes(
         raise EpisodeError(
             f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
         )
-    if prepared.left:
-        notes = [*notes, f"{prepared.left} more tasks were not played; `limit` is {options.limit}"]
-    return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
+    return found, time.perf_counter() - began
 
 
 class InputEnded(UserError):

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, Unpack
 from posttrain.bindings.backend import lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.bindings.feedback import feedback_training
-from posttrain.data import ChatFormat, load_tokenizer
-from posttrain.data.order import seed_for
+from posttrain.data import ChatFormat, load_tokenizer, seed_for
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST
 from posttrain.models.gradient_checkpointing import checkpoint_layers

@@ -17,8 +17,7 @@ import numpy as np
 
 from posttrain.bindings import feedback
 from posttrain.bindings.feedback import RANKINGS, STEPS, Feedback, Units
-from posttrain.data import ChatFormat, save_for_scores
-from posttrain.data.order import seed_for
+from posttrain.data import ChatFormat, save_for_scores, seed_for
 from posttrain.data.packing import Ranked, Stepwise
 from posttrain.errors import UserError
 from posttrain.evaluation import pairs
