@@ -27,8 +27,8 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import reduce
 from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
+from posttrain.recipes.verify.failures import compare
 from posttrain.recipes.verify.numerics import cosine
-from posttrain.recipes.verify.resume import compare
 from posttrain.recipes.verify.tokens import in_calls
 from posttrain.rewards import combine
 from posttrain.training import policy
@@ -38,7 +38,7 @@ from tests.data.families import of_family
 from tests.matrix.families import save_family
 from tests.recipes.folders import model_folder
 
-resume_module = sys.modules[compare.__module__]  # the package has an item of the same name
+failures = sys.modules[compare.__module__]  # the package has an item of the same name
 QUICK = [name for name in ITEMS if name != "resume"]
 
 
@@ -249,7 +249,7 @@ def adapter_that_is_not_the_identity(monkeypatch):
                 p.add_(0.05)
         return adapted
 
-    monkeypatch.setattr("posttrain.recipes.verify.updates.add_lora", random)
+    monkeypatch.setattr("posttrain.recipes.verify.engines.add_lora", random)
 
 
 def lost_episodes_in_denominators(monkeypatch):
@@ -417,7 +417,7 @@ def test_two_runs_that_learned_nothing_prove_nothing(tmp_path):
     [{"prompts": 0}, {"prompts": 5}, {"completions_per_prompt": 1}, {"temperature": 0.0}, {"resume_steps": 3}],
 )
 def test_options_that_check_nothing_are_refused(folder, options):
-    with pytest.raises(UserError, match="verify needs"):
+    with pytest.raises(UserError, match="must be"):
         run(Verify(model=folder, **options))
 
 
@@ -453,13 +453,13 @@ def test_shared_prompts_that_are_worse_in_bfloat16_alone_are_found(folder, monke
 @pytest.mark.parametrize("switched_off", ["", "all"])
 def test_verify_whole(folder, switched_off, monkeypatch):
     pytest.importorskip("peft")
-    right, children = resume_module._start, list[str]()
+    right, children = failures._started, list[str]()
 
     def start(path, options):
         children.append(fast_paths.for_children()["POSTTRAIN_WITHOUT"])
         return right(path, options)
 
-    monkeypatch.setattr(resume_module, "_start", start)
+    monkeypatch.setattr(failures, "_started", start)
     items = run(Verify(model=folder, precision="float32", max_new_tokens=6, without=switched_off), quiet=True)
     assert children == [",".join(sorted(FAST_PATHS if switched_off else []))] * 3
     assert [item.name for item in items] == list(ITEMS)

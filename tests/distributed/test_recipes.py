@@ -287,21 +287,23 @@ def test_a_slow_rank_changes_no_bit_and_is_named(folder, run_of, tmp_path, share
 def test_a_run_that_loses_trainers_again_and_again_ends():
     calls = []
 
-    def run(where):
+    @restarted
+    def run(**where):
         calls.append(where.get("resume"))
         error = ProcessLost("gone")
         error.run, error.step = Path("there"), 3
         raise error
 
     with pytest.raises(ProcessLost):
-        restarted(run, {"output": Path("there"), "quiet": True})
+        run(output=Path("there"), quiet=True)
     assert calls == [None, Path("there"), Path("there")]
 
 
 def test_processes_that_are_lost_while_they_start_are_started_again():
     asked = []
 
-    def run(where):
+    @restarted
+    def run(**where):
         asked.append(where.get("resume"))
         if len(asked) == 3:
             return "done"
@@ -310,24 +312,25 @@ def test_processes_that_are_lost_while_they_start_are_started_again():
             error.run, error.step = Path("there"), 3
         raise error
 
-    assert restarted(run, {"quiet": True}) == "done" and asked == [None, Path("there"), Path("there")]
+    assert run(quiet=True) == "done" and asked == [None, Path("there"), Path("there")]
 
 
 def test_a_resumed_run_that_loses_processes_while_they_start_is_started_again():
     asked = []
 
-    def run(where):
+    @restarted
+    def run(**where):
         asked.append(where.get("resume"))
         if len(asked) == 1:
             raise ProcessLost("gone")
         return "done"
 
-    assert restarted(run, {"quiet": True, "resume": Path("there")}) == "done" and asked == [Path("there")] * 2
+    assert run(quiet=True, resume=Path("there")) == "done" and asked == [Path("there")] * 2
 
 
 def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
     with pytest.raises(ProcessLost):
-        restarted(lambda where: (_ for _ in ()).throw(ProcessLost("gone")), {})
+        restarted(lambda: (_ for _ in ()).throw(ProcessLost("gone")))()
 
 
 @pytest.mark.parametrize(
@@ -395,7 +398,8 @@ def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypa
     said, asked = [], []
     monkeypatch.setattr("posttrain.runs.restarts.announce", lambda text, quiet: said.append((text, quiet)))
 
-    def run(where):
+    @restarted
+    def run(**where):
         asked.append(where)
         with monkeypatch.context() as patch, ExitStack() as stack:
             patch.setattr("posttrain.distributed.cluster.connect", lambda address, cpus, begins: begins())
@@ -409,9 +413,9 @@ def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypa
     assert starts == "starting 1 trainer, 2 samplers, 1 scorer in a Ray cluster on this machine"
     assert starting(replace(options, address="auto")).endswith(" on the Ray cluster auto")
     assert starting(ONE_PROCESS) == ""
-    restarted(run, {"resume": Path("there")})
+    run(resume=Path("there"))
     assert said.count((starts, False)) == 2 and said[0] == (starts, False)
-    restarted(run, {"resume": Path("there"), "quiet": True})
+    run(resume=Path("there"), quiet=True)
     assert said[-1] == (starts, True)
     assert not connect_ray(begins=lambda: said.append("connected already")) and said[-1] == (starts, True)
 

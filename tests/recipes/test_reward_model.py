@@ -15,7 +15,7 @@ from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import fit_temperature
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
-from posttrain.recipes.reward_model import Scoring, preference, run
+from posttrain.recipes.reward_model import Scoring, heads, run
 from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.types import Message
@@ -114,16 +114,16 @@ def test_an_adapter_learns_and_what_is_saved_scores_as_it_did(config, precision,
 
 def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypatch):
     units = [Ranked((), ())] * 3000
-    bags = [unit.bag for unit in preference._in_bags(units, 2, seed=0)]
-    assert bags == [unit.bag for unit in preference._in_bags(units, 2, seed=0)]
-    assert bags != [unit.bag for unit in preference._in_bags(units, 2, seed=1)]
+    bags = [unit.bag for unit in heads._in_bags(units, 2, seed=0)]
+    assert bags == [unit.bag for unit in heads._in_bags(units, 2, seed=0)]
+    assert bags != [unit.bag for unit in heads._in_bags(units, 2, seed=1)]
     for member in zip(*bags, strict=True):  # as often as in a sample with replacement: Poisson with mean 1
         assert sum(member) / 3000 == pytest.approx(1.0, abs=0.06)
         assert member.count(0.0) / 3000 == pytest.approx(math.exp(-1), abs=0.03)
     assert sum(first == second for first, second in bags) / 3000 < 0.5
     ensemble = replace(config, ensemble=3, steps=1, eval_dataset="")
     sampled = run(ensemble, output=tmp_path / "sampled", quiet=True)
-    monkeypatch.setattr(preference, "_in_bags", lambda units, members, seed: units)
+    monkeypatch.setattr(heads, "_in_bags", lambda units, members, seed: units)
     alike = run(ensemble, output=tmp_path / "alike", quiet=True)
     losses = [read_run(one.run).metrics[-1]["loss"] for one in (sampled, alike)]
     assert abs(losses[0] - losses[1]) > 1e-3

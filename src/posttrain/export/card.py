@@ -19,6 +19,13 @@ METHODS = {
     "reward-model-attributes": "reward modelling by attributes",
 }
 
+CAVEATS = {
+    "sft": "A loss has no interval here, and a lower one does not mean that answers are right.",
+    "reward-model": "Agreement with people on pairs does not show that a policy trained on the score gets better.",
+    "rl": "A higher reward can come from what the reward does not see, such as length or form.",
+}
+"""What the held-out results of a command do not show."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -150,52 +157,35 @@ def interval(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
 
 def caveats(facts: Facts) -> list[str]:
     """What the results do not show."""
-    number = len(facts.evaluated)
-    said = (
-        (
-            number,
+    found: list[str] = ["Whether training helped: nothing was held out."]
+    if facts.evaluated:
+        found = [
             "The held-out rows come from the source named above; nothing was measured on other tasks, languages or "
             "ways of asking.",
-        ),
-        (number, "Intervals are over held-out rows of one run with one seed; another seed would give another model."),
-        (
-            number > 2,
-            "Of several checkpoints the best on the held-out rows may have been taken, which makes its result "
-            "look better than it would be on new rows.",
-        ),
-        (
-            number and facts.command == "sft",
-            "A loss has no interval here, and a lower one does not mean that answers are right.",
-        ),
-        (
-            number and facts.command.startswith("reward-model"),
-            "Agreement with people on pairs does not show that a policy trained on the score gets better.",
-        ),
-        (
-            number and facts.command == "rl",
-            "A higher reward can come from what the reward does not see, such as length or form.",
-        ),
-        (not number, "Whether training helped: nothing was held out."),
-        (True, "Safety, bias, toxicity, privacy and memorised text were not examined."),
-        (True, f"What is known of the base ({_code(facts.base)}) and its data holds for this model as well."),
-    )
-    return [text for holds, text in said if holds]
+            "Intervals are over held-out rows of one run with one seed; another seed would give another model.",
+        ]
+        if len(facts.evaluated) > 2:
+            found.append(
+                "Of several checkpoints the best on the held-out rows may have been taken, which makes its result "
+                "look better than it would be on new rows."
+            )
+        found += filter(None, [CAVEATS.get(facts.command.removesuffix("-attributes"))])
+    return [
+        *found,
+        "Safety, bias, toxicity, privacy and memorised text were not examined.",
+        f"What is known of the base ({_code(facts.base)}) and its data holds for this model as well.",
+    ]
 
 
 def _loading(facts: Facts) -> str:
     if facts.form == "adapter":  # transformers 5.23 itself leaves out the lengths that DoRA learned
-        kind, imports = "AutoPeftModelForCausalLM", ["from peft import AutoPeftModelForCausalLM"]
-        imports.append("from transformers import AutoTokenizer")
+        kind = "AutoPeftModelForCausalLM"
+        imports = f"from peft import {kind}\nfrom transformers import AutoTokenizer"
     else:
         kind = "AutoModelForSequenceClassification" if facts.form == "reward model" else "AutoModelForCausalLM"
-        imports = [f"from transformers import {kind}, AutoTokenizer"]
-    lines = [
-        *imports,
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
-        f'model = {kind}.from_pretrained("FOLDER")',
-    ]
-    return "\n".join(["```python", *lines, "```"])
+        imports = f"from transformers import {kind}, AutoTokenizer"
+    tokenizer, model = (f'{auto}.from_pretrained("FOLDER")' for auto in ("AutoTokenizer", kind))
+    return f"```python\n{imports}\n\ntokenizer = {tokenizer}\nmodel = {model}\n```"
 
 
 def _versions(facts: Facts) -> list[str]:

@@ -259,17 +259,17 @@ class Verify(TemplateArgs):
     """Model to check: hub id or folder. Or an adapter folder or packaged model."""
     precision: str = "auto"
     """float32, bfloat16, or auto (the faster one)."""
-    temperature: float = 0.7
+    temperature: Annotated[float, Range(0, out="low")] = 0.7
     """Second sampling temperature to check, besides 1."""
-    prompts: int = 2
+    prompts: Annotated[int, Range(1, 4)] = 2
     """Number of prompts, 1 to 4."""
-    completions_per_prompt: int = 3
+    completions_per_prompt: Annotated[int, Range(2)] = 3
     """Completions per prompt, 2 or more."""
-    max_new_tokens: int = 16
+    max_new_tokens: Annotated[int, Range(2)] = 16
     """Maximum tokens per completion."""
-    lora_rank: int = 4
+    lora_rank: Annotated[int, Range(1)] = 4
     """LoRA rank of the adapter checks."""
-    resume_steps: int = 6
+    resume_steps: Annotated[int, Range(4)] = 6
     """Steps of the run that is killed and resumed, 4 or more."""
     without: str = ""
     """Fast paths to disable, or all. Such as "shared prefix,lean head"; listed in docs/performance.md."""

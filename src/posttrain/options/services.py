@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from posttrain.options.option import POSITIONAL
+from posttrain.options.option import POSITIONAL, Form, Range
 
 FILE = "annotation.db"
 
 
 @dataclass(frozen=True)
-class Serve:
+class Serve(Form):
     """Serve the annotation web app."""
 
     store: str = FILE
@@ -31,9 +31,9 @@ class Serve:
     model: str = ""
     """One or two chat models, space-separated, for converse and red-team projects. From one model, two replies are
     sampled. Hub ids, folders, runs, packaged models."""
-    max_new_tokens: int = 256
+    max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per reply."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, out="low")] = 1.0
     """Sampling temperature."""
     precision: str = "auto"
     """float32, bfloat16, or auto (the faster one)."""
@@ -42,7 +42,7 @@ class Serve:
 
 
 @dataclass(frozen=True)
-class Import:
+class Import(Form):
     """Import items to annotate: prompts with completions, given or sampled."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -72,11 +72,11 @@ class Import:
     """Annotation guidelines (Markdown file), for a new project. Default: built-in ones."""
     models: str = ""
     """Models to sample completions from, space-separated. Hub ids, folders, runs, packaged models."""
-    completions: int = 2
+    completions: Annotated[int, Range(1)] = 2
     """Completions per model."""
-    max_new_tokens: int = 256
+    max_new_tokens: Annotated[int, Range(1)] = 256
     """Maximum tokens per completion."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Range(0, out="low")] = 1.0
     """Sampling temperature."""
     precision: str = "auto"
     """float32, bfloat16, or auto (the faster one)."""
@@ -84,7 +84,7 @@ class Import:
     """Column mapping, such as "prompt=question completions=answers"."""
     limit: int | None = None
     """Maximum number of rows; default: all."""
-    ask: int = 0
+    ask: Annotated[int, Range(0)] = 0
     """Active selection: number of new items to add, by --choose; 0: all. Attention checks are always added."""
     choose: str = "random"
     """Acquisition: random, moved, disagreement or information. moved: largest KL (nats) of the model of --models from
@@ -139,7 +139,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Users:
+class Users(Form):
     """List, invite, disable or enable users."""
 
     store: str = FILE
@@ -148,9 +148,9 @@ class Users:
     """Create an invitation link for an annotator or a manager."""
     project: str = ""
     """Project that invited users join."""
-    uses: int = 1
+    uses: Annotated[int, Range(1)] = 1
     """Maximum uses of the link."""
-    days: float = 7.0
+    days: Annotated[float, Range(0, out="low")] = 7.0
     """Days until the link expires."""
     url: str = "http://localhost:8400"
     """Public base URL, for the link."""
@@ -172,7 +172,7 @@ class Consensus:
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Form):
     """Serve the Tinker API: LoRA training and sampling for clients of the tinker SDK."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -197,29 +197,29 @@ class Server:
     """Make an API key of this name, print it, and exit. Once there is one, every client needs one."""
     remove_key: str = ""
     """End the API key of this name, and exit."""
-    models_per_key: int = 16
+    models_per_key: Annotated[int, Range(1)] = 16
     """Models in training that one key may have. Those of clients that are gone for an hour make room."""
-    tokens_per_request: int = 524288
+    tokens_per_request: Annotated[int, Range(1)] = 524288
     """Maximum tokens of one request. A prompt counts once for each of its samples, with them."""
-    max_rank: int = 256
+    max_rank: Annotated[int, Range(1)] = 256
     """Maximum rank of an adapter."""
-    models_in_memory: int = 8
+    models_in_memory: Annotated[int, Range(1)] = 8
     """Adapters with optimiser state that are in memory; others are read from --store when they are used."""
-    save_every: int = 1
+    save_every: Annotated[int, Range(1)] = 1
     """Optimiser steps between saves of a model's state. What was done since is computed again after a restart."""
-    microbatch_tokens: int = 4096
+    microbatch_tokens: Annotated[int, Range(1)] = 4096
     """Maximum tokens per forward and backward pass, unless one sequence is longer. Bounds memory."""
     batch_gradients: bool = False
     """Compute gradients of several clients in one pass where their requests wait at the same time. They agree with
     those that each gets alone to about 1e-5 in float32; without it to the last bit."""
-    max_sequences: int = 128
+    max_sequences: Annotated[int, Range(1)] = 128
     """Maximum number of sequences sampled together."""
-    cache_gb: float = 1.0
+    cache_gb: Annotated[float, Range(0, out="low", infinite=True)] = 1.0
     """KV cache size, in GB."""
 
 
 @dataclass(frozen=True)
-class Jobs:
+class Jobs(Form):
     """Serve training jobs over HTTP: clients send data and a reward, watch the run, and fetch the model."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -251,15 +251,15 @@ class Jobs:
     """Port to listen on."""
     host_names: str = ""
     """Host names of this server, besides localhost and addresses. Space-separated; others are refused."""
-    at_once: int = 1
+    at_once: Annotated[int, Range(1)] = 1
     """Jobs that run at the same time."""
-    max_hours: float = 24.0
+    max_hours: Annotated[float, Range(0, out="low", infinite=True)] = 24.0
     """Maximum training time of a job, in hours. It is ended with a checkpoint."""
-    grace_seconds: float = 120.0
+    grace_seconds: Annotated[float, Range(0, infinite=True)] = 120.0
     """Seconds that a job has to save a checkpoint when it is ended; then it is killed."""
-    queued_per_key: int = 16
+    queued_per_key: Annotated[int, Range(1)] = 16
     """Jobs that one key may have waiting and running."""
-    gb_per_key: float = 20.0
+    gb_per_key: Annotated[float, Range(0, out="low")] = 20.0
     """Disk space of one key's jobs, in GB. When they take it, no more are accepted until some are deleted."""
-    max_request_mb: float = 32.0
+    max_request_mb: Annotated[float, Range(0, out="low")] = 32.0
     """Maximum size of a request, in MB; rows of data are in it."""

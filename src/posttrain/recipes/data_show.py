@@ -15,22 +15,13 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.bindings.feedback import JUDGEMENTS, PAIRS, Feedback, demonstrations
-from posttrain.data import (
-    ChatFormat,
-    Record,
-    hold_out,
-    load_tasks,
-    load_tokenizer,
-    parse_columns,
-    question_of,
-    read_rows,
-)
+from posttrain.data import ChatFormat, Record, hold_out, load_tasks, load_tokenizer, parse_columns, question_of
 from posttrain.data.files import Source
 from posttrain.data.layouts import own_rows
 from posttrain.data.loaded import Loaded, Unusable, parts_of
 from posttrain.data.packing import Example, size_of
 from posttrain.data.preferences import is_preference
-from posttrain.data.sources import UnknownColumn
+from posttrain.data.sources import UnknownColumn, read_rows
 from posttrain.errors import TemplateError, UserError, as_typed, unknown
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of

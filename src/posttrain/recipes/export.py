@@ -170,11 +170,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder beside `target`, which becomes `target` when the block ends and goes when it fails.
-
-    Raises:
-        UserError: the target exists and is not an empty folder, or cannot be made.
-    """
+    """A temporary folder beside `target`, which becomes `target` when the block ends and goes when it fails."""
     refuse_occupied(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -69,11 +69,6 @@ def run(config: Jobs) -> tuple[list[str], None]:
     if config.remove_key:
         keys.remove(config.remove_key)
         return [f"the key of {config.remove_key} is ended"], None
-    for name in ("at_once", "max_hours", "queued_per_key", "gb_per_key", "max_request_mb"):
-        if not getattr(config, name) > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
-    if not config.grace_seconds >= 0:
-        raise UserError(f"--grace-seconds must be 0 or more; got {config.grace_seconds}")
     if not (owners := keys.owners()):
         raise UserError("there are no keys, and every client needs one; type: posttrain jobs --add-key NAME")
     offered, place = offered_by(config, owners), bound(config.host, config.port)

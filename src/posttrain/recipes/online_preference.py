@@ -51,6 +51,7 @@ class OnlinePreferenceResult(RunResult):
     after: HeldOut | HeldOutReward | None
 
 
+@restarted
 def run(
     config: OnlinePreference,
     algorithm: PreferenceOptimizer,
@@ -58,12 +59,6 @@ def run(
     **where: Unpack[RunOptions],
 ) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where)
-
-
-def _run(
-    config: OnlinePreference, algorithm: PreferenceOptimizer, cluster: ClusterOptions, where: RunOptions
-) -> OnlinePreferenceResult:
     pairwise = check_pairing(config, algorithm)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
     saved = began_from(config.model, where.get("resume"))

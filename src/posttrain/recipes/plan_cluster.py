@@ -141,11 +141,7 @@ class ClusterPlan:
 
 
 def run(config: PlanCluster) -> ClusterPlan:
-    """Plan; the plot is written last.
-
-    Raises:
-        UserError: an option is wrong, or the model does not fit on the GPUs.
-    """
+    """Plan; the plot is written last."""
     if config.gpu not in GPUS:
         raise unknown("gpu", config.gpu, GPUS)
     if config.plot and (not config.plot.endswith(".svg") or not Path(config.plot).parent.is_dir()):

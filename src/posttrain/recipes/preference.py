@@ -49,6 +49,7 @@ class PreferencesResult(FeedbackResult):
 PreferenceOptimizer = PreferenceAlgorithm | UnpairedAlgorithm
 
 
+@restarted
 def run(
     config: Preferences,
     algorithm: PreferenceOptimizer,
@@ -56,12 +57,6 @@ def run(
     **where: Unpack[RunOptions],
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where)
-
-
-def _run(
-    config: Preferences, algorithm: PreferenceOptimizer, cluster: TrainerOptions, where: RunOptions
-) -> PreferencesResult:
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))

@@ -28,9 +28,7 @@ from typing import Any
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.bindings.episode_length import episode_length
-from posttrain.data import load_gym
-from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example
+from posttrain.data import Example, batch_indices, load_gym, seed_for
 from posttrain.data.tasks import dress
 from posttrain.engine.policy import Policy, load_policy
 from posttrain.environments.env import SingleTurn
@@ -38,15 +36,8 @@ from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED, rollout_metrics
 from posttrain.errors import UserError
-from posttrain.evaluation.accuracy import (
-    Accuracy,
-    Difference,
-    Examination,
-    difference,
-    evaluate,
-    numbers,
-    pass_at_interval,
-)
+from posttrain.evaluation import accuracy
+from posttrain.evaluation.accuracy import Accuracy, Difference, Examination
 from posttrain.models.precision import compute_of
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import as_written
@@ -105,13 +96,13 @@ class QuickstartResult:
     def gains(self) -> dict[str, Difference]:
         """RL minus cold start on the same problems: `sampled` pass@1, `greedy`, and `pass_at_K` with all K samples."""
         before, after = self.cold_start.answers["sampled"], self.rl.answers["sampled"]
-        most = max(after.pass_at)
-        return self.rl.over(self.cold_start) | {f"pass_at_{after.samples_per_task}": difference(before, after, most)}
+        passed = accuracy.difference(before, after, max(after.pass_at))
+        return self.rl.over(self.cold_start) | {f"pass_at_{after.samples_per_task}": passed}
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON; accuracies are held-out and between 0 and 1, `gain` is RL minus cold start."""
         found: dict[str, Any] = {
-            key: {name: numbers(answers) for name, answers in exam.answers.items()}
+            key: {name: accuracy.numbers(answers) for name, answers in exam.answers.items()}
             | {
                 "thinking": _share(exam, "tags"),
                 "solved_if_thinking": _solved_by(exam, thinking=True),
@@ -130,7 +121,7 @@ class QuickstartResult:
         for exam in (self.base, self.cold_start, self.rl):
             sampled = exam.answers["sampled"]
             accuracies = [Estimate(found.accuracy, *found.ci95) for found in exam.answers.values()]
-            passed = Estimate(sampled.pass_at[most], *pass_at_interval(sampled, most))
+            passed = Estimate(sampled.pass_at[most], *accuracy.pass_at_interval(sampled, most))
             rows.append((exam.model, *accuracies, passed, f"{_share(exam, 'tags'):.0%}", f"{sampled.mean_tokens:.0f}"))
         gains = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high), _ in self.gains.values()]
         return Table(
@@ -265,14 +256,14 @@ def _examined(config: Quickstart, policy: Policy, name: str, tasks: Sequence[Tas
         for decoding, samples, temperature in (("sampled", config.samples, 1.0), ("greedy", 1, 0.0)):
             sampling = Sampling(MAX_NEW_TOKENS, temperature)
             with progress.phase(decoding):
-                found[decoding] = evaluate(
+                found[decoding] = accuracy.evaluate(
                     ENVIRONMENT,
                     tasks,
                     Players(policy.engine, policy.chat, sampling, on_tokens=progress.tokens),
                     samples_per_task=samples,
                     seed=seed_for(config.seed, "examination"),
                 )
-            progress.step(len(found), **{name: accuracy.accuracy for name, accuracy in found.items()})
+            progress.step(len(found), **{name: answers.accuracy for name, answers in found.items()})
     return Examination(name, **found)
 
 

@@ -4,7 +4,7 @@
     posttrain rl --dataset train.jsonl --eval-dataset test.jsonl --reward numbers --model OWNER/NAME --lora-rank 16
     posttrain rl --algorithm ppo --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1
 
-The loop in `_run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. A step:
+The loop in `run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. A step:
 
     1 sample     prompts are drawn, and episodes played in groups      episodes/sampler.py, engine/
     2 score      the rewards of each group                             environments/scored.py, rewards/
@@ -22,22 +22,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import pstdev
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 
+from posttrain.algorithms import inputs
 from posttrain.algorithms.algorithm import OnlineAlgorithm
-from posttrain.algorithms.inputs import (
-    Columns,
-    Context,
-    CriticValues,
-    GreedyReward,
-    PretrainingNLL,
-    ReferenceLogprobs,
-    StateValues,
-    columns_of,
-    declared,
-)
 from posttrain.bindings import heldout
 from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_start
 from posttrain.bindings.backend import online_backend
@@ -96,14 +86,11 @@ class RLResult(RunResult):
     after: heldout.HeldOut | heldout.HeldOutReward | None  # of the last evaluation within the KL budget, if any
 
 
+@restarted
 def run(
     config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, algorithm, cluster), where)
-
-
-def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
     parts = _prepare(config, algorithm, cluster, where)
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs = asdict(algorithm)
@@ -134,10 +121,11 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
             context = context_at(state=dict(state["inputs"]))
             batch, metrics = batch_of(rolled.groups, algorithm, columns, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):  # none, where no group has a gradient: then it adds none
-                for update in _updates(config, algorithm, parts, session, seed):  # the last one's metrics stay
-                    metrics |= learner.forward_backward(batch, update.loss)
-                    metrics |= _auxiliary_losses(learner, update.texts)
-                    metrics |= learner.optim_step(update.rates)
+                loss, texts, rates = _update(config, algorithm, parts, session, seed)
+                for _ in range(config.updates_per_step if POLICY in rates else 1):  # the last one's metrics stay
+                    metrics |= learner.forward_backward(batch, loss)
+                    metrics |= _auxiliary_losses(learner, texts)
+                    metrics |= learner.optim_step(rates)
                 if "kl" in batch.scalars and step >= critic_warmup(algorithm):  # adaptive KL control
                     algorithm = algorithm.adapted(batch.scalars["kl"])
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
@@ -160,7 +148,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
 
 def _rollouts(
     config: RL, algorithm: OnlineAlgorithm, setup: Setup, session: Session, draws: Draws
-) -> Rollouts[tuple[Rolled, Columns]]:
+) -> Rollouts[tuple[Rolled, inputs.Columns]]:
     """Samples the groups of a step, with the columns of inputs that sample, too."""
 
     def accepts(rewards: Sequence[float]) -> bool:
@@ -169,9 +157,9 @@ def _rollouts(
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, setup.longest)
 
-    def with_columns(rolled: Rolled, mine: Sampler) -> tuple[Rolled, Columns]:
-        values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
-        return rolled, columns_of(algorithm.inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
+    def with_columns(rolled: Rolled, mine: Sampler) -> tuple[Rolled, inputs.Columns]:
+        context = inputs.Context(mine.greedy_rewards, partial(mine.state_values, draw=rolled.draws[-1] + 1))
+        return rolled, inputs.columns_of(algorithm.inputs, rolled.groups, context, samples=True)
 
     tokens = session.progress.tokens if not setup.backend.staleness else None
     sampler = setup.sampler(config, tokens, algorithm.least_group)
@@ -201,9 +189,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     load = partial(online_backend, config, saved.where, make_learner, cluster, where.get("learner"))
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     group_sizes: list[tuple[int, str]] = []  # that rewards must be able to score, too
-    if declared(algorithm, GreedyReward):
+    if inputs.declared(algorithm, inputs.GreedyReward):
         group_sizes.append((1, f"the most likely one, which {config.algorithm} compares with,"))
-    if states := declared(algorithm, StateValues):
+    if states := inputs.declared(algorithm, inputs.StateValues):
         group_sizes.append((states.samples, "`continuations`"))
     setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster, teachers=teachers)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
@@ -216,12 +204,12 @@ def _learner(
     """The learner of a policy: with the critic, reference and teachers that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
     references: dict[str, Reference] = {part: teacher.load(model) for part, teacher in teachers.items()}
-    if declared(algorithm, ReferenceLogprobs):
+    if inputs.declared(algorithm, inputs.ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if leaves_start(config):
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
-    critic = critic_for(config, model) if declared(algorithm, CriticValues) else None
+    critic = critic_for(config, model) if inputs.declared(algorithm, inputs.CriticValues) else None
     return learner_for(config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks)
 
 
@@ -238,31 +226,25 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     return found
 
 
-class _Update(NamedTuple):
-    """One update on the batch of a step."""
-
-    loss: Loss[Any]
-    texts: list[tuple[PretrainingNLL, Batch]]  # batches of auxiliary losses
-    rates: dict[str, float]
-
-
-def _updates(
+def _update(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, session: Session, seed: int | None
-) -> list[_Update]:
-    """The updates of a step; during critic warmup only the critic is updated."""
+) -> tuple[Loss[Any], list[tuple[inputs.PretrainingNLL, Batch]], dict[str, float]]:
+    """The loss of a step, batches of auxiliary losses, and learning rates; during critic warmup the critic's alone."""
     if session.step < critic_warmup(algorithm):
-        return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
+        return CriticLoss(algorithm), [], {CRITIC: config.critic_lr}
     backend = parts.setup.backend
     cap = config.tis_cap if config.tis_cap is not None else TIS_CAP if backend.staleness else 0.0
     words = (config.importance, config.importance_level, config.importance_floor)
     loss = PolicyLoss(algorithm, config.temperature, 0.0 if algorithm.corrects else cap, *words)
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
-    rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
-    return [_Update(loss, texts, rates)] * config.updates_per_step
+    rates = {POLICY: session.lr}
+    if inputs.declared(algorithm, inputs.CriticValues):
+        rates[CRITIC] = config.critic_lr
+    return loss, texts, rates
 
 
-def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> dict[str, float]:
+def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[inputs.PretrainingNLL, Batch]]) -> dict[str, float]:
     """Accumulate the gradients of auxiliary losses; returns the unweighted losses."""
     losses = [learner.forward_backward(text, NLL(extra.weight))["loss"] / extra.weight for extra, text in texts]
     return {"pretraining_loss": sum(losses)} if losses else {}

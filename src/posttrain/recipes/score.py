@@ -154,11 +154,7 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
 
 
 def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[EpisodeGroup, list[int]]]:
-    """What is scored together, and the rows of each: every row alone, unless a reward compares the answers to a task.
-
-    Raises:
-        UserError: a task has fewer rows than the reward compares.
-    """
+    """What is scored together, and the rows of each: every row alone, unless a reward compares answers to a task."""
     if not reward.compares:
         return [(group, [place]) for place, group in enumerate(apart(episodes))]
     places: dict[str, list[int]] = {}

@@ -74,10 +74,6 @@ def run(config: Server) -> tuple[list[str], None]:
     if config.remove_key:
         Keys.of(store).remove(config.remove_key)
         return [f"the key of {config.remove_key} is ended"], None
-    limits = {name: getattr(config, name) for name in vars(Limits()) if hasattr(config, name)}
-    for name, value in limits.items():
-        if name != "batch_gradients" and not value > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {value}")
     place = bound(config.host, config.port)
     keys = Keys.of(store)
     refuse_open_door(config, keys)
@@ -86,7 +82,7 @@ def run(config: Server) -> tuple[list[str], None]:
         store,
         in_temporary_thread(partial(load_base, config)),
         keys=keys,  # the same ones: they know from now on whether clients need a key
-        limits=Limits(**limits),
+        limits=Limits(**{name: getattr(config, name) for name in vars(Limits()) if hasattr(config, name)}),
         report=say,
     )
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")

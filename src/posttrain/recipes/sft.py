@@ -53,12 +53,9 @@ class SFTResult(RunResult):
     after: float | None
 
 
+@restarted
 def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, cluster), where)
-
-
-def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
     kind, sides = demonstrations(config.train_on), _read(config)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
     saved = began_from(config.model, where.get("resume"))

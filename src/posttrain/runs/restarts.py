@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from posttrain.errors import ProcessLost
 from posttrain.runs.progress import announce
-from posttrain.runs.training import RunOptions
 
+P = ParamSpec("P")
 R = TypeVar("R")
 LOSSES = 3  # without a checkpoint in between
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=True)  # whether the run that is called shows no progress
@@ -18,24 +19,34 @@ def announce_start(line: str) -> None:
     announce(line, quiet=_QUIET.get())
 
 
-def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
-    """Call `run`, and resume it where it loses a process, unless nothing was saved, or nothing between `LOSSES`."""
-    step, losses, quiet = 0, 0, where.get("quiet", False)
-    while True:
-        before = _QUIET.set(quiet)
-        try:
-            return run(where)
-        except ProcessLost as lost:
-            losses = 1 if lost.step > step else losses + 1
-            step = max(step, lost.step)
-            resume = (lost.run if lost.step else None) or where.get("resume")  # none is open while processes start
-            if resume is None:
-                lost.add_note("there is no checkpoint yet, so the run cannot be restarted")
-                raise
-            if losses == LOSSES:
-                lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run is not restarted again")
-                raise
-            where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
-            announce(f"{lost}; resuming from the last checkpoint with new processes", quiet=quiet)
-        finally:
-            _QUIET.reset(before)
+def restarted(train: Callable[P, R]) -> Callable[P, R]:
+    """Calls `train`, whose words are `RunOptions`, until it has not lost a process; after the first time it resumes.
+
+    Raises:
+        ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
+    """
+
+    @wraps(train)
+    def run(*parts: P.args, **where: P.kwargs) -> R:
+        again: dict[str, Any] = {**where}
+        step, losses, quiet = 0, 0, again.get("quiet", False)
+        while True:
+            before = _QUIET.set(quiet)
+            try:
+                return train(*parts, **again)  # pyright: ignore[reportCallIssue]
+            except ProcessLost as lost:
+                losses = 1 if lost.step > step else losses + 1
+                step = max(step, lost.step)
+                resume = (lost.run if lost.step else None) or again.get("resume")  # none is open while processes start
+                if resume is None:
+                    lost.add_note("there is no checkpoint yet, so the run cannot be restarted")
+                    raise
+                if losses == LOSSES:
+                    lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run is not restarted again")
+                    raise
+                again |= {"output": None, "resume": resume, "tracking": None}
+                announce(f"{lost}; resuming from the last checkpoint with new processes", quiet=quiet)
+            finally:
+                _QUIET.reset(before)
+
+    return run

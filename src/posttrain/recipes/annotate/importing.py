@@ -100,7 +100,6 @@ def _check_choice(config: Import) -> None:
         raise unknown("way to choose", way, WAYS)
     named = f"leave out --reward-model, or type --choose {' or '.join(WORTH)}"
     refused = {
-        f"--ask must be 0 or more; got {config.ask}": config.ask < 0,
         "--choose, --reward-model and --kl-from need the number of items to select: pass --ask": not config.ask
         and (way != RANDOM or ensemble or earlier),
         f"--choose {way} needs a reward-model ensemble: pass --reward-model": way in WORTH and not ensemble,
@@ -174,8 +173,6 @@ def _sampled(
 
     Of those that are there already nothing is sampled: they come back empty, to be counted.
     """
-    if config.completions < 1 or config.max_new_tokens < 1 or not config.temperature > 0:
-        raise UserError("--completions and --max-new-tokens must be 1 or more, and --temperature above 0")
     models = config.models.split()
     fewest, most = KINDS[kind].completions if kind in KINDS else (1, math.inf)
     if not fewest <= config.completions * len(models) <= most:

@@ -49,7 +49,13 @@ def status(config: Status) -> Said:
     """Counts, agreement, and how many disputed items nobody has decided, of all projects that are asked for."""
     with open_store(config.store).read() as connection:
         chosen = [projects.find(connection, config.project)] if config.project else projects.everything(connection)
-        found = [_status(connection, project) for project in chosen]
+        found: list[dict[str, Any]] = []
+        for project in chosen:
+            together = statistics_of(connection, project)
+            counts = {"kind": project.kind, **projects.progress(connection, project)._asdict()}
+            agreed = {"alpha": together.alpha, "kendall_w": together.kendall_w}
+            disputed = sum(not one.decided for one in together.disputes)
+            found.append({"project": project.name, **counts, **agreed, "disputed": disputed})
     lines = [
         f"{one['project']}: {one['judged']} of {one['wanted']} judgements, {one['whole']} of {one['items']} items "
         f"whole, {one['skipped']} skipped, {one['annotators']} people, alpha {_shown(one['alpha'])}, "
@@ -57,18 +63,6 @@ def status(config: Status) -> Said:
         for one in found
     ]
     return lines or ["no project yet"], {"projects": found}
-
-
-def _status(connection: Connection, project: Project) -> dict[str, Any]:
-    together = statistics_of(connection, project)
-    return {
-        "project": project.name,
-        "kind": project.kind,
-        **projects.progress(connection, project)._asdict(),
-        "alpha": together.alpha,
-        "kendall_w": together.kendall_w,
-        "disputed": sum(not one.decided for one in together.disputes),
-    }
 
 
 def _shown(value: float | None) -> str:
@@ -81,8 +75,6 @@ def users(config: Users) -> Said:
         raise UserError(f"--invite must be annotator or manager; got '{config.invite}'")
     if config.project and not config.invite:
         raise UserError("--project is the project of an invitation; pass --invite annotator too")
-    if config.uses < 1 or not config.days > 0:
-        raise UserError(f"--uses must be 1 or more and --days above 0; got {config.uses} and {config.days}")
     link = ""
     with open_store(config.store).write() as connection:
         for name, disabled in ((config.disable, True), (config.enable, False)):

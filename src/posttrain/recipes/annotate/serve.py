@@ -45,8 +45,6 @@ def load_talkers(config: Serve) -> Speak:
     names = config.model.split()
     if len(names) > 2:
         raise UserError(f"--model takes one or two models; got {len(names)}")
-    if config.max_new_tokens < 1 or not config.temperature > 0:
-        raise UserError("--max-new-tokens must be 1 or more, and --temperature above 0")
     sampling = Sampling(config.max_new_tokens, config.temperature)
     saved = [saved_model(name) for name in names]
     policies = [load_policy(one.where, precision=config.precision, cache_gb=config.cache_gb) for one in saved]

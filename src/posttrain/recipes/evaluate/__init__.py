@@ -146,14 +146,9 @@ class _Parts:
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
-    return load_policy(
-        saved.where,
-        precision=config.precision,
-        chat_template=config.chat_template,
-        template_args=config.template_args,
-        engine=config.engine,
-        cache_gb=config.cache_gb,
-    )
+    words: dict[str, Any] = {"chat_template": config.chat_template, "template_args": config.template_args}
+    words |= {"precision": config.precision, "engine": config.engine, "cache_gb": config.cache_gb}
+    return load_policy(saved.where, **words)
 
 
 def _prepare(config: Evaluate) -> _Parts:
@@ -177,14 +172,8 @@ def _prepare(config: Evaluate) -> _Parts:
     for saved in models:
         notes += saved.notes()
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
-        kept = fitting(
-            kept,
-            saved.where,
-            max_prompt_tokens=config.max_prompt_tokens,
-            title=saved.title,
-            chat_template=config.chat_template,
-            template_args=config.template_args,
-        )
+        words = {"chat_template": config.chat_template, "template_args": config.template_args, "title": saved.title}
+        kept = fitting(kept, saved.where, max_prompt_tokens=config.max_prompt_tokens, **words)
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
     judging.load()

@@ -48,7 +48,8 @@ class EvaluateResult:
 
     def _repr_html_(self) -> str:
         table = _table(self)
-        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
+        cells = [[html.escape(str(cell or "-")) for cell in row] for row in table.rows]
+        rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
         notes = [table.note, *self.notes]
         return (
@@ -157,11 +158,3 @@ def _findings(result: EvaluateResult) -> list[Finding]:
         found.append(Finding(Severity.WARNING, "Many completions are truncated", evidence, "Raise --max-new-tokens."))
     found += [Finding(Severity.NOTE, "About these tasks", note) for note in result.notes]
     return found
-
-
-def _cell(cell: str | Estimate | None) -> str:
-    """A cell of the table in a notebook, which has no style sheet."""
-    if not isinstance(cell, Estimate):
-        return f"<td>{html.escape(cell or '-')}</td>"
-    interval = "" if cell.low is None or cell.high is None else f" ({cell.low:.3f} to {cell.high:.3f})"
-    return f"<td>{cell.value:.3f}{interval}</td>"

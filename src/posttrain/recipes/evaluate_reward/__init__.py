@@ -131,16 +131,11 @@ def _read(
     if not dataset:
         raise UserError("`dataset` is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
-    words: dict[str, Any] = {
-        "system": config.system,
-        "prompt_template": config.prompt_template,
-    }
+    words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     part = split_for(dataset, "test")
     split = None if part is None and ties else config.split or part
-    if ties:
-        loaded = load_preferences(dataset, split=split, ties=True, **words)
-    else:
-        loaded = load_preferences(dataset, split=split, limit=config.limit, columns=columns, **words)
+    how: dict[str, Any] = {"ties": True} if ties else {"limit": config.limit, "columns": columns}
+    loaded = load_preferences(dataset, split=split, **how, **words)
     notes = [note for saved in models for note in saved.notes()]
     for saved in models:
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
@@ -156,8 +151,9 @@ def _read(
     for saved in models:
         chat = ChatFormat(load_tokenizer(locate(saved.where)))
         most = min(config.max_tokens, read_shape(saved.where).context)
-        rankings, same = _differing(chat, rankings)
-        if same:
+        before = sum(map(len, rankings))
+        rankings = [some for each in rankings if (some := tuple(one for one in each if _differs(chat, one)))]
+        if same := before - sum(map(len, rankings)):
             notes.append(f"{same} pairs left out: the same tokens on both sides for {saved.title}")
         longest = [max(map(size_of, ranked_of(chat, preferences).examples)) for preferences in rankings]
         too_long = sum(length > most for length in longest)
@@ -169,16 +165,9 @@ def _read(
     return rankings, notes
 
 
-def _differing(
-    chat: ChatFormat, rankings: Sequence[tuple[Preference, ...]]
-) -> tuple[list[tuple[Preference, ...]], int]:
-    """Rankings without the pairs that are the same tokens on both sides, and how many those are."""
-
-    def differs(one: Preference) -> bool:
-        try:
-            return bool(pair_of(chat, one))
-        except Unusable:
-            return False
-
-    kept = [found for group in rankings if (found := tuple(filter(differs, group)))]
-    return kept, sum(map(len, rankings)) - sum(map(len, kept))
+def _differs(chat: ChatFormat, one: Preference) -> bool:
+    """Whether both sides of a pair are not the same tokens."""
+    try:
+        return bool(pair_of(chat, one))
+    except Unusable:
+        return False

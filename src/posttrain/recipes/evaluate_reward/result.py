@@ -6,24 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.errors import as_typed
+from posttrain.evaluation import pairs
 from posttrain.evaluation.accuracy import percent
-from posttrain.evaluation.pairs import (
-    PairAccuracy,
-    ScoredPair,
-    Ties,
-    accuracy,
-    by_category,
-    by_length,
-    by_prompt,
-    calibration,
-    calibration_error,
-    crossfitted_error,
-    disagreement_tells,
-    fit_temperature,
-    length_correlation,
-    log_loss,
-    ties_of,
-)
+from posttrain.evaluation.pairs import PairAccuracy, ScoredPair, Ties, ties_of
 from posttrain.report import Estimate, Finding, Severity, Table, write_report
 from posttrain.report.chart import Chart, Series
 from posttrain.runs import read_run
@@ -49,20 +34,20 @@ class ModelResult:
 
     def summary(self) -> dict[str, Any]:
         """The numbers for a machine to read."""
-        tells, length = disagreement_tells(self.pairs), length_correlation(self.pairs)
+        tells, length = pairs.disagreement_tells(self.pairs), pairs.length_correlation(self.pairs)
         return {
             "model": self.model,
-            **_numbers(accuracy(self.pairs)),
-            "categories": {name: _numbers(found) for name, found in by_category(self.pairs).items()},
-            "prompts": len(by_prompt(self.pairs)),
+            **_numbers(pairs.accuracy(self.pairs)),
+            "categories": {name: _numbers(found) for name, found in pairs.by_category(self.pairs).items()},
+            "prompts": len(pairs.by_prompt(self.pairs)),
             "ties": sum(pair.margin == 0 for pair in self.pairs),
-            "log_loss": log_loss(self.pairs),
-            "calibration_error": calibration_error(self.pairs),
-            "calibration": [bin._asdict() for bin in calibration(self.pairs)],
-            "temperature": fit_temperature(self.pairs),
-            "calibration_error_at_temperature": crossfitted_error(self.pairs),
+            "log_loss": pairs.log_loss(self.pairs),
+            "calibration_error": pairs.calibration_error(self.pairs),
+            "calibration": [bin._asdict() for bin in pairs.calibration(self.pairs)],
+            "temperature": pairs.fit_temperature(self.pairs),
+            "calibration_error_at_temperature": pairs.crossfitted_error(self.pairs),
             "length_correlation": length,
-            "by_length": {name: _numbers(found) for name, found in by_length(self.pairs).items()},
+            "by_length": {name: _numbers(found) for name, found in pairs.by_length(self.pairs).items()},
             "members": len(self.pairs[0].chosen),
             "disagreement_tells": tells,
             "ties_said": None if self.ties is None else self.ties._asdict(),
@@ -91,7 +76,7 @@ class EvaluateRewardResult:
         """How much more often the model is right than the baseline on the same pairs, with its interval."""
         if self.baseline is None:
             return None
-        before, after = (list(by_prompt(one.pairs).values()) for one in (self.baseline, self.model))
+        before, after = (list(pairs.by_prompt(one.pairs).values()) for one in (self.baseline, self.model))
         return fmean(after) - fmean(before), paired_difference_interval(before, after)
 
     def summary(self) -> dict[str, Any]:
@@ -130,17 +115,14 @@ def write_page(result: EvaluateRewardResult) -> None:
 def _tables(result: EvaluateRewardResult) -> list[Table]:
     rows: list[tuple[str | Estimate | None, ...]] = []
     for judged in result._models:
-        sides, length, tells = (
-            by_length(judged.pairs),
-            length_correlation(judged.pairs),
-            disagreement_tells(judged.pairs),
-        )
+        sides, length = pairs.by_length(judged.pairs), pairs.length_correlation(judged.pairs)
+        tells = pairs.disagreement_tells(judged.pairs)
         rows.append(
             (
                 judged.model,
-                _estimate(accuracy(judged.pairs)),
-                f"{calibration_error(judged.pairs):.3f}",
-                f"{crossfitted_error(judged.pairs):.3f} (/ {fit_temperature(judged.pairs):.2f})",
+                _estimate(pairs.accuracy(judged.pairs)),
+                f"{pairs.calibration_error(judged.pairs):.3f}",
+                f"{pairs.crossfitted_error(judged.pairs):.3f} (/ {pairs.fit_temperature(judged.pairs):.2f})",
                 "-" if length is None else f"{length:+.2f}",
                 _estimate(sides["longer"]) if "longer" in sides else None,
                 _estimate(sides["shorter"]) if "shorter" in sides else None,
@@ -169,8 +151,8 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
             "up to which a pair is called a tie is found on one half of the pairs and used on the other."
         )
         tables.append(Table("Ties", columns, lines, note))
-    if categories := by_category(result.model.pairs):
-        each = [by_category(judged.pairs) for judged in result._models]
+    if categories := pairs.by_category(result.model.pairs):
+        each = [pairs.by_category(judged.pairs) for judged in result._models]
         lines = [
             (name or "none", str(one.pairs), *(_estimate(found[name]) for found in each))
             for name, one in categories.items()
@@ -183,7 +165,7 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
 def _curve(result: EvaluateRewardResult) -> Chart:
     """How often the model is right, by how sure it is."""
     series = [
-        Series(judged.model, [(100 * one.confidence, one.right) for one in calibration(judged.pairs)])
+        Series(judged.model, [(100 * one.confidence, one.right) for one in pairs.calibration(judged.pairs)])
         for judged in result._models
     ]
     perfect = Series("calibrated", [(50.0, 0.5), (100.0, 1.0)])
@@ -194,7 +176,7 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
     """What to know before a policy is trained on these scores."""
     found: list[Finding] = []
     numbers = result.model.summary()
-    (value, (low, high), _), length = accuracy(result.model.pairs), numbers["length_correlation"]
+    (value, (low, high), _), length = pairs.accuracy(result.model.pairs), numbers["length_correlation"]
     evidence = f"{100 * value:.1f} % of the pairs are judged as by people ({100 * low:.1f} to {100 * high:.1f})"
     if low <= 0.5:
         found.append(Finding(Severity.PROBLEM, "Not distinguishable from chance", evidence, "Train on more pairs."))

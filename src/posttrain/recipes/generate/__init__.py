@@ -13,7 +13,7 @@ On a terminal a single reply, and those of a conversation, are shown as they com
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -90,55 +90,48 @@ def run(
     saved = saved_model(config.model)
     notes = [*saved.notes()]
     notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
+    words: dict[str, Any] = {"chat_template": config.chat_template, "template_args": config.template_args}
     prepared, tasks = None, list[Task]()
     if config.environment:
         prepared = prepare(config, partial(_tasks, config, said) if config.prompts else None)
     elif not config.chat:
         tasks = _tasks(config, said)
-        # an error before the weights are read
-        fitting(
-            tasks,
-            saved.where,
-            title=saved.title,
-            chat_template=config.chat_template,
-            template_args=config.template_args,
-        )
-    policy = load_policy(
-        saved.where,
-        precision=config.precision,
-        chat_template=config.chat_template,
-        template_args=config.template_args,
-        engine=config.engine,
-        cache_gb=config.cache_gb,
-    )
+        fitting(tasks, saved.where, title=saved.title, **words)  # an error before the weights are read
+    words |= {"precision": config.precision, "engine": config.engine, "cache_gb": config.cache_gb}
+    policy = load_policy(saved.where, **words)
     sampling = Sampling(config.max_new_tokens, 0.0)
     if not config.greedy:
         sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
     show: Callable[[str], object] = (lambda text: None) if quiet else print
     streams = sys.stdout.isatty() and not quiet  # somebody reads the replies as they come
     if config.chat:
-        return _chat(config, policy, sampling, saved.title, said, notes, show=show, streams=streams)
+        show(f"{saved.title}: type a line; an empty one ends the conversation")
+        replies, seconds = _chat(config, policy, sampling, said, show, streams)
+        return GenerateResult(saved.title, replies, seconds, tuple(notes), shown=True)
     if prepared:
         show = print if prepared.people else show  # who plays must see what is asked
-        words = {"title": saved.title, "notes": notes, "quiet": quiet}
-        return play_episodes(config, prepared, policy, sampling, said=said, show=show, **words)
+        found, seconds = play_episodes(config, prepared, policy, sampling, said, show, quiet)
+        return EpisodesResult(saved.title, tuple(found), seconds, (*notes, *prepared.notes))
     requests = [
         Request(tuple(policy.chat.prompt_ids(task.prompt)), sampling, seed_for(config.seed, i, j))
         for i, task in enumerate(tasks)
         for j in range(config.n)
     ]
     began = time.perf_counter()
-    if len(requests) == 1 and streams:
+    if alone := len(requests) == 1 and streams:
         found = streamed(policy.engine, requests, policy.chat, _show_part)
-        reply = _reply(tasks[0].prompt[-1].content, policy, found[0])
-        show(f"\n  [{_ended(reply)}]")
-        return GenerateResult(saved.title, (reply,), time.perf_counter() - began, tuple(notes), shown=True)
-    with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
-        found = policy.engine.generate(requests, progress.tokens)
+    else:
+        with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
+            found = policy.engine.generate(requests, progress.tokens)
     seconds = time.perf_counter() - began
     asked = [task.prompt[-1].content for task in tasks for _ in range(config.n)]
-    replies = tuple(_reply(prompt, policy, done) for prompt, done in zip(asked, found, strict=True))
-    return GenerateResult(saved.title, replies, seconds, tuple(notes))
+    replies = tuple(
+        Generated(prompt, policy.chat.decode(done.token_ids), done.stop_reason, len(done.token_ids), sum(done.logprobs))
+        for prompt, done in zip(asked, found, strict=True)
+    )
+    if alone:
+        show(f"\n  [{_ended(replies[0])}]")
+    return GenerateResult(saved.title, replies, seconds, tuple(notes), shown=alone)
 
 
 def _check(config: Generate) -> None:
@@ -171,11 +164,6 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 
-def _reply(prompt: str, policy: Policy, done: Completion) -> Generated:
-    text = policy.chat.decode(done.token_ids)
-    return Generated(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
-
-
 def _show_part(_: int, text: str) -> None:
     print(printable(text), end="", flush=True)
 
@@ -184,14 +172,11 @@ def _chat(
     config: Generate,
     policy: Policy,
     sampling: Sampling,
-    title: str,
     said: Iterable[str],
-    notes: Sequence[str],
-    *,
     show: Callable[[str], object],
     streams: bool,
-) -> GenerateResult:
-    """One conversation: the seat that plays episodes in training keeps the tokens of all turns."""
+) -> tuple[tuple[Generated, ...], float]:
+    """One conversation, and its seconds of sampling. The seat that plays episodes in training keeps all its tokens."""
 
     async def ask(request: Request, turn: int) -> Completion:
         if streams:
@@ -202,7 +187,6 @@ def _chat(
     seat = PolicySeat(ask, policy.chat, sampling, seed, room=room, max_turns=sys.maxsize)
     replies: list[Generated] = []
     seconds = 0.0
-    show(f"{title}: type a line; an empty one ends the conversation")
     for line in said:
         if not line.strip():
             break
@@ -215,7 +199,7 @@ def _chat(
         replies.append(Generated(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
         cut = "" if answer.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
         show(cut if streams else f"{printable(answer.text)}{cut}")
-    return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
+    return tuple(replies), seconds
 
 
 def _ended(reply: Generated) -> str:

@@ -37,7 +37,7 @@ class Prepared:
     tasks: Sequence[Task]
     models: JudgeModels
     people: tuple[str, ...]  # the seat that a person takes, if one does
-    left: int = 0  # tasks that are not played
+    notes: tuple[str, ...]  # of tasks that are not played
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,7 @@ class EpisodesResult:
 
 
 def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Prepared:
-    """All that shows before weights are read; `tasks` in place of the environment's own held-out ones.
-
-    Raises:
-        UserError: there is no such environment or seat, it has no tasks, an option does nothing with its own, or two
-            people are to play.
-    """
+    """All that shows before weights are read; `tasks` in place of the environment's own held-out ones."""
     environment = load_environment(options.environment, options.environment_args)
     named = named_models("seats", options.seats)
     people = [name for name, what in named.items() if what == HUMAN]
@@ -88,7 +83,8 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     if not found:
         raise UserError(f"{options.environment} has no tasks of its own; pass `prompts`")
     some = found[: options.limit]
-    return Prepared(environment, some, models, tuple(people), left=len(found) - len(some))
+    left = f"{len(found) - len(some)} more tasks were not played; `limit` is {options.limit}"
+    return Prepared(environment, some, models, tuple(people), (left,) if len(some) < len(found) else ())
 
 
 def play_episodes(
@@ -96,18 +92,11 @@ def play_episodes(
     prepared: Prepared,
     policy: Policy,
     sampling: Sampling,
-    *,
-    title: str,
     said: Iterable[str],
     show: Callable[[str], object],
-    notes: Sequence[str],
     quiet: bool,
-) -> EpisodesResult:
-    """Play `n` episodes of each task, all at once; with a person one after the other.
-
-    Raises:
-        EpisodeError: every episode failed.
-    """
+) -> tuple[list[Played | Exception], float]:
+    """Play `n` episodes of each task, all at once; with a person one after the other. Says how long it took, too."""
     prepared.models.load()
     environment, people = prepared.environment, prepared.people
     others = players_of(prepared.models, environment, sampling, people)
@@ -140,9 +129,7 @@ def play_episodes(
         raise EpisodeError(
             f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
         )
-    if prepared.left:
-        notes = [*notes, f"{prepared.left} more tasks were not played; `limit` is {options.limit}"]
-    return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
+    return found, time.perf_counter() - began
 
 
 class InputEnded(UserError):
@@ -180,11 +167,7 @@ class Person(Seat):
         self._name, self._said, self._show = name, said, show
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = (), **own: Unpack[TurnSampling]) -> Reply:
-        """The next line of input.
-
-        Raises:
-            InputEnded: there is none.
-        """
+        """The next line of input; raises `InputEnded` if there is none."""
         for message in messages:
             self._show(printable(f"{message.name or message.role}: {message.text}"))
         self._show(f"{self._name}, your turn:")

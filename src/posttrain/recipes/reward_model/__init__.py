@@ -7,11 +7,10 @@
     posttrain reward-model --heads attributes --ratings ratings.jsonl --dataset pairs.jsonl --decorrelate verbosity
     posttrain reward-model --heads steps --dataset steps.jsonl --eval-share 0.1
 
-`--heads preference` are scores (preference.py), `--heads attributes` ratings and a gate that makes one score of them
-(attributes.py), `--heads steps` say of each step whether it is right (steps.py). With held-out pairs the scores come
-out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The result is a
-Hugging Face folder: a sequence classifier with a label for each head, whose chat template ends where the heads are
-read. An adapter that was trained is merged into it.
+`--heads preference` are scores, `--heads attributes` ratings and a gate that makes one score of them (attributes.py),
+`--heads steps` say of each step whether it is right. With held-out pairs the scores come out calibrated: a difference
+of 1 means odds of 2.7 to 1 that people prefer the one. The result is a Hugging Face folder: a sequence classifier with
+a label for each head, whose chat template ends where the heads are read. An adapter that was trained is merged into it.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +23,7 @@ from typing import Any, NamedTuple, Unpack
 from posttrain.bindings.backend import lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.bindings.feedback import feedback_training
-from posttrain.data import ChatFormat, load_tokenizer
-from posttrain.data.order import seed_for
+from posttrain.data import ChatFormat, load_tokenizer, seed_for
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST
 from posttrain.models.fused import checkpoint_layers
@@ -37,9 +35,7 @@ from posttrain.options.training import Scoring
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_model.attributes import Attributes
-from posttrain.recipes.reward_model.heads import Heads
-from posttrain.recipes.reward_model.preference import Preference
-from posttrain.recipes.reward_model.steps import Steps
+from posttrain.recipes.reward_model.heads import Heads, Preference, Steps
 from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import open_session
@@ -62,12 +58,9 @@ class ScoringResult(FeedbackResult):
     attributes: tuple[str, ...] = ()  # that --heads attributes rate
 
 
+@restarted
 def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> ScoringResult:
     """Train a reward model in a new run directory, or resume the run in `resume`."""
-    return restarted(partial(_run, config, cluster), where)
-
-
-def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> ScoringResult:
     heads = _heads(config, cluster)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
     saved = began_from(config.model, where.get("resume"))

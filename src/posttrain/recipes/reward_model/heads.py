@@ -1,16 +1,31 @@
-"""Heads of one kind: what they read, how they learn and are evaluated, and what is saved of them."""
+"""Heads that are read at the last token of a response or of each step: what they read, how they learn, what is saved.
+
+Scores learn by Bradley and Terry's likelihood of preference pairs; the prompt of a ranking is computed once for all its
+pairs. A process reward model learns by binary cross-entropy on steps, labelled up to the first wrong one (Uesato et al.
+2022, https://arxiv.org/abs/2211.14275; Lightman et al. 2023, https://arxiv.org/abs/2305.20050). Left out: labels by
+Monte Carlo, and the pretraining on mathematics.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
+import numpy as np
+
 from posttrain.bindings import feedback
-from posttrain.bindings.feedback import Feedback, Units
-from posttrain.data import ChatFormat, save_for_scores
-from posttrain.models.heads import Calibration, complete
+from posttrain.bindings.feedback import RANKINGS, STEPS, Feedback, Units
+from posttrain.data import ChatFormat, save_for_scores, seed_for
+from posttrain.data.packing import Ranked, Stepwise
+from posttrain.errors import UserError
+from posttrain.evaluation import pairs
+from posttrain.models import heads
 from posttrain.options.option import Form
-from posttrain.options.training import Scoring
+from posttrain.options.training import PreferenceHeads, Scoring
 from posttrain.training.learner import Learner
+from posttrain.training.reward import RewardLoss, StepLoss, reward_gradient, step_batch
 
 
 class Heads:
@@ -29,7 +44,7 @@ class Heads:
     reads: int = 0  # passes over a batch that only read it
     names: tuple[str, ...] = ()  # of the attributes that they rate
     evaluated: tuple[bool, bool]  # before the first step, after the last one
-    calibration: Calibration | None = None  # of the weights as they are now, to be saved with them
+    calibration: heads.Calibration | None = None  # of the weights as they are now, to be saved with them
 
     def __init__(self, config: Scoring) -> None:
         self._config, self._sides = config, feedback.read(config, self.kind)
@@ -61,8 +76,139 @@ class Heads:
         self._learner.save(folder)
         ends = {example.continuation[-1] for example in self.kind.examples(self._units.learned)}
         padding = save_for_scores(self._chat.tokenizer, folder, ends)
-        complete(folder, padding=padding, calibration=self.calibration)
+        heads.complete(folder, padding=padding, calibration=self.calibration)
 
     def restore(self, folder: Path) -> None:
         """Restore the state of the learner."""
         self._learner.restore(folder)
+
+
+class Preference(Heads):
+    """As in `Heads`: one score, or an ensemble, each member trained on a bootstrap sample of its own."""
+
+    options = PreferenceHeads
+    kind = RANKINGS
+
+    def __init__(self, config: Scoring) -> None:
+        super().__init__(config)
+        self._members = config.ensemble
+        self._loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
+        self.reads = int(config.length_debias > 0)  # a batch is scored once before its update
+
+    def loader(self, where: str) -> Callable[..., heads.RewardModel]:
+        """As in `Heads`."""
+        asked = self._config.ensemble if self._config.ensemble > 1 else 0
+        self._members = asked or heads.members_of(where)
+        if self._config.length_debias and self._members > 1:
+            raise UserError(f"`length_debias` needs a single head; {self._config.model} has {self._members}")
+        return partial(_load, members=asked, length_head=self._config.length_debias > 0)
+
+    def tokenize(self, chat: ChatFormat, context: int) -> Units[Ranked]:
+        """As in `Heads`."""
+        config, units, notes = self._config, super().tokenize(chat, context), list[str]()
+        strengths = {strength for unit in units.learned for *_, strength in unit.pairs}
+        if len(strengths) > 1 and not config.margin:
+            notes.append("the pairs say how much better the chosen response is; `margin=1` learns from that, too")
+        if config.margin and len(strengths) == 1:
+            notes.append(f"all pairs are of strength {strengths.pop():g}; `margin` asks the same of each of them")
+        if self._members > 1:
+            units = replace(units, learned=_in_bags(units.learned, self._members, config.seed))
+            if not (units.heldout and config.calibrate):
+                notes.append(
+                    "not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use"
+                )
+        return replace(units, notes=(*units.notes, *notes))
+
+    def gradient(self, batch: Sequence[Ranked], seed: int) -> dict[str, float]:
+        """As in `Heads`."""
+        self.calibration = None
+        return reward_gradient(self._learner, batch, self._loss, seed=seed)
+
+    def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
+        """Metrics of held-out pairs; calibrates: 0 is the mean of a response, and a difference its log-odds."""
+        scores = self._learner.scores(RANKINGS.examples(self._units.heldout))
+        scored = pairs.scored_pairs(self._units.heldout, [one[: self._members] for one in scores])
+        if not (step and self._config.calibrate):
+            return pairs.measures(scored)
+        members = zip(*(side for pair in scored for side in (pair.chosen, pair.rejected)), strict=True)
+        self.calibration = heads.Calibration(tuple(fmean(one) for one in members), pairs.fit_temperature(scored))
+        return pairs.measures(scored, self.calibration.temperature)
+
+
+def _load(where: str, *, members: int, length_head: bool, seed: int, **how: Any) -> heads.RewardModel:
+    """The model in the folder `where` with fresh heads, or its own."""
+    found = heads.load_reward_model(where, members=members, seed=seed, **how)
+    return heads.with_length_head(found, seed=seed) if length_head else found
+
+
+def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
+    """Each unit with how often each member meets it: as in a sample of as many units with replacement.
+
+    The number is Poisson-distributed with mean 1, drawn for each unit alone (Oza and Russell 2001, "Online Bagging and
+    Boosting"). Members that learned from the same pairs on the same trunk would agree wherever they are wrong.
+    """
+    found: list[Ranked] = []
+    for number, unit in enumerate(units):
+        bag = np.random.default_rng(seed_for(seed, "bag", number)).poisson(1.0, members)
+        found.append(unit._replace(bag=tuple(float(times) for times in bag)))
+    return found
+
+
+class Steps(Heads):
+    """As in `Heads`: one, which says of each step whether it is right."""
+
+    kind = STEPS
+
+    def loader(self, where: str) -> Callable[..., heads.StepModel]:
+        """As in `Heads`."""
+        return heads.load_step_model
+
+    def gradient(self, batch: Sequence[Stepwise], seed: int) -> dict[str, float]:
+        """As in `Heads`."""
+        self.calibration = None
+        return self._learner.forward_backward(step_batch(batch, seed=seed), StepLoss())
+
+    def evaluate(self, step: int, say: Callable[[str], None]) -> dict[str, float]:
+        """Metrics of held-out steps; calibrates: the score is the log-odds that a step is right."""
+        scores = self._learner.scores(STEPS.examples(self._units.heldout))
+        logits = [score[: len(unit.right)] for unit, score in zip(self._units.heldout, scores, strict=True)]
+        found = step_measures(self._units.heldout, logits)
+        if step and self._config.calibrate:
+            steps = scored_steps(self._units.heldout, logits)
+            self.calibration = heads.Calibration((0.0,), pairs.fit_temperature(steps))
+            found |= {"temperature": self.calibration.temperature}
+            found |= {"calibration_error": pairs.calibration_error(steps, self.calibration.temperature)}
+        return found
+
+
+def scored_steps(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> list[pairs.ScoredPair]:
+    """Each labelled step as a pair of the label that it has and the other one."""
+    return [
+        pairs.ScoredPair((logit if right else -logit,), (0.0,), prompt=number)
+        for number, (unit, of_unit) in enumerate(zip(units, logits, strict=True))
+        for right, logit in zip(unit.right, of_unit, strict=True)
+    ]
+
+
+def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Metrics of labelled steps.
+
+    `accuracy` is the share of steps that are told right from wrong, by reasoning; `first_error` the share of reasonings
+    of which the first wrong step is found, or that none is wrong; `wrong` the share of reasonings with one.
+    """
+    steps = scored_steps(units, logits)
+    found = [
+        next((place for place, logit in enumerate(of_unit) if logit < 0), None) == _first_wrong(unit)
+        for unit, of_unit in zip(units, logits, strict=True)
+    ]
+    return {
+        "loss": pairs.log_loss(steps),
+        "accuracy": pairs.accuracy(steps).value,
+        "first_error": fmean(found),
+        "wrong": fmean(_first_wrong(unit) is not None for unit in units),
+        "calibration_error": pairs.calibration_error(steps),
+    }
+
+
+def _first_wrong(unit: Stepwise) -> int | None:
+    return unit.right.index(False) if False in unit.right else None

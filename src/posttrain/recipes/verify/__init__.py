@@ -6,7 +6,7 @@
     posttrain verify --trainers 2 --samplers 2
 
 Eleven items, one function each, on short inputs: about two minutes for a model of 135M parameters on two CPU cores, and
-up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. `item.py` says how far each may be
+up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. Beside each stands how far it may be
 off, and why.
 """
 
@@ -16,16 +16,13 @@ from functools import partial
 from posttrain import fast_paths
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 from posttrain.engine.policy import load_policy
-from posttrain.errors import PosttrainError, UserError, as_typed
+from posttrain.errors import PosttrainError, as_typed
 from posttrain.options.evaluation import Verify
-from posttrain.recipes.verify.engines import arrivals, first_update, processes
-from posttrain.recipes.verify.failures import failures, lost_episodes
-from posttrain.recipes.verify.item import Item
+from posttrain.recipes.verify.engines import arrivals, first_update, processes, weight_update
+from posttrain.recipes.verify.failures import failures, lost_episodes, resume
 from posttrain.recipes.verify.numerics import gradients, logprobs
-from posttrain.recipes.verify.resume import resume
-from posttrain.recipes.verify.subject import Subject
+from posttrain.recipes.verify.subject import Item, Subject
 from posttrain.recipes.verify.tokens import loss_mask, same_tokens, trained_once
-from posttrain.recipes.verify.updates import weight_update
 from posttrain.runs.progress import Progress
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
@@ -48,17 +45,7 @@ ITEMS: Mapping[str, Callable[[Subject], Item]] = {
 
 
 def run(config: Verify, cluster: ClusterOptions = ONE_PROCESS, *, quiet: bool = False) -> list[Item]:
-    """Check every item; one that fails does not keep the others from being checked.
-
-    With trainer processes, also that they and the samplers compute what one process does.
-
-    Raises:
-        UserError: the options are wrong, or the model cannot be loaded.
-    """
-    if not 1 <= config.prompts <= 4 or config.completions_per_prompt < 2 or config.max_new_tokens < 2:
-        raise UserError("verify needs --prompts of 1 to 4, --completions-per-prompt and --max-new-tokens of 2 or more")
-    if config.temperature <= 0 or config.lora_rank < 1 or config.resume_steps < 4:
-        raise UserError("verify needs a --temperature above 0, a --lora-rank of 1 or more, --resume-steps of 4 or more")
+    """Check every item, with trainer processes also theirs; one that fails keeps no other from being checked."""
     check_cluster(cluster)
     checks = dict(ITEMS)
     if cluster.trainers:

@@ -1,4 +1,4 @@
-"""What is verified: the user's policy in the format that it would be trained in, and in float32."""
+"""What is verified, the user's policy in its own number format and in float32; and what is found."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -103,9 +103,14 @@ class Subject:
         return [Task((Message("user", text),), id=text) for text in QUESTIONS[: self.config.prompts]]
 
     @property
-    def policies(self) -> list[Policy]:
-        """Every format that is in use, the one that is computed in last."""
-        return [self.exact] if self.policy is self.exact else [self.exact, self.policy]
+    def format(self) -> str:
+        """The number format that is computed in."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """By every format that is in use, the one that is computed in last."""
+        return {"float32": self.exact, self.format: self.policy}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,3 +180,32 @@ class Gradients(MasterAdamW):
         self.found = {name: m.grad for name, m in self.named_masters().items() if m.grad is not None}
         self.discard()
         return norm
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What was measured, and how far it may be off; both are None where it could not be measured.
+
+    Where `bound` is 0, `measured` counts violations.
+    """
+
+    name: str
+    passed: bool
+    measured: float | None
+    bound: float | None
+    detail: str
+
+    def line(self) -> str:
+        """The item in one line, for people."""
+        found = "not measured" if self.measured is None else f"{self.measured:.3g} (bound {self.bound:g})"
+        return f"{'passed' if self.passed else 'FAILED'}  {self.name}: {found}; {self.detail}"
+
+    @classmethod
+    def within(cls, name: str, measured: float, bound: float, detail: str, *, besides: bool = True) -> "Item":
+        """An item that holds if `measured` is within `bound`, and whatever is checked `besides` holds too."""
+        return cls(name, besides and measured <= bound, measured, bound, detail)
+
+    @classmethod
+    def unless(cls, name: str, found: list[str], detail: str) -> "Item":
+        """An item that holds if nothing was found against it."""
+        return cls.within(name, len(found), 0, "; ".join(found) or detail)

@@ -12,8 +12,7 @@ from posttrain.data.packing import PackedRow, pack
 from posttrain.engine.policy import Policy
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import TemplateError, UserError
-from posttrain.recipes.verify.item import Item, violations
-from posttrain.recipes.verify.subject import LONGEST, Dialogue, GoesOn, Subject, batch_of, longest
+from posttrain.recipes.verify.subject import LONGEST, Dialogue, GoesOn, Item, Subject, batch_of, longest
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Message, Request, ToolCall
 
@@ -57,7 +56,7 @@ def loss_mask(subject: Subject) -> Item:
         found += differences(batch_of(groups), said)
         sampled += sum(len(completion.token_ids) for _, completion in said)
     whole = "one sequence" if len(examples) == 1 else "a sequence per turn, for the template rewrites earlier ones"
-    return violations(
+    return Item.unless(
         "loss mask",
         found,
         f"exactly {sum(sum(e.mask) for e in examples)} tokens of 2 assistant turns are learned ({whole}), their stop "
@@ -73,7 +72,7 @@ def same_tokens(subject: Subject) -> Item:
     scripted = subject.recorded(subject.policy, Dialogue(max_turns=2), engine)
     found = differences(batch_of(groups), said) + differences(batch_of(scripted[0]), scripted[1])
     again = list(chat.tokenizer.encode(chat.decode(odd), add_special_tokens=False))
-    return violations(
+    return Item.unless(
         "same tokens",
         found,
         f"{sum(len(c.token_ids) for _, c in said)} tokens of two-turn dialogues, and ids such as {list(odd)} which "
@@ -115,7 +114,7 @@ def trained_once(subject: Subject) -> Item:
     groups, said = subject.recorded(policy, GoesOn())
     found += differences(batch_of(groups), [each for each in said if each[0].sampling.top_p == 1])
     inserted = sum(len(row.trajectory.turns) > TURNS for group in groups for row in group.rows)
-    return violations(
+    return Item.unless(
         "trained once",
         found,
         f"each of {' and '.join(told)} branches is trained exactly once, behind what it was sampled after, and nothing "
