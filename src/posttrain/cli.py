@@ -185,7 +185,6 @@ def overview() -> str:
 
 
 def _run(name: str, command: Command, argv: Sequence[str]) -> int:
-    """Run a command and show its result."""
     *parts, shared = read(name, argv)
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
         raise UserError("--resume continues in the run's own directory; leave out --output")
@@ -221,7 +220,6 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
 
 
 def _watching(shared: Any) -> dict[str, Any]:
-    """Trackers and callbacks."""
     names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
     tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
     if not names and (tags or shared.track_name or shared.track_project != Shared.track_project):

@@ -91,7 +91,6 @@ def _show_scores(result: Any) -> list[str]:
 
 
 def _show_run(result: Any) -> list[str]:
-    """Where a run of sft or rl is."""
     found = [f"run     {result.run}", f"report  {result.run / 'report.html'}"]
     before, after = result.before, result.after
     if isinstance(after, float):

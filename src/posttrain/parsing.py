@@ -146,7 +146,6 @@ def _quoted(value: Any, kind: Any) -> str:
 
 
 def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[str, Any]:
-    """The values of the options that were typed."""
     words = [name for name, kind in kinds.items() if is_positional(kind)]
     options = {name: kind for name, kind in kinds.items() if name not in words}
     switches = [name for name, kind in options.items() if alternatives(kind) == [bool]]

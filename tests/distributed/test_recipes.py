@@ -36,7 +36,7 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
-from posttrain.runs.restarts import restarted
+from posttrain.runs.resuming import restarted
 from posttrain.training import checkpoint
 from tests.distributed.fakes import pids
 from tests.distributed.sockets import Watch
@@ -396,7 +396,7 @@ def test_addresses_of_clusters(address):
 
 def test_what_starts_is_said_each_time_before_a_cluster_is_connected_to(monkeypatch, cluster):
     said, asked = [], []
-    monkeypatch.setattr("posttrain.runs.restarts.announce", lambda text, quiet: said.append((text, quiet)))
+    monkeypatch.setattr("posttrain.runs.resuming.announce", lambda text, quiet: said.append((text, quiet)))
 
     @restarted
     def run(**where):

@@ -27,9 +27,9 @@ MUTATIONS = [
             ("(size_PG == 0).all(dim=-1)", "(size_PG == 0).any(dim=-1)"),
             ("(size_PG == 0).all(dim=-1)", "(size_PG != 0).all(dim=-1)"),
             ("lambda rewards_PG: rewards_PG.std(dim=-1)", "lambda rewards_PG: rewards_PG.std()[None]"),
-            ("least_group: ClassVar[int] = 2", "least_group: ClassVar[int] = 1"),
+            ("least_group = 2", "least_group = 1"),
             ("        enough_rows(self, rollout)\n", ""),
-            ("positive(self, knob, or_zero=True)", "pass"),
+            ('positive(self, "clip_low", ', "positive(self, "),
             ("if self.kl_estimator not in kl.ESTIMATORS", "if not self.kl_estimator"),
             ("kl_coefficient: float = 0.04", "kl_coefficient: float = 0.4"),
             ("clip_high: float = 0.2", "clip_high: float = 0.28"),
@@ -79,7 +79,7 @@ MUTATIONS = [
             "sapo": [("tau_negative=self.tau_negative", "tau_negative=self.tau_positive")],
             "gmpo": [
                 ("clip_low=self.clip_low", "clip_low=self.clip_high"),
-                ("sequence_ratio: ClassVar[bool] = True", "sequence_ratio: ClassVar[bool] = False"),
+                ("sequence_ratio = True", "sequence_ratio = False"),
             ],
             "dppo": [
                 ('"lowest": self.clip_low', '"lowest": self.clip_high'),
@@ -104,7 +104,7 @@ MUTATIONS = [
                 ("epsilon=self.std_epsilon", "epsilon=1.0"),
                 ("(advantages_PG == 0).all(dim=-1)", "(advantages_PG == 0).any(dim=-1) | True"),
                 ("zip(kinds, rollout.seats, strict=True)", "zip(kinds, [0] * len(kinds), strict=True)"),
-                ("least_group: ClassVar[int] = 1", "least_group: ClassVar[int] = 2"),
+                ("least_group = 1", "least_group = 2"),
             ],
             "ppo": [
                 ("clip_low=self.clip_low", "clip_low=self.clip_high"),
@@ -178,7 +178,7 @@ MUTATIONS = [
             "rloo": [
                 ("rewards_R - rollout.compare(rewards_R, leave_one_out)", "rewards_R.mean()"),
                 ("clip_low=self.clip,", "clip_low=1.0,"),
-                ("least_group: ClassVar[int] = 2", "least_group: ClassVar[int] = 1"),
+                ("least_group = 2", "least_group = 1"),
                 ("by_length=False", "by_length=True"),
             ],
             "remax": [
@@ -289,7 +289,7 @@ MUTATIONS = [
                 ("torch.where(good_B, above_B, 1 - above_B)", "above_B"),
                 ("wins(seen_B, torch.full_like(seen_B, point))", "wins(seen_B, torch.zeros_like(seen_B))"),
                 ('"reward/bad": seen_B[~good_B]', '"reward/bad": seen_B[good_B]'),
-                ('("beta", "good_weight", "bad_weight")', '("beta", "good_weight")'),
+                ('positive(self, "beta", "good_weight", "bad_weight")', 'positive(self, "beta", "good_weight")'),
             ],
             "step_dpo": [("beta: float = 0.5", "beta: float = 0.1")],
         }.items()

@@ -19,7 +19,7 @@ MUTATIONS = [
             ("return 2 if self.reward_coefficient else 1", "return 1"),
             ("return 2 if self.reward_coefficient else 1", "return 2"),
             ("            enough_rows(self, rollout)\n", ""),
-            ("positive(self, knob, or_zero=True)", "pass"),
+            ('positive(self, "reward_coefficient", "clip", or_zero=True)', "pass"),
             ("if rollout.teacher_N is None or", "if"),
             ("reward_coefficient: float = 0.0", "reward_coefficient: float = 1.0"),
         ]

@@ -38,9 +38,9 @@ _FAULTS = {
         ("if self.process_rewards and not self.token_advantages:", "if False:"),
         ("rollout.steps / len(rewards_R)", "rollout.steps"),
     ],
-    ("algorithms/gspo.py", PROCESS): [("    token_advantages: ClassVar[bool] = False\n", "")],
-    ("algorithms/grpo_bucketed.py", PROCESS): [("    token_advantages: ClassVar[bool] = False\n", "")],
-    ("algorithms/vineppo.py", PROCESS): [("    token_advantages: ClassVar[bool] = False\n", "")],
+    ("algorithms/gspo.py", PROCESS): [("    token_advantages = False\n", "")],
+    ("algorithms/grpo_bucketed.py", PROCESS): [("    token_advantages = False\n", "")],
+    ("algorithms/vineppo.py", PROCESS): [("    token_advantages = False\n", "")],
     ("algorithms/ppo.py", PROCESS): [
         (
             "rollout.paid_N if self.process_rewards else rollout.at_end(rollout.rewards_R)",

@@ -104,12 +104,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {**ONLINE, **PREFERENCE, **SUP
 
 
 def get(name: str) -> Callable[..., Algorithm]:
-    """Find an algorithm by its name; raises `UserError`, with the nearest name, for one that does not exist.
-
-    Example:
-        >>> get("grpo")(kl_coefficient=0.0).inputs
-        ()
-    """
+    """Find an algorithm by its name; raises `UserError`, with the nearest name, for one that does not exist."""
     return _find(name, ALGORITHMS)
 
 

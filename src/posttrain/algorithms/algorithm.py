@@ -126,11 +126,11 @@ def needed(reference: tuple[Responses, Responses] | None) -> tuple[Responses, Re
     return reference
 
 
-def positive(algorithm: object, knob: str, *, or_zero: bool = False) -> None:
-    """Check that a hyperparameter is finite and above 0 (with `or_zero`, at least 0); raises `UserError`."""
-    value = getattr(algorithm, knob)
-    if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
-        raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value}")
+def positive(algorithm: object, *knobs: str, or_zero: bool = False) -> None:
+    """Check that hyperparameters are finite and above 0 (with `or_zero`, at least 0); raises `UserError`."""
+    for knob, value in ((knob, getattr(algorithm, knob)) for knob in knobs):
+        if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+            raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value}")
 
 
 class TokenLoss(NamedTuple):

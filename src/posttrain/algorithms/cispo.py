@@ -20,7 +20,6 @@ TRL's `loss_type="cispo"` is the same.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
@@ -38,8 +37,8 @@ class CISPO(GRPOWithoutKL):
     clip_high: float = 4.0
     """The importance weight is clipped at 1 + clip_high from above."""
 
-    changes: ClassVar[str] = "ratio"
-    paper: ClassVar[str] = "2506.13585"
+    changes = "ratio"
+    paper = "2506.13585"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's weight, clipped, times its logprob."""

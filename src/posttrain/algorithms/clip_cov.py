@@ -15,7 +15,6 @@ by the digits of C_n and a seed, which no order of rows changes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -40,8 +39,8 @@ class ClipCov(GRPOWithoutKL):
     choice_seed: int = 0
     """Seed of the choice."""
 
-    changes: ClassVar[str] = "regulariser"
-    paper: ClassVar[str] = "2505.22617"
+    changes = "regulariser"
+    paper = "2505.22617"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,6 @@ TRL's `loss_type="dapo"` is the same loss; its dynamic sampling is not.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -46,8 +45,8 @@ class DAPO(GRPOWithoutKL):
     overlong_share: float = 0.2
     """Overlong buffer: the share of the maximum length over which the length penalty grows; 0: no penalty."""
 
-    changes: ClassVar[str] = "ratio"
-    paper: ClassVar[str] = "2503.14476"
+    changes = "ratio"
+    paper = "2503.14476"
 
     def __post_init__(self) -> None:
         super().__post_init__()

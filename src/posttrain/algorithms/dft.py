@@ -22,7 +22,6 @@ TRL's SFTTrainer has it as `loss_type="dft"`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -35,7 +34,7 @@ from posttrain.objectives.likelihood import probability_weighted
 class DFT(MaximumLikelihood):
     """DFT, without hyperparameters; a `SupervisedAlgorithm`."""
 
-    paper: ClassVar[str] = "2508.05629"
+    paper = "2508.05629"
 
     def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """-p log p of each token, in nats."""

@@ -29,7 +29,6 @@ one) and no option without a reference.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -53,7 +52,7 @@ class DPO(PreferenceAlgorithm):
     reference_free: bool = False
     """Compare the policy's own logprobs, without a reference model."""
 
-    paper: ClassVar[str] = "2305.18290"
+    paper = "2305.18290"
 
     def __post_init__(self) -> None:
         positive(self, "beta")

@@ -20,7 +20,6 @@ TRL does not have it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
@@ -38,7 +37,7 @@ class DPOP(DPO):
     penalty: float = 50.0
     """Weight of the penalty per nat by which the chosen logprob falls below the reference's (lambda)."""
 
-    paper: ClassVar[str] = "2402.13228"
+    paper = "2402.13228"
 
     def __post_init__(self) -> None:
         super().__post_init__()

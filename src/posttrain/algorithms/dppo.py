@@ -18,7 +18,6 @@ would do so a second time, is refused.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import Tokens
@@ -40,9 +39,9 @@ class DPPO(GRPOWithoutKL):
     divergence: str = "tv"
     """Binary divergence from the sampler: tv (total variation, 0 to 1) or kl (in nats)."""
 
-    changes: ClassVar[str] = "correction"
-    corrects: ClassVar[bool] = True
-    paper: ClassVar[str] = "2602.04879"
+    changes = "correction"
+    corrects = True
+    paper = "2602.04879"
 
     def __post_init__(self) -> None:
         super().__post_init__()

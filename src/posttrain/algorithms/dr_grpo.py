@@ -21,7 +21,6 @@ TRL's `loss_type="dr_grpo"` with `scale_rewards="none"` is the same.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,7 +35,7 @@ from posttrain.objectives.advantages import mean_centred
 class DrGRPO(GRPOWithoutKL):
     """Hyperparameters of Dr. GRPO; an `OnlineAlgorithm`."""
 
-    paper: ClassVar[str] = "2503.20783"
+    paper = "2503.20783"
 
     def __post_init__(self) -> None:
         super().__post_init__()

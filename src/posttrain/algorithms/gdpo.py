@@ -22,7 +22,6 @@ What to know about it:
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 
@@ -37,8 +36,8 @@ from posttrain.objectives.advantages import applicable_normalised
 class GDPO(GRPOWithoutKL):
     """Hyperparameters of GDPO; an `OnlineAlgorithm`."""
 
-    token_advantages: ClassVar[bool] = False
-    paper: ClassVar[str] = "2601.05242"
+    token_advantages = False
+    paper = "2601.05242"
 
     @property
     def inputs(self) -> tuple[Input, ...]:

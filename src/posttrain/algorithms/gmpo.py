@@ -20,7 +20,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
@@ -37,10 +36,10 @@ class GMPO(GRPOWithoutKL):
     clip_high: float = 0.4
     """A token's log-ratio is clipped at clip_high from above, in nats."""
 
-    changes: ClassVar[str] = "ratio"
-    token_advantages: ClassVar[bool] = False
-    sequence_ratio: ClassVar[bool] = True
-    paper: ClassVar[str] = "2507.20673"
+    changes = "ratio"
+    token_advantages = False
+    sequence_ratio = True
+    paper = "2507.20673"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """The geometric mean of each branch's clipped ratios."""

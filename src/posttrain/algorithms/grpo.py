@@ -59,7 +59,6 @@ reproduces is a separate algorithm with its own file, not a mode of this one.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -104,15 +103,14 @@ class GRPO(OnlineAlgorithm):
     process_rewards: bool = False
     """Process supervision: normalise the rewards of spans by step, for the tokens up to each step's end."""
 
-    token_advantages: ClassVar[bool] = True
+    token_advantages = True
     """Whether the tokens of a completion may differ in advantage, as process rewards require."""
 
-    least_group: ClassVar[int] = 2
-    paper: ClassVar[str] = "2402.03300"
+    least_group = 2
+    paper = "2402.03300"
 
     def __post_init__(self) -> None:
-        for knob in ("clip_low", "clip_high", "kl_coefficient", "std_epsilon"):
-            positive(self, knob, or_zero=True)
+        positive(self, "clip_low", "clip_high", "kl_coefficient", "std_epsilon", or_zero=True)
         if self.kl_estimator not in kl.ESTIMATORS:
             raise errors.unknown("KL estimator", self.kl_estimator, kl.ESTIMATORS)
         if self.process_rewards and not self.token_advantages:

@@ -18,7 +18,6 @@ No tool is known to have it by this name.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Advantages
 from posttrain.algorithms.grpo import GRPO
@@ -31,8 +30,8 @@ from posttrain.objectives.advantages import bucket_normalised
 class BucketedGRPO(GRPO):
     """Hyperparameters of GRPO with a bucketed baseline; an `OnlineAlgorithm`."""
 
-    token_advantages: ClassVar[bool] = False
-    least_group: ClassVar[int] = 1
+    token_advantages = False
+    least_group = 1
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -22,7 +22,6 @@ TRL's `importance_sampling_level="sequence"` with `loss_type="grpo"` is the same
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens
 from posttrain.algorithms.grpo import GRPOWithoutKL
@@ -39,10 +38,10 @@ class GSPO(GRPOWithoutKL):
     clip_high: float = 4e-4
     """A completion's ratio is clipped at 1 + clip_high from above."""
 
-    token_advantages: ClassVar[bool] = False
-    sequence_ratio: ClassVar[bool] = True
-    changes: ClassVar[str] = "ratio"
-    paper: ClassVar[str] = "2507.18071"
+    token_advantages = False
+    sequence_ratio = True
+    changes = "ratio"
+    paper = "2507.18071"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each branch's ratio, clipped."""

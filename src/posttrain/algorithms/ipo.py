@@ -20,7 +20,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, needed, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
@@ -37,7 +36,7 @@ class IPO(PreferenceAlgorithm):
     length_normalised: bool = False
     """Divide each log-ratio by its response's number of tokens."""
 
-    paper: ClassVar[str] = "2310.12036"
+    paper = "2310.12036"
 
     def __post_init__(self) -> None:
         positive(self, "beta")

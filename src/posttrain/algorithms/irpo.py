@@ -21,7 +21,6 @@ TRL: `loss_type=["sigmoid", "sft"]` with weights 1 and alpha; its second term is
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, positive
 from posttrain.algorithms.dpo import DPO
@@ -35,7 +34,7 @@ class IRPO(DPO):
     alpha: float = 1.0
     """Weight of the NLL loss of the chosen response, averaged over its tokens (alpha)."""
 
-    paper: ClassVar[str] = "2404.19733"
+    paper = "2404.19733"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,6 @@ as verl has it; equation numbers could not be read. On the first update D is 0: 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -35,8 +34,8 @@ class KLCov(GRPOWithoutKL):
     penalty: float = 1.0
     """Weight of the KL from the policy before the batch (beta)."""
 
-    changes: ClassVar[str] = "regulariser"
-    paper: ClassVar[str] = "2505.22617"
+    changes = "regulariser"
+    paper = "2505.22617"
 
     def __post_init__(self) -> None:
         super().__post_init__()

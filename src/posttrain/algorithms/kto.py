@@ -27,7 +27,6 @@ whole batch's, independent of the micro-batch size.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,11 +50,10 @@ class KTO(UnpairedAlgorithm):
     bad_weight: float = 1.0
     """Weight of the loss of bad responses (lambda_U)."""
 
-    paper: ClassVar[str] = "2402.01306"
+    paper = "2402.01306"
 
     def __post_init__(self) -> None:
-        for name in ("beta", "good_weight", "bad_weight"):
-            positive(self, name)
+        positive(self, "beta", "good_weight", "bad_weight")
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -22,7 +22,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -35,8 +34,8 @@ from posttrain.objectives.advantages import by_success_rate
 class MaxRL(DrGRPO):
     """Hyperparameters of MaxRL; an `OnlineAlgorithm`."""
 
-    token_advantages: ClassVar[bool] = False
-    paper: ClassVar[str] = "2602.02710"
+    token_advantages = False
+    paper = "2602.02710"
 
     def compare(self, rewards_PG: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
         """Subtract the group's mean, and divide by it."""

@@ -34,7 +34,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, TokenLoss, Tokens, enough_rows, positive
 from posttrain.algorithms.inputs import Input, TeacherLogprobs
@@ -54,11 +53,10 @@ class OPD(OnlineAlgorithm):
     clip: float = 0.2
     """A token's ratio is clipped to [1 - clip, 1 + clip]; no effect on a batch's first update."""
 
-    paper: ClassVar[str] = "2306.13649"
+    paper = "2306.13649"
 
     def __post_init__(self) -> None:
-        for knob in ("reward_coefficient", "clip"):
-            positive(self, knob, or_zero=True)
+        positive(self, "reward_coefficient", "clip", or_zero=True)
 
     @property
     def least_group(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

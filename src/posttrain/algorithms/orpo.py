@@ -23,7 +23,6 @@ all tokens of a batch; here and in the paper's equation it is the response's, fo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, positive
 from posttrain.objectives.likelihood import negative_log_likelihood
@@ -37,7 +36,7 @@ class ORPO(PreferenceAlgorithm):
     odds_weight: float = 0.1
     """Weight of the odds-ratio loss relative to the NLL loss (lambda)."""
 
-    paper: ClassVar[str] = "2403.07691"
+    paper = "2403.07691"
 
     def __post_init__(self) -> None:
         positive(self, "odds_weight")

@@ -20,7 +20,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,8 +40,8 @@ class PassAtK(GRPOWithoutKL):
     right_from: float = 1.0
     """Reward from which on a completion is right."""
 
-    token_advantages: ClassVar[bool] = False
-    paper: ClassVar[str] = "2508.10751"
+    token_advantages = False
+    paper = "2508.10751"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,7 +33,6 @@ TRL's `PPOTrainer` is the same with a separate critic, and optional reward white
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -84,11 +83,12 @@ class PPO(ActorCritic):
     process_rewards: bool = False
     """Process supervision: give each span's reward at its last token, and only the rest at the end."""
 
-    paper: ClassVar[str] = "1707.06347"
+    paper = "1707.06347"
 
     def __post_init__(self) -> None:
-        for knob in ("clip_low", "clip_high", "kl_coefficient", "value_coefficient", "entropy_coefficient"):
-            positive(self, knob, or_zero=True)
+        positive(
+            self, "clip_low", "clip_high", "kl_coefficient", "value_coefficient", "entropy_coefficient", or_zero=True
+        )
         positive(self, "std_epsilon", or_zero=True)
         if not self.value_clip > 0:
             raise errors.UserError(f"value_clip must be above 0; got {self.value_clip}")

@@ -23,7 +23,6 @@ TRL's `AdaptiveKLController` was the same, with a horizon of 10000 completions i
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import positive
@@ -43,13 +42,12 @@ class PPOPenalty(PPO):
     kl_gain: float = 0.1
     """Proportional gain of the adaptive controller (K_beta)."""
 
-    changes: ClassVar[str] = "regulariser"
-    paper: ClassVar[str] = "1909.08593"
+    changes = "regulariser"
+    paper = "1909.08593"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for knob in ("kl_coefficient", "kl_target", "kl_gain"):
-            positive(self, knob)
+        positive(self, "kl_coefficient", "kl_target", "kl_gain")
         if self.kl_gain >= 5:
             raise errors.UserError(f"kl_gain must be below 5, or the coefficient could fall to 0; got {self.kl_gain}")
 

@@ -19,7 +19,6 @@ No tool has it by this name today; TRL's and OpenRLHF's PPO take a pretraining l
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import positive
 from posttrain.algorithms.inputs import PretrainingNLL
@@ -36,8 +35,8 @@ class PPOPtx(PPO):
     pretraining_coefficient: float = 27.8
     """Weight of the loss on pretraining text (gamma)."""
 
-    changes: ClassVar[str] = "regulariser"
-    paper: ClassVar[str] = "2203.02155"
+    changes = "regulariser"
+    paper = "2203.02155"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,6 @@ Not reproduced: discounting of rewards by the turns to the end of the game, and 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -52,7 +51,7 @@ class RAE(Reinforce):
     baseline_decay: float = 0.95
     """Decay of the moving average: weight of the old value per episode (alpha)."""
 
-    paper: ClassVar[str] = "2506.24119"
+    paper = "2506.24119"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,6 @@ What to know about it:
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -43,8 +42,8 @@ class Reinforce(OnlineAlgorithm):
     kl_coefficient: float = 0.05
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
-    sequence_ratio: ClassVar[bool] = True
-    paper: ClassVar[str] = "Williams 1992"
+    sequence_ratio = True
+    paper = "Williams 1992"
 
     def __post_init__(self) -> None:
         positive(self, "kl_coefficient", or_zero=True)

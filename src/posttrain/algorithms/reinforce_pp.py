@@ -21,7 +21,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm, TokenLoss, Tokens, positive
 from posttrain.algorithms.reinforce import Reinforce
@@ -44,13 +43,12 @@ class ReinforcePlusPlus(Reinforce):
     std_epsilon: float = 1e-4
     """Added to the standard deviation of the batch, in the units of the reward, so that rounding is not amplified."""
 
-    sequence_ratio: ClassVar[bool] = False
-    paper: ClassVar[str] = "2501.03262"
+    sequence_ratio = False
+    paper = "2501.03262"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for knob in ("clip", "std_epsilon"):
-            positive(self, knob, or_zero=True)
+        positive(self, "clip", "std_epsilon", or_zero=True)
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Normalise the return-to-go of each token; the metric `kl_per_token` is in nats."""

@@ -20,7 +20,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -37,7 +36,7 @@ class ReMax(Reinforce):
     kl_coefficient: float = 0.1
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
-    paper: ClassVar[str] = "2310.10505"
+    paper = "2310.10505"
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -22,7 +22,6 @@ TRL's `RLOOTrainer` is the same, with beta 0.05; its KL is of recomputed logprob
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,8 +40,8 @@ class RLOO(Reinforce):
     clip: float = 0.2
     """A completion's ratio is clipped to [1 - clip, 1 + clip]; no effect on a batch's first update."""
 
-    paper: ClassVar[str] = "2402.14740"
-    least_group: ClassVar[int] = 2
+    paper = "2402.14740"
+    least_group = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,6 @@ TRL's `loss_type="sapo"` is the same.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Tokens, positive, unused
 from posttrain.algorithms.grpo import GRPOWithoutKL
@@ -39,14 +38,13 @@ class SAPO(GRPOWithoutKL):
     tau_negative: float = 1.05
     """Temperature of the gate for tokens of negative advantage."""
 
-    changes: ClassVar[str] = "ratio"
-    paper: ClassVar[str] = "2511.20347"
+    changes = "ratio"
+    paper = "2511.20347"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         unused(self, "clip_low", "clip_high")
-        for knob in ("tau_positive", "tau_negative"):
-            positive(self, knob)
+        positive(self, "tau_positive", "tau_negative")
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's ratio through the gate."""

@@ -12,7 +12,6 @@ What to know about it:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,7 +24,7 @@ from posttrain.objectives.likelihood import negative_log_likelihood
 class MaximumLikelihood(SupervisedAlgorithm):
     """SFT, without hyperparameters; a `SupervisedAlgorithm`."""
 
-    paper: ClassVar[str] = "2203.02155"
+    paper = "2203.02155"
 
     def loss_of_tokens(self, logprobs_N: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """-log p of each token, in nats."""

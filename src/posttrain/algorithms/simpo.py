@@ -22,7 +22,6 @@ TRL has it as `CPOTrainer(loss_type="simpo", cpo_alpha=0.0)`, with beta 0.1 and 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -40,7 +39,7 @@ class SimPO(PreferenceAlgorithm):
     gamma: float = 1.0
     """Target reward margin between the chosen and the rejected response, in units of the reward (gamma)."""
 
-    paper: ClassVar[str] = "2405.14734"
+    paper = "2405.14734"
 
     def __post_init__(self) -> None:
         positive(self, "beta")

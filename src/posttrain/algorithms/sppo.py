@@ -23,7 +23,6 @@ TRL's `sppo_hard` is the same, with beta = 1/eta. The authors' code takes the me
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses, compared, needed, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
@@ -37,7 +36,7 @@ class SPPO(PreferenceAlgorithm):
     eta: float = 1000.0
     """Target difference of the log-ratios, in nats, of a response that always wins and one that always loses."""
 
-    paper: ClassVar[str] = "2405.00675"
+    paper = "2405.00675"
 
     def __post_init__(self) -> None:
         positive(self, "eta")

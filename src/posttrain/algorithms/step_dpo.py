@@ -20,7 +20,6 @@ TRL does not have it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.algorithms.dpo import DPO
 
@@ -32,4 +31,4 @@ class StepDPO(DPO):
     beta: float = 0.5
     """Strength of the KL constraint to the reference; higher keeps the policy closer to it."""
 
-    paper: ClassVar[str] = "2406.18629"
+    paper = "2406.18629"

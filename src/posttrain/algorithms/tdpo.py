@@ -23,7 +23,6 @@ TRL does not have it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -45,7 +44,7 @@ class TDPO(DPO):
     stop_gradient: bool = True
     """Stop the gradient of the KL on the chosen response: TDPO2; without it and with alpha 1, TDPO1."""
 
-    paper: ClassVar[str] = "2404.11999"
+    paper = "2404.11999"
 
     @property
     def inputs(self) -> tuple[Input, ...]:

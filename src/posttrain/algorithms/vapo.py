@@ -26,7 +26,6 @@ No tool is known to have all seven parts; verl has its decoupled and adaptive GA
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -58,7 +57,7 @@ class VAPO(PPO):
     critic_warmup_steps: int = 50
     """Critic warmup: number of initial steps in which only the critic is updated."""
 
-    paper: ClassVar[str] = "2504.05118"
+    paper = "2504.05118"
 
     def __post_init__(self) -> None:
         super().__post_init__()

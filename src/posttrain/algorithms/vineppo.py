@@ -28,7 +28,6 @@ No other tool is known to have it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm
@@ -55,9 +54,9 @@ class VinePPO(GRPO):
     max_states: int = 25
     """Maximum number of states per completion to sample continuations from, the initial state included."""
 
-    token_advantages: ClassVar[bool] = False
-    least_group: ClassVar[int] = 1
-    paper: ClassVar[str] = "2410.01679"
+    token_advantages = False
+    least_group = 1
+    paper = "2410.01679"
 
     def __post_init__(self) -> None:
         super().__post_init__()

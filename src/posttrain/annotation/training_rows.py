@@ -207,7 +207,6 @@ def _one(told: Told, item: str, number: int, **said: Any) -> TrainingRow:
 
 
 def _two(told: Told, one: Agreed, way: str, chosen: int, rejected: int) -> TrainingRow:
-    """What two completions say, and whose they are."""
     item = told.items[str(one.item)]
     first, second = item.completions[chosen], item.completions[rejected]
     models = {"chosen": first.model, "rejected": second.model}

@@ -35,7 +35,7 @@ from posttrain.models.lora import Lora, need_peft
 from posttrain.models.precision import compute_of
 from posttrain.options.groups import Adapter, TrainingOptions
 from posttrain.options.online import OnlineOptions
-from posttrain.runs.restarts import announce_start
+from posttrain.runs.resuming import announce_start
 from posttrain.runs.run import Span
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
@@ -234,7 +234,6 @@ def _trainers(
 
 
 def _of_rank(options: TrainingOptions, load: Load, build: Build, ranks: Ranks) -> Learner:
-    """The learner of one rank."""
     return build(load(options, device=ranks.loads_on), ranks)
 
 

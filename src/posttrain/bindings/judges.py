@@ -234,7 +234,6 @@ def _past(name: str, typed: str) -> PastPolicy:
 
 
 def _made(kind: str, name: str, typed: str) -> ChatModel:
-    """An object of a class FILE.py:CLASS."""
     made: Any = load(f"{kind} '{name}'", typed, "class")
     try:
         made = made()

@@ -141,7 +141,6 @@ def _reward_models(where: Sequence[str], microbatch_tokens: int, precision: str)
 
 
 def _loaded(where: Sequence[str], chats: Sequence[str], microbatch_tokens: int, precision: str) -> Any:
-    """The `Models` of a process."""
     models = importlib.import_module("posttrain.distributed.scorers").Models
     return models(
         _reward_models(where, microbatch_tokens, precision), [load_policy(each, precision=precision) for each in chats]

@@ -121,8 +121,6 @@ class Setup:
 
 
 class _Inputs(NamedTuple):
-    """All that the options name except models, read."""
-
     judging: JudgeModels
     parsed: ParsedRewards
     played: Environment

@@ -142,7 +142,6 @@ def load_completions(source: Source, *, named: Collection[str] = (), **reading: 
 
 
 def _divided(row: Record) -> tuple[Record, tuple[Message, ...], StopReason]:
-    """The task's columns, the completion, and its stop reason."""
     if row.fields.keys() >= _SAMPLE:
         row.read.update(row.fields)
         stop = row.fields["stop_reason"]

@@ -46,7 +46,6 @@ ONE_CPU = Share()
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
-    """Ray resources, for people."""
     sizes = {name: f"{amount / 1e9:.1f} GB of memory" for name, amount in resources.items() if name == "memory"}
     return ", ".join(sizes.get(name, f"{amount:g} {name}") for name, amount in resources.items())
 

@@ -196,7 +196,6 @@ class RoutedDecoding:
 
 
 def _fault(request: Request, completion: Completion) -> str:
-    """What is wrong with an answer; "" where nothing is."""
     if request.scored_from:
         return ""
     tokens, most = len(completion.token_ids), request.sampling.max_new_tokens

@@ -113,7 +113,6 @@ class Ahead(Generic[T]):
             self._begin()
 
     def _begin(self) -> None:
-        """Begin all steps that may begin."""
         with self._changed:
             while self._running < self._at_once and self._next < self._end():
                 self._running += 1
@@ -121,7 +120,6 @@ class Ahead(Generic[T]):
                 self._next += 1
 
     def _end(self) -> int:
-        """The first step that may not begin."""
         return min(self._published + self._staleness + 1, self._steps)
 
     def _start(self, work: Callable[[], None], name: str) -> None:
@@ -148,7 +146,6 @@ class Ahead(Generic[T]):
         self._begin()
 
     def _keep_sampling(self) -> None:
-        """Sample groups, until the scheduler is closed."""
         mine = self._rollouts.sampler.at_least(self._next)
         asks = mine.asks()
         run_with(asks, mine.players, self._pool(mine, asks))

@@ -115,7 +115,6 @@ def _with_logits(
 
 
 def _parts(start: int, stop: int, rows: int) -> list[slice]:
-    """Cut into parts of `rows` rows."""
     return [slice(i, min(i + rows, stop)) for i in range(start, stop, rows)]
 
 

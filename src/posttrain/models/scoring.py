@@ -35,7 +35,6 @@ MATERIALIZE = 2**22  # scores; fewer are faster as plain products on a CPU (4-12
 
 
 def _fused(q: Tensor, k: Tensor, scoring: Scoring) -> bool:
-    """Whether to use torch's fused kernel."""
     return scoring.plain and (q.is_cuda or q.shape[:3].numel() * k.shape[2] > MATERIALIZE)
 
 

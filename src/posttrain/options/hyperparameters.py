@@ -79,7 +79,6 @@ def is_file(name: str) -> bool:
 
 
 def _home(name: str, family: str) -> tuple[Path, str]:
-    """The file and the class of an algorithm."""
     if is_file(name):
         path, _, owner = name.rpartition(":")
         file = Path(path).expanduser()

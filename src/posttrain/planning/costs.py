@@ -274,7 +274,6 @@ def what_to_change(training: Training, load: Load, phase: Phase, available: int,
 
 
 def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:
-    """The cheapest sufficient option."""
     if phase.name == "sampling" and (cache := phase.parts["keys and values"] - missing) > cache_bytes // 10:
         return f"type `cache_gb={math.floor(10 * cache / 2**30) / 10:.1f}`"
     longest = load.prompt_tokens + load.completion_tokens

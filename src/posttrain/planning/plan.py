@@ -92,7 +92,6 @@ def plan_of(
 
 
 def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: str) -> Training:
-    """The run's training setup; raises what the run would raise."""
     shape, lora = work.shape, lora_of(config)
     if lora and is_adapter(locate(shape.name)):
         raise UserError(f"'{shape.name}' is an adapter already; leave out `lora_rank` to train that one further")
@@ -113,7 +112,6 @@ def _training(config: TrainingOptions, work: Work, dtype: torch.dtype, device: s
 
 
 def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:
-    """Peak memory of each phase of a step."""
     sampled = (work.longest, *work.longest_beside) if work.cache else ()
     learned = (work.updated[0] if work.updated else work.longest, *((work.text,) if work.text else ()))
     sampling = [(costs.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled]
@@ -220,7 +218,6 @@ def _sampled(
     together: int = 1,
     teachers: Teachers = NO_TEACHERS,
 ) -> Work:
-    """What sampling and scoring take, as far as the prompts tell."""
     prompts = read_prompts(config, model.chat, model.shape.context, together=together, teachers=teachers)
     work = sampled_work(command, model.shape, config, prompts.lengths, steps=steps, episode=prompts.episode)
     scorers = [name for name in (*words_of("reward_model", config.reward_model), config.gold_model) if name]

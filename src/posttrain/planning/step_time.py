@@ -92,7 +92,6 @@ def _sampling(training: Training, work: Work, samplers: int, threads: int, speed
 
 
 def _update(training: Training, work: Work, cluster: TrainerOptions, speed: Speed) -> float:
-    """What was sampled, and the text that is learned with it."""
     learned = work.updated[1] if work.updated else work.expected
     trainers, shards = max(1, cluster.trainers), shards_of(cluster)
     seconds = costs.update_seconds(training, learned, speed, updates=work.updates, trainers=trainers, shards=shards)

@@ -190,7 +190,6 @@ def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _why_none(config: BestOfN, seen: _Seen) -> str:
-    """Why no answer was kept, and what to type."""
     if all(not any(whole) for whole in seen.whole):
         return f"every answer was truncated at `max_new_tokens={config.max_new_tokens}`; raise it"
     told = zip(seen.whole, seen.rewards, strict=True)

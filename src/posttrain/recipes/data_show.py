@@ -171,7 +171,6 @@ def _parts(layout: str, units: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _shown(chat: ChatFormat, example: Example, **about: Any) -> dict[str, Any]:
-    """One sequence of a row in full."""
     ids = [*example.prefix, *example.continuation]
     learned = [*[False] * len(example.prefix), *example.learned]
     return about | {"token_ids": ids, "learned": learned, "text": _text_of(chat, ids)}

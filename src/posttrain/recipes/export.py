@@ -97,7 +97,6 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
 
 
 def _of_run(saved: SavedModel) -> dict[str, Any]:
-    """What a model card says of a run."""
     if saved.run is None:
         return {}
     found = read_run(saved.run)

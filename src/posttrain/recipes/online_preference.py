@@ -28,8 +28,8 @@ from posttrain.models.reference import reference_for
 from posttrain.options.online import OnlinePreference
 from posttrain.options.option import as_written
 from posttrain.planning.plan import plan_online_preference as dry_run  # noqa: F401
-from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
+from posttrain.runs.resuming import restarted
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training, patience

@@ -102,7 +102,6 @@ class ClusterPlan:
         return [as_typed(line) for line in [*found, *drawn]]
 
     def _table(self) -> list[str]:
-        """The splits, the head first."""
         unit = "cost/Mtoken" if self.config.price_per_gpu_hour else "GPU-h/Mtoken"
         rows: list[tuple[str, ...]] = [(*HEAD, "tokens/s", unit)]
         for split in self.splits:
@@ -203,7 +202,6 @@ def _fewest(config: PlanCluster, cluster: GPUCluster) -> tuple[int, list[int]]:
 
 
 def _described(split: Split) -> str:
-    """A split in words."""
     if split.mode == COLOCATED:
         return f"colocated on {_gpus(split.gpus)}"
     samplers = f"{split.samplers} sampler{'s' * (split.samplers != 1)} of {_gpus(split.of_sampler)}"

@@ -31,8 +31,8 @@ from posttrain.options.training import Preferences
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.runs.progress import Progress
-from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.resuming import restarted
 from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY, REFERENCE

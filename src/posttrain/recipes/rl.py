@@ -42,8 +42,8 @@ from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
 from posttrain.planning.plan import plan_rl as dry_run  # noqa: F401
-from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
+from posttrain.runs.resuming import restarted
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training

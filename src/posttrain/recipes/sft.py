@@ -30,8 +30,8 @@ from posttrain.options.option import as_written, given
 from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
-from posttrain.runs.restarts import restarted
 from posttrain.runs.result import RunResult
+from posttrain.runs.resuming import restarted
 from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY

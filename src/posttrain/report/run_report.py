@@ -147,7 +147,6 @@ def risen(rows: Sequence[Mapping[str, Any]], most: int = 10) -> list[Risen]:
 
 
 def _part(run: Run) -> dict[str, Any]:
-    """What the page shows of one run."""
     from markupsafe import Markup
 
     gold = [chart.Series(*curve) for curve in overoptimization.curves(overoptimization.points_of(run.metrics))]
@@ -183,7 +182,6 @@ def _by_key(columns: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The step reached, and the mean of each metric's last values."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

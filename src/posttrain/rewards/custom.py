@@ -333,7 +333,6 @@ def _log_nothing(name: str, value: object) -> None:
 
 
 def _bound(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The arguments that a function was given."""
     return function.keywords if isinstance(function, partial) else NO_ARGUMENTS
 
 

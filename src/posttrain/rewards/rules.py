@@ -198,7 +198,6 @@ class Tags(EpisodeReward):
         return Score(float(not flaw), explanation=flaw)
 
     def _flaw(self, text: str) -> str:
-        """The first thing that breaks the shape, or nothing."""
         for tag in self.tags:
             for mark in (f"<{tag}>", f"</{tag}>"):
                 if (count := text.count(mark)) != 1:

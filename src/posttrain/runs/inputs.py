@@ -71,7 +71,6 @@ def given_objects(config: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: object) -> str:
-    """An option as words, of a table KEY=VALUE."""
     if isinstance(value, Mapping):
         table = cast("Mapping[str, object]", value)
         said = {key: item if isinstance(item, str) else json.dumps(item, default=str) for key, item in table.items()}

@@ -70,8 +70,6 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Listens on a socket that is bound."""
-
     def __init__(self, config: uvicorn.Config, place: socket.socket) -> None:
         super().__init__(config)
         self._place = place

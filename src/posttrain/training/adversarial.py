@@ -61,5 +61,4 @@ def item_rows(group: Group, seed: int) -> list[dict[str, Any]]:
 
 
 def _whole(group: Group) -> list[int]:
-    """The places of the answers that were not cut off."""
     return [place for place, row in enumerate(group.rows) if row.trajectory.stop_reason is StopReason.STOP]

@@ -180,7 +180,6 @@ def _prune(root: Path, step: int, keep_last: int) -> None:
 
 
 def _candidates(root: Path) -> list[Path]:
-    """Folders that are named like checkpoints, newest first."""
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -265,7 +264,6 @@ def _size(folder: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Call fsync on a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

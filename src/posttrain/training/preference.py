@@ -192,5 +192,4 @@ def remember(
 
 
 def _key(example: Example) -> tuple[tuple[int, ...], int]:
-    """The tokens of a sequence, and how many of them are learned."""
     return (*example.prefix, *example.continuation), sum(example.learned)

@@ -48,8 +48,6 @@ class RewardLoss(Loss[RewardModel]):
 
 
 class _Pairs(NamedTuple):
-    """The pairs of a row or of a batch."""
-
     chosen_B: Tensor  # which of its sequences
     rejected_B: Tensor
     strength_B: Tensor

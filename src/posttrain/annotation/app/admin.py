@@ -112,7 +112,6 @@ def decide(request: Request, desk: Asked, visitor: Manager, number: Number, plac
 
 
 def _item(connection: Connection, number: int, place: int) -> tuple[Project, Item]:
-    """An item that can be decided."""
     project, item = _project(connection, number), connection.get(Item, place)
     if item is None or item.project_id != project.id or not work.decidable(project):
         raise LookupError("item")

@@ -136,7 +136,6 @@ class ProjectStatistics:
         )
 
     def _new(self, connection: Connection) -> set[int]:
-        """Read new rows, and return their items."""
         changed: set[int] = set()
         said_now = (Judgement.id, Judgement.answer, Judgement.seconds, Judgement.assignment_id)
         of = (Assignment.item_id, Assignment.repeat, Item.name, Item.expected, User.name.label("annotator"))

@@ -181,7 +181,6 @@ def _prepare(config: Evaluate) -> _Parts:
 
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
-    """The tasks, and messages about them."""
     if not config.dataset and config.environment:
         refuse_dressing(config, "`dataset`")
         own = tasks_of(environment.environment, "heldout", config.seed)[: config.limit]

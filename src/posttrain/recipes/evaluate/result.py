@@ -146,7 +146,6 @@ def _differences(result: EvaluateResult) -> list[Finding]:
 
 
 def _findings(result: EvaluateResult) -> list[Finding]:
-    """Caveats of the result."""
     headline, limits = result.model.headline, Thresholds()
     found: list[Finding] = []
     if headline.unparsed >= limits.unparsed:

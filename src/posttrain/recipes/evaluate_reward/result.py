@@ -68,7 +68,6 @@ class EvaluateRewardResult:
 
     @property
     def _models(self) -> list[ModelResult]:
-        """The model, and the baseline where there is one."""
         return [one for one in (self.model, self.baseline) if one is not None]
 
     @property

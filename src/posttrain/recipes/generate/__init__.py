@@ -147,7 +147,6 @@ def _check(config: Generate) -> None:
 
 
 def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
-    """What to ask."""
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     if config.prompts and not str(config.prompts).endswith(".txt"):
         return load_tasks(config.prompts, **words)

@@ -36,8 +36,8 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_model.attributes import Attributes
 from posttrain.recipes.reward_model.heads import Heads, Preference, Steps
-from posttrain.runs.restarts import restarted
 from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.resuming import restarted
 from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY, Learner
@@ -133,8 +133,6 @@ def _of_others(config: Scoring) -> dict[str, str]:
 
 
 class _Loaded(NamedTuple):
-    """A reward model where it is trained."""
-
     heads: Any
     chat: ChatFormat
     engine: None = None
@@ -146,7 +144,6 @@ class _Loaded(NamedTuple):
 
 
 def _load(config: Scoring, where: str, load_heads: Callable[..., Any], device: str = "auto") -> _Loaded:
-    """The model in the folder `where` with its heads."""
     device = default_device() if device == "auto" else device
     dtype = dtype_of(config.precision, device)
     heads = load_heads(where, dtype=dtype, device=device, seed=config.seed, adapter=lora_of(config))

@@ -152,7 +152,6 @@ def _remembered(
 
 
 def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that both begin with."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

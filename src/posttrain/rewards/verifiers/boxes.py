@@ -201,7 +201,6 @@ def _without_unit(text: str, question: str) -> str | None:
 
 
 def _stripped(text: str) -> str:
-    """Without layout at its end."""
     while match := _LAYOUT_BEFORE.search(text):
         text = text[: match.start()]
     return text

@@ -117,7 +117,6 @@ _LOOK_ALIKES = re.compile(r"\u2212|\\mathrm\{[ie]\}|(?<![\\A-Za-z])pi(?![A-Za-z]
 
 
 def _golds(task: Task) -> list[str]:
-    """The right answers; none where the task has none."""
     right = task.answer
     if right is None:
         return []

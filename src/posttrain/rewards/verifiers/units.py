@@ -153,7 +153,6 @@ def leading_cardinal(text: str) -> tuple[int, str] | None:
 
 
 def _said(number: int) -> list[str]:
-    """The words of a number."""
     for scale, size in (("million", 1_000_000), ("thousand", 1_000), ("hundred", 100)):
         if number >= size:
             above, below = divmod(number, size)
