@@ -1,5 +1,4 @@
 import dataclasses
-import doctest
 
 import pytest
 
@@ -34,8 +33,3 @@ def test_every_algorithm_is_a_frozen_dataclass_with_the_whole_interface(name):
     assert families[algorithm.family][name]() == algorithm
     with pytest.raises(dataclasses.FrozenInstanceError):
         algorithm.family = 0.5
-
-
-def test_docstring_examples_run():
-    results = doctest.testmod(algorithms)
-    assert results.failed == 0 and results.attempted > 0
