@@ -23,6 +23,7 @@ from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
 from posttrain.rewards.reward import Reward, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
+from posttrain.rewards.verifiers.constraints import ConstraintsVerifier, FormatVerifier
 from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
@@ -36,6 +37,9 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
     "choice": ChoiceVerifier,
     "exact": ExactVerifier,
+    "constraints": ConstraintsVerifier,
+    "pattern": partial(FormatVerifier, "pattern"),
+    "json_schema": partial(FormatVerifier, "json_schema"),
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": rules.Tags,
