@@ -9,10 +9,14 @@ from statistics import fmean
 
 import pytest
 
-from posttrain.evaluation.voting import WAYS, Answered, accuracy_of, settled, winner
+from posttrain.evaluation.voting import WAYS, Answered, accuracy_of, by_difficulty, certainty, until_settled, winner
 
 # QwenLM/Qwen2.5-Math: evaluation/data/eval_rm_maj_example/math_cot_100.jsonl, gzipped
 SCORED = Path(os.environ.get("POSTTRAIN_QWEN_SCORED", ""))
+
+
+def answered(text):
+    return Answered([*text], [letter == "a" for letter in text])
 
 
 @pytest.mark.parametrize(
@@ -43,14 +47,31 @@ def test_of_some_samples_every_set_counts_alike():
         accuracy_of("majority", problem, 6)
 
 
-def test_settled_by_the_integral_in_plain_floats():
+def test_certainty_by_the_integral_in_plain_floats():
     for first, second in [(1, 0), (4, 0), (5, 1), (6, 1), (8, 2), (9, 2), (3, 3)]:
         cells = 20_000
         density = [((x + 0.5) / cells) ** first * (1 - (x + 0.5) / cells) ** second for x in range(cells)]
         above = sum(density[cells // 2 :]) / sum(density)
-        assert settled(["a"] * first + ["b"] * second) == (above >= 0.95), (first, second, above)
-        assert settled(["a"] * first + ["b"] * second, above - 1e-6)
-    assert not settled([None, None]) and not settled([]) and settled([None, *"aaaa"])
+        assert certainty(["a"] * first + ["b"] * second) == pytest.approx(above, abs=1e-6)
+    assert certainty([None, None]) == certainty([]) == 0.0
+    assert certainty([None, *"aaab", "c"]) == certainty([*"aaab"])
+
+
+def test_sampling_ends_when_the_majority_is_settled():
+    assert until_settled(answered("aaaaaaaa")) == 4
+    assert until_settled(answered("abababab")) == 8
+    assert until_settled(answered("baaaaaaa")) == 7  # 6 to 1: 0.965; 5 to 1: 0.891
+    assert until_settled(answered("aaaaaaaa"), 0.99) == 6
+
+
+def test_a_budget_goes_where_samples_disagree():
+    agree, differ = answered("aaaaaaaa"), answered("abcdabcd")
+    assert by_difficulty([agree, differ], 5, first=2) == [2, 8]
+    assert by_difficulty([agree, agree], 4, first=4) == [4, 4]
+    assert sum(by_difficulty([agree, differ, differ], 6)) == 18
+    assert by_difficulty([differ], 99) == [8]  # all that it has
+    with pytest.raises(ValueError, match="first=4, mean=3"):
+        by_difficulty([agree], 3)
 
 
 @pytest.mark.skipif(not SCORED.is_file(), reason="POSTTRAIN_QWEN_SCORED names no file of scored samples")

@@ -2,8 +2,8 @@
 
 Rewards of 0 and 1 teach by p(1 - p), their variance at a success of p: nothing where all or none of a group are right.
 `BySuccess` draws by it, measured while training; Chen et al. 2025 (https://arxiv.org/abs/2505.14970) draw categories of
-tasks by the mean absolute advantage, which is highest there, too. `ByRank` gives the easiest share of the tasks first and
-all of them later: the linear competence of Platanios et al. 2019 (https://arxiv.org/abs/1903.09848).
+tasks by the mean absolute advantage, which is highest there, too. `ByRank` gives the easiest share of the tasks first
+and all of them later: the linear competence of Platanios et al. 2019 (https://arxiv.org/abs/1903.09848).
 """
 
 import math

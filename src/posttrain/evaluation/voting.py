@@ -7,6 +7,7 @@ best-of-n gives the answer of highest score (Cobbe et al. 2021, https://arxiv.or
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import comb
 from random import Random
 from statistics import fmean
@@ -86,22 +87,52 @@ def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed
     return fmean(WAYS[way](problem, sorted(draw.sample(range(size), n))) for _ in range(draws))
 
 
-def settled(answers: Sequence[str | None], threshold: float = 0.95) -> bool:
-    """Whether more samples are unlikely to change the majority, so that sampling can stop.
+def certainty(answers: Sequence[str | None]) -> float:
+    """How likely the answer of most votes is to keep them, however many samples follow; 0 without an answer.
 
-        P(p1 > p2 | votes) >= threshold,   of Beta(v1 + 1, v2 + 1) for the two answers of most votes
+        P(p1 > p2 | votes) of Beta(v1 + 1, v2 + 1) for the two answers of most votes
 
     The criterion of Adaptive-Consistency with its Beta prior (Aggarwal et al. 2023, https://arxiv.org/abs/2305.11860,
-    section 3.1); for whole numbers of votes it is a sum of binomial chances, without an integral.
+    section 3.1); of whole numbers of votes it is a sum of binomial chances, without an integral.
 
     Example:
-        >>> settled(["7", "7", "7"]), settled(["7", "7", "7", "7"]), settled(["7", "8", "7", "7"])
-        (False, True, False)
+        >>> certainty(["7", "7", "7"]), certainty(["7", "8", "7", "7"]), certainty(["7", "8"])
+        (0.9375, 0.8125, 0.5)
     """
     votes = sorted((answers.count(answer) for answer in {*answers} - {None}), reverse=True)
     if not votes:
-        return False
+        return 0.0
     first, second = votes[0], votes[1] if votes[1:] else 0
     # P(Beta(a, b) > 1/2) is the chance that of a + b - 1 fair coins fewer than a show heads
     coins = first + second + 1
-    return sum(comb(coins, heads) for heads in range(first + 1)) / 2**coins >= threshold
+    return sum(comb(coins, heads) for heads in range(first + 1)) / 2**coins
+
+
+def until_settled(problem: Answered, threshold: float = 0.95) -> int:
+    """How many samples, in order, self-consistency draws until its majority is as certain as `threshold`."""
+    size = len(problem.answers)
+    return next((n for n in range(1, size) if certainty(problem.answers[:n]) >= threshold), size)
+
+
+def by_difficulty(problems: Sequence[Answered], mean: int, first: int = 4) -> list[int]:
+    """How many samples each problem gets, `mean` on average: the rest goes where the majority is least certain.
+
+    All get `first`; then one at a time goes to the problem whose samples so far agree least, which predicts that it is
+    hard. A simple form of the allocation by predicted difficulty of Damani et al. 2024 (https://arxiv.org/abs/2410.04707),
+    without a model that predicts it. No problem gets more than it has.
+
+    Raises:
+        ValueError: unless 1 <= first <= mean.
+    """
+    if not 1 <= first <= mean:
+        raise ValueError(f"a budget needs 1 <= first <= mean; got first={first}, mean={mean}")
+    given = [min(first, len(problem.answers)) for problem in problems]
+    queue = [(certainty(p.answers[:n]), place) for place, (p, n) in enumerate(zip(problems, given, strict=True))]
+    heapify(queue)
+    left = mean * len(problems) - sum(given)
+    while left > 0 and queue:
+        _, place = heappop(queue)
+        if given[place] < len(problems[place].answers):
+            given[place], left = given[place] + 1, left - 1
+            heappush(queue, (certainty(problems[place].answers[: given[place]]), place))
+    return given
