@@ -40,6 +40,7 @@ class EvaluateResult:
     model: Examination
     baseline: Examination | None
     notes: tuple[str, ...]  # dropped tasks, and caveats of the result
+    outcome: str  # the reward that says what is right; empty if none does
 
     @property
     def gain(self) -> Difference | None:
