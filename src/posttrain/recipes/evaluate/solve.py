@@ -26,10 +26,9 @@ from posttrain.errors import RewardError, UserError, as_typed, words_of
 from posttrain.evaluation.voting import WAYS, Answered, accuracy_of, by_difficulty, until_settled
 from posttrain.options.evaluation import Solve
 from posttrain.recipes.evaluate import run
-from posttrain.recipes.evaluate.result import EvaluateResult
-from posttrain.report import Estimate, Table, write_report
+from posttrain.recipes.evaluate.result import EvaluateResult, write_page
+from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
-from posttrain.runs import read_run
 from posttrain.statistics import Interval, mean_interval, paired_difference_interval
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Row
@@ -181,6 +180,5 @@ def _write(result: SolveResult) -> None:
     ways = dict.fromkeys(point.way for point in result.points if point.way != "one sample")
     first = [(point.tokens, point.accuracy) for point in result.points[:1]]
     curves = [Series(way, [*first, *((p.tokens, p.accuracy) for p in result.points if p.way == way)]) for way in ways]
-    read = read_run(result.evaluation.run)
-    chart = Chart("accuracy by tokens of a problem", curves, percent=True, zero=False)
-    write_report(read, tables=[result.table], findings=[], charts=[("test-time compute", [chart])])
+    chart = Chart("accuracy", curves, unit="by tokens of a problem", percent=True, zero=False)
+    write_page(result.evaluation, [result.table], [("What more samples buy", [chart])])
