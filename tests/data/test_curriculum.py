@@ -26,7 +26,7 @@ def test_the_easiest_first_and_all_of_them_later():
 
 
 def test_a_batch_has_no_task_twice_while_there_are_enough():
-    for curriculum in (ByRank([1.0, 2.0, 3.0], 30), BySuccess(3)):
+    for curriculum in (ByRank([1.0, 2.0, 3.0], 30), BySuccess("abc")):
         assert sorted(curriculum.indices(3, 0, 5)) == [0, 1, 2]
         assert Counter(curriculum.indices(6, 0, 5)) == {0: 2, 1: 2, 2: 2}
         assert curriculum.indices(2, 7, 5) == curriculum.indices(2, 7, 5)
@@ -34,19 +34,19 @@ def test_a_batch_has_no_task_twice_while_there_are_enough():
 
 
 def test_tasks_that_are_solved_half_of_the_time_are_drawn():
-    curriculum = BySuccess(4)
-    curriculum.note({0: 1.0, 1: 0.0, 2: 0.5})
+    curriculum = BySuccess("abcd")
+    curriculum.note({"a": 1.0, "b": 0.0, "c": 0.5})
     drawn = Counter(place for draw in range(4000) for place in curriculum.indices(1, draw, 0))
     # weights: 0.02, 0.02, 0.27 and, of one that was not drawn yet, 0.27
     assert [drawn[n] / 4000 for n in range(4)] == pytest.approx([0.034, 0.034, 0.466, 0.466], abs=0.03)
 
 
 def test_success_is_a_moving_average_that_a_checkpoint_has():
-    curriculum = BySuccess(3)
-    curriculum.note({0: 1.0})
-    curriculum.note({0: 0.0, 2: 0.25})
-    assert curriculum.state == {"0": 0.5, "2": 0.25}
-    again = BySuccess(3)
+    curriculum = BySuccess("abc")
+    curriculum.note({"a": 1.0})
+    curriculum.note({"a": 0.0, "c": 0.25})
+    assert curriculum.state == {"a": 0.5, "c": 0.25}
+    again = BySuccess("abc")
     again.state = dict(curriculum.state)
     assert [again.indices(2, n, 1) for n in range(9)] == [curriculum.indices(2, n, 1) for n in range(9)]
     assert curriculum.metrics(2, 3) == {"curriculum/seen": pytest.approx(2 / 3), "curriculum/success": 0.375}

@@ -47,7 +47,7 @@ class ByRank:
         draws = Random(seed_for(seed, "curriculum", draw))
         return [self._order[place] for place in draws.sample(range(count), batch)]
 
-    def note(self, solved: Mapping[int, float]) -> None:
+    def note(self, solved: Mapping[str, float]) -> None:
         """Nothing is learned."""
 
     def metrics(self, batch: int, draw: int) -> dict[str, float]:
@@ -62,33 +62,30 @@ class BySuccess:
     not drawn yet has 1/2, so that all are tried. `floor` keeps solved and unsolved ones from being forgotten.
     """
 
-    def __init__(self, count: int, *, rate: float = 0.5, floor: float = 0.02) -> None:
-        self._count, self._rate, self._floor = count, rate, floor
+    def __init__(self, ids: Sequence[str], *, rate: float = 0.5, floor: float = 0.02) -> None:
+        self._ids, self._rate, self._floor = ids, rate, floor
         self.state: dict[str, float] = {}
-        """The success that was measured, by place as text: what a checkpoint has."""
+        """The success that was measured, by the task's id: what a checkpoint has."""
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
         """As of `ByRank`; with fewer tasks than a batch has, they are drawn again."""
         draws = Random(seed_for(seed, "curriculum", draw))
         # Efraimidis and Spirakis 2006: the largest u^(1/w) are a draw by weight w without replacement
-        keys = [math.log(1 - draws.random()) / self._weight(place) for place in range(self._count)]
-        best = sorted(range(self._count), key=keys.__getitem__, reverse=True)
-        return (best * math.ceil(batch / self._count))[:batch]
+        successes = [self.state.get(name, 0.5) for name in self._ids]
+        keys = [math.log(1 - draws.random()) / (p * (1 - p) + self._floor) for p in successes]
+        best = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+        return (best * math.ceil(batch / len(best)))[:batch]
 
-    def _weight(self, place: int) -> float:
-        success = self.state.get(str(place), 0.5)
-        return success * (1 - success) + self._floor
-
-    def note(self, solved: Mapping[int, float]) -> None:
-        """By place, the share of a task's completions that solved it."""
-        for place, success in solved.items():
-            before = self.state.get(str(place), success)
-            self.state[str(place)] = before + self._rate * (success - before)
+    def note(self, solved: Mapping[str, float]) -> None:
+        """By a task's id, the share of its completions that solved it."""
+        for name, success in solved.items():
+            before = self.state.get(name, success)
+            self.state[name] = before + self._rate * (success - before)
 
     def metrics(self, batch: int, draw: int) -> dict[str, float]:
         """The share of the tasks that were drawn, and the mean success of those."""
         known = self.state.values()
-        found = {"curriculum/seen": len(known) / self._count}
+        found = {"curriculum/seen": len(known) / len({*self._ids})}
         return found | ({"curriculum/success": math.fsum(known) / len(known)} if known else {})
 
 
@@ -98,10 +95,12 @@ def curriculum_for(name: str, tasks: Sequence[Task], drawn: int) -> ByRank | ByS
     `drawn` is how many tasks the run draws.
 
     Raises:
-        UserError: a task has no number in that column.
+        UserError: a task has no number in that column, or no id.
     """
     if name == "success":
-        return BySuccess(len(tasks))
+        if unnamed := sum(not task.id for task in tasks):
+            raise UserError(f"`curriculum=success` needs the tasks' ids; {unnamed} of {len(tasks)} have none")
+        return BySuccess([task.id for task in tasks])
     if name == "length":
         return ByRank([sum(len(message.content) for message in task.prompt) for task in tasks], drawn)
     ranks: list[Any] = [task.metadata.get(name) for task in tasks]
