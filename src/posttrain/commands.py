@@ -179,6 +179,13 @@ COMMANDS: dict[str, Command] = {
         "evaluation.Evaluate",
         _ASKING,
     ),
+    "solve": _recipe(
+        "test-time compute: what more samples buy, by majority, weighted votes, best score",
+        "evaluate.solve",
+        "evaluation.Solve",
+        _ASKING,
+        function="solve",
+    ),
     "evaluate-reward-model": _recipe(
         "accuracy and calibration of a reward model on held-out pairs",
         "evaluate_reward",

@@ -89,6 +89,26 @@ class Compare(Evaluate):
 
 
 @dataclass(frozen=True)
+class Solve(Evaluate, Ensemble):
+    """Test-time compute: what more samples of a problem buy, by majority, weighted votes or the best score."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset environment split columns limit exclude system",
+        "model": "model precision",
+        "rewards": "reward reward_model",
+        "sampling": "samples temperature max_new_tokens certainty engine",
+        "run": "seed",
+    }
+    _: KW_ONLY
+    samples: Annotated[int | None, Range(2)] = 16
+    """Samples of each problem, from which all ways choose."""
+    reward_model: str = ""
+    """Reward models that choose: runs, folders or hub ids, space-separated; of responses or of steps."""
+    certainty: Annotated[float, Range(0.5, 1, out="high")] = 0.95
+    """How certain a majority must be to end the sampling of a problem."""
+
+
+@dataclass(frozen=True)
 class EvaluateReward(Form):
     """Accuracy and calibration of a reward model on held-out pairs."""
 

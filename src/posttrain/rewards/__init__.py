@@ -34,6 +34,9 @@ from posttrain.rewards.rules import StepDiversity as StepDiversity
 from posttrain.rewards.rules import Tags as Tags
 from posttrain.rewards.rules import VerificationPhrases as VerificationPhrases
 from posttrain.rewards.verifiers.choice import ChoiceVerifier as ChoiceVerifier
+from posttrain.rewards.verifiers.constraint_kinds import KINDS as KINDS
+from posttrain.rewards.verifiers.constraints import ConstraintsVerifier as ConstraintsVerifier
+from posttrain.rewards.verifiers.constraints import FormatVerifier as FormatVerifier
 from posttrain.rewards.verifiers.extraction import extract as extract
 from posttrain.rewards.verifiers.gym import GymVerifier as GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier as MathVerifier

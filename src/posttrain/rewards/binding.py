@@ -20,6 +20,7 @@ from posttrain.rewards.learned import Classifier, rlpr
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
 from posttrain.rewards.reward import Earned, Reward, Solved, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
+from posttrain.rewards.verifiers.constraints import ConstraintsVerifier, FormatVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import ExactVerifier, NumberVerifier
@@ -33,6 +34,9 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
     "choice": ChoiceVerifier,
     "exact": ExactVerifier,
+    "constraints": ConstraintsVerifier,
+    "pattern": partial(FormatVerifier, "pattern"),
+    "json_schema": partial(FormatVerifier, "json_schema"),
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": rules.Tags,

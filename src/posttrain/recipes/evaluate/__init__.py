@@ -70,7 +70,8 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
         answered = [
             group for examination in found for answers in examination.answers.values() for group in answers.groups
         ]
-        found = [examination.judged_by(parts.environment.outcome_of(answered)) for examination in found]
+        outcome = parts.environment.outcome_of(answered)
+        found = [examination.judged_by(outcome) for examination in found]
         metrics = found[0].metrics()
         for baseline in found[1:]:
             metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
@@ -87,6 +88,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
         model=found[0],
         baseline=found[1] if found[1:] else None,
         notes=notes,
+        outcome=outcome,
     )
     write_page(result)
     return result

@@ -11,6 +11,7 @@ from posttrain.errors import as_typed
 from posttrain.evaluation.accuracy import Difference, Examination, numbers, pass_at_interval, percent
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
+from posttrain.report.chart import Chart
 from posttrain.runs import Sample, read_run
 from posttrain.runs.result import listed
 from posttrain.runs.run import samples_of
@@ -40,6 +41,7 @@ class EvaluateResult:
     model: Examination
     baseline: Examination | None
     notes: tuple[str, ...]  # dropped tasks, and caveats of the result
+    outcome: str  # the reward that says what is right; empty if none does
 
     @property
     def gain(self) -> Difference | None:
@@ -88,8 +90,10 @@ def answers_of(groups: Sequence[Group], model: str, decoding: str, outcome: str)
     ]
 
 
-def write_page(result: EvaluateResult) -> None:
-    """The report: results, the table, and a few completions of different tasks, right and wrong ones."""
+def write_page(
+    result: EvaluateResult, tables: Sequence[Table] = (), charts: Sequence[tuple[str, Sequence[Chart]]] = ()
+) -> None:
+    """The report: results, these tables and curves, and a few completions of different tasks, right and wrong ones."""
     read = read_run(result.run)
     first = {(row["task"], row["model"] == result.model.model): row for row in reversed(read.samples)}
     ours = [row for (_, is_model), row in reversed(first.items()) if is_model]
@@ -98,7 +102,8 @@ def write_page(result: EvaluateResult) -> None:
     )
     shown = [*right[: SHOWN // 2], *wrong[: SHOWN // 2]]
     page = replace(read, metrics=[], samples=shown)
-    write_report(page, tables=[_table(result)], findings=[*_differences(result), *_findings(result)])
+    findings = [*_differences(result), *_findings(result)]
+    write_report(page, tables=[*tables, _table(result)], findings=findings, charts=charts)
 
 
 def _table(result: EvaluateResult) -> Table:

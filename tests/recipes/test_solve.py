@@ -1,0 +1,103 @@
+"""`solve` by hand: accuracies, costs and gains of every way to choose, and one run with a scripted engine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from posttrain.data import ChatFormat
+from posttrain.engine.policy import load_policy
+from posttrain.engine.scripted import ScriptedEngine
+from posttrain.errors import UserError
+from posttrain.evaluation.voting import Answered
+from posttrain.options.evaluation import Solve
+from posttrain.recipes import evaluate as recipe
+from posttrain.recipes.evaluate.solve import points, solve
+from posttrain.statistics import mean_interval, paired_difference_interval
+from tests.data.families import of_family
+from tests.recipes.folders import model_folder
+
+CHAT = ChatFormat(of_family("smollm2"))
+SAID = {"a": "77377777", "b": "37757377", "c": "33733333"}
+
+
+def answered(letters, tokens=10, scores=()):
+    return Answered([*letters], [letter == "7" for letter in letters], [tokens] * len(letters), scores)
+
+
+def found(problems, **others):
+    return {(point.way, point.samples): point for point in points(problems, **others)}
+
+
+def test_every_way_by_hand():
+    problems = [answered("7773"), answered("3775", tokens=20), answered("3337")]
+    by = found(problems)
+    assert {way for way, _ in by} == {"one sample", "majority", "oracle", "majority, until settled"}
+    one = by["one sample", 1]
+    assert (one.accuracy, one.tokens, one.over_one) == (pytest.approx(0.5), pytest.approx(40 / 3), 0.0)
+    four = by["majority", 4]
+    assert (four.accuracy, four.tokens) == (pytest.approx(2 / 3), pytest.approx(160 / 3))
+    assert four.ci95 == mean_interval([1.0, 1.0, 0.0])
+    assert four.over_one == pytest.approx(1 / 6)
+    assert four.over_one_ci95 == paired_difference_interval([0.75, 0.5, 0.25], [1.0, 1.0, 0.0])
+    assert by["oracle", 4].accuracy == 1.0
+
+
+def test_scores_choose_where_there_are_any():
+    problems = [answered("7333", scores=(0.9, 0.1, 0.1, 0.1)), answered("3577", scores=(0.1, 0.9, 0.2, 0.8))]
+    by = found(problems)
+    ways = ("majority", "weighted", "best", "oracle")
+    assert [by[way, 4].accuracy for way in ways] == [0.5, 1.0, 0.5, 1.0]
+
+
+def test_samples_are_spent_where_they_help():
+    problems = [answered("77777777"), answered("73735777")]
+    by = found(problems)
+    settled = next(point for (way, _), point in by.items() if way == "majority, until settled")
+    assert (settled.samples, settled.tokens) == (6.0, 60.0)  # 4 and 8
+    assert ("majority, by difficulty", 8.0) not in by
+    wide = found([answered("7" * 16), answered("73" * 8)])
+    assert wide["majority, by difficulty", 8.0].tokens == 80.0
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine that gives its answers one after another."""
+    said = {question: iter(f"####{answer}" for answer in answers) for question, answers in SAID.items()}
+
+    def script(request):
+        question = CHAT.decode(request.token_ids).removesuffix("assistant\n").strip()[-1]
+        return [*CHAT.tokenizer.encode(next(said[question])), max(CHAT.stop_ids)]
+
+    scripted = ScriptedEngine(script, CHAT.stop_ids)
+    monkeypatch.setattr(recipe, "load_policy", lambda *a, **k: replace(load_policy(*a, **k), engine=scripted))
+
+
+@pytest.fixture
+def options(tmp_path):
+    rows = tmp_path / "tasks.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": q, "answer": "7", "id": q}) + "\n" for q in SAID))
+    model = str(model_folder(tmp_path / "model"))
+    return Solve(dataset=str(rows), model=model, reward="numbers", samples=8, max_new_tokens=16, precision="float32")
+
+
+def test_a_run_from_samples_to_its_page(options, engine, tmp_path):
+    result = solve(options, output=tmp_path / "run", quiet=True)
+    by = {(point.way, point.samples): point for point in result.points}
+    assert by["one sample", 1].accuracy == pytest.approx((7 + 5 + 1) / 24)
+    assert by["majority", 8].accuracy == pytest.approx(2 / 3) and by["oracle", 8].accuracy == 1.0
+    page = result.evaluation.report.read_text()
+    assert "What more samples buy" in page and "majority, until settled" in page and "<svg" in page
+    assert any(line.startswith("majority, by difficulty  8") for line in result.lines()) is False
+    assert json.loads(json.dumps(result.summary()))["points"][0]["way"] == "one sample"
+
+
+def test_a_reward_that_says_nothing_of_right_is_refused(options, engine, tmp_path):
+    (tmp_path / "long.py").write_text("def long(completion):\n    return 10.0 * len(completion)\n")
+    with pytest.raises(UserError, match="needs a `reward` that says what is right"):
+        solve(replace(options, reward=f"{tmp_path / 'long.py'}:long"), output=tmp_path / "run", quiet=True)
+
+
+def test_one_sample_is_not_enough(options):
+    with pytest.raises(UserError, match="samples"):
+        replace(options, samples=1)
