@@ -14,6 +14,7 @@ from posttrain import user_code
 from posttrain.arguments import fitted, made
 from posttrain.errors import UserError, described, unknown
 from posttrain.rewards import rules
+from posttrain.rewards.code import CodeVerifier
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
 from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
 from posttrain.rewards.inputs import OURS
@@ -36,6 +37,7 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
     "choice": ChoiceVerifier,
     "exact": ExactVerifier,
+    "code": CodeVerifier,
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": rules.Tags,

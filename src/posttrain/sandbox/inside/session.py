@@ -1,0 +1,61 @@
+"""A Python session: cells of code, one after another, in one namespace."""
+
+import ast
+import json
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+from .start import begin, silence
+
+_MOST = 100_000  # characters of an answer
+
+
+class _Output:
+    """What cells print, as far as it is kept."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text = (self.text + str(text))[: _MOST + 1]
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def main() -> None:
+    """Answer each line, a cell as JSON, with a line: [output, error]."""
+    begin()
+    cells, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    silence(0, 1, 2)
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    answers.write(b"[]\n")
+    answers.flush()
+    for line in cells:
+        answers.write(json.dumps(_run(json.loads(line), vars(module))).encode() + b"\n")
+        answers.flush()
+
+
+def _run(source: str, names: dict[str, Any]) -> list[str]:
+    """What a cell prints, with the value that it ends in, and its error."""
+    output = _Output()
+    sys.stdout = sys.stderr = output  # pyright: ignore[reportAttributeAccessIssue]
+    error = ""
+    try:
+        tree = ast.parse(source, "cell.py")
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell.py", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "cell.py", "eval"), names)
+            if value is not None:
+                output.write(f"{value!r}\n")
+    except BaseException as raised:
+        trace = raised.__traceback__.tb_next if raised.__traceback__ else None  # without this function
+        error = "".join(traceback.format_exception(type(raised), raised, trace)).strip()
+    cut = "\n(cut)" if len(output.text) > _MOST else ""
+    return [output.text[:_MOST] + cut, error[-_MOST:]]
