@@ -43,7 +43,7 @@ class CodeVerifier(EpisodeReward):
 
     partial_credit: bool = False
     cpu_s: float = 4.0
-    wall_s: float = 60.0
+    wall_s: float = 20.0
     memory_mb: int = 512
     sandbox: Sandbox = "bubblewrap"
     name: str = "code"

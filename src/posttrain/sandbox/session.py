@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Self
 
-from posttrain.sandbox.box import Box, Limits, Sandbox, Stop, read
+from posttrain.sandbox.box import Box, Limits, Stop, read
+from posttrain.sandbox.isolation import Sandbox
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Cell:
 
 @dataclass
 class PythonSession:
-    """Python in a box, for the cells of an episode.
+    r"""Python in a box, for the cells of an episode.
 
     Hashes have a fixed seed, so that the same cells print the same sets. CPU seconds and wall clock are limits of each
     cell. A cell that reaches one ends the session: the next cell has a new one, without what was defined. Methods
@@ -33,10 +34,10 @@ class PythonSession:
         >>> with PythonSession() as session:
         ...     _ = session.run("total = 40")
         ...     session.run("total + 2").output
-        '42\\n'
+        '42\n'
     """
 
-    limits: Limits = Limits(cpu_s=2.0, wall_s=20.0)
+    limits: Limits = field(default_factory=lambda: Limits(cpu_s=2.0))
     sandbox: Sandbox = "bubblewrap"
     _box: Box | None = field(default=None, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)

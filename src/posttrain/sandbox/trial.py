@@ -8,10 +8,11 @@ read, no checker to patch, no clock that anybody reads, no verdict to print.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from posttrain.sandbox.box import Box, Limits, Sandbox, Stop, read
+from posttrain.sandbox.box import DEFAULT, Box, Limits, Stop, read
+from posttrain.sandbox.isolation import Sandbox
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def try_solution(
     *,
     shared: str = "",
     trusted: str = "",
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT,
     sandbox: Sandbox = "bubblewrap",
 ) -> Trial:
     """Run tests against a solution.
@@ -66,7 +67,8 @@ def try_solution(
         with Box("candidate", {"code": [*code, shared]}, limits, sandbox, stdin=calls, stdout=values_end) as one:
             job = {"tests": list(tests), "names": list(names), "trusted": trusted}
             job |= {"reads": values, "writes": calls_end}
-            with Box("tests", job, limits, sandbox, descriptors=(values, calls_end)) as other:
+            patient = replace(limits, wall_s=limits.wall_s + 5)  # a solution that sleeps is stopped first
+            with Box("tests", job, patient, sandbox, descriptors=(values, calls_end)) as other:
                 while ours:
                     os.close(ours.pop())
                 assert other.process.stdout is not None

@@ -73,7 +73,9 @@ def main() -> None:
             decode(target, found), *given, **{key: decode(one, found) for key, one in named.items()}
         )
         changed: dict[int, Any] = {}
-        for place, one in enumerate(given):  # what a function did to its arguments is seen by the tests
+        # What a function did to its arguments is seen by the tests if it returns None, as functions that work in place
+        # do. Otherwise one that empties a list and returns it would pass `assert ordered(a) == sorted(a)`.
+        for place, one in enumerate(given if value is None else ()):
             if type(one) in _MUTABLE and (now := encode(one, handle)) != args[place]:
                 changed[place] = now
         return ["value", encode(value, handle), changed]

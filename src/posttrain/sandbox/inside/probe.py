@@ -10,7 +10,7 @@ def main() -> None:
     tries: dict[str, Callable[[], object]] = {
         "a process starts": lambda: os.fork() or os._exit(0),
         "a socket opens": lambda: socket.socket(socket.AF_INET),
-        "files outside /tmp can be written": lambda: open("/probe", "w"),
+        "files outside /tmp can be written": lambda: os.open("/probe", os.O_CREAT),
         "processes can be seen": lambda: os.listdir("/proc"),
         "files of the machine can be seen": lambda: os.listdir("/etc"),
     }

@@ -27,6 +27,7 @@ class Standin:
         object.__setattr__(self, "_where", where)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """What it returns there."""
         return self._link.operate("call", self, *args, **named)
 
     def __getattr__(self, name: str) -> Any:

@@ -144,7 +144,9 @@ class Link:
                 return message
             try:
                 answer = self.answers(message)
-            except Exception as error:
+            except Closed:
+                raise
+            except BaseException as error:  # SystemExit of the solution, too
                 names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
                 answer = ["error", [type(error).__name__, *names], _text(error)]
             self.send(answer)
@@ -153,7 +155,9 @@ class Link:
         """Write a line."""
         line = json.dumps(message).encode()
         if len(line) > MOST_BYTES and message[0] == "value":
-            line = json.dumps(["error", ["Unsuitable"], f"a value of {len(line) >> 20} MiB or more"]).encode()
+            line = json.dumps(
+                ["error", ["TooLarge"], f"a value of {len(line) >> 20} MiB, of {MOST_BYTES >> 20} at most"]
+            ).encode()
         try:
             self.writes.write(line + b"\n")
             self.writes.flush()
