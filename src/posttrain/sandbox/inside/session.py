@@ -1,16 +1,21 @@
 """A Python session: cells of code, one after another, in one namespace."""
 
-import ast
+from __future__ import annotations
+
+import _ast
 import json
 import os
 import sys
-import traceback
 from types import ModuleType
-from typing import Any
 
 from .start import begin, silence
 
+TYPE_CHECKING = False  # typing takes a tenth of the time to start
+if TYPE_CHECKING:
+    from typing import Any
+
 _MOST = 100_000  # characters of an answer
+_ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST; ast itself takes longer to import
 
 
 class _Output:
@@ -47,14 +52,16 @@ def _run(source: str, names: dict[str, Any]) -> list[str]:
     sys.stdout = sys.stderr = output  # pyright: ignore[reportAttributeAccessIssue]
     error = ""
     try:
-        tree = ast.parse(source, "cell.py")
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        tree: Any = compile(source, "cell.py", "exec", _ONLY_TREE)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], _ast.Expr) else None
         exec(compile(tree, "cell.py", "exec"), names)
-        if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), "cell.py", "eval"), names)
+        if last is not None:
+            value = eval(compile(_ast.Expression(last.value), "cell.py", "eval"), names)
             if value is not None:
                 output.write(f"{value!r}\n")
     except BaseException as raised:
+        import traceback  # takes longer to import than the rest to start
+
         trace = raised.__traceback__.tb_next if raised.__traceback__ else None  # without this function
         error = "".join(traceback.format_exception(type(raised), raised, trace)).strip()
     cut = "\n(cut)" if len(output.text) > _MOST else ""

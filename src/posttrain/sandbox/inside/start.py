@@ -1,10 +1,15 @@
 """How each program in a box begins: its job, its limits, silence."""
 
+from __future__ import annotations
+
 import json
 import os
 import resource
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes a tenth of the time to start
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def begin() -> dict[str, Any]:
