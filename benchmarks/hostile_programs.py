@@ -31,7 +31,7 @@ def state() -> dict[str, set[str]]:
     for name in ("tcp", "tcp6", "udp", "udp6"):
         rows = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
         ports |= {f"{name} {row[1]}" for row in rows if row[3] in ("0A", "07")}
-    files = {name for name in os.listdir(tempfile.gettempdir())}
+    files = set(os.listdir(tempfile.gettempdir()))
     mounts = set(Path("/proc/mounts").read_text().splitlines())
     descriptors = set(os.listdir("/proc/self/fd"))
     return {"processes": processes, "ports": ports, "files": files, "mounts": mounts, "descriptors": descriptors}

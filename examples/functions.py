@@ -2,8 +2,8 @@
 
     python examples/functions.py functions
     posttrain sft --dataset functions/train.jsonl --epochs 2
-    posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl --eval-dataset functions/heldout.jsonl \
-        --reward code --max-new-tokens 64
+    posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl \
+        --eval-dataset functions/heldout.jsonl --reward code --max-new-tokens 64
 
 A row has `prompt`, `completion` (the function) and `test_list`. Training has other constants than the held-out rows, and
 some pairs of steps are in the held-out rows alone. docs/sandbox.md says how to use functions of your own.
@@ -46,6 +46,7 @@ def rows(seed: int, count: int, *, heldout: bool) -> Iterator[dict[str, Any]]:
     pairs = [(first, second) for first in (*LISTS, *NUMBERS) for second in NUMBERS]
     random.Random(0).shuffle(pairs)
     kept = [pair for number, pair in enumerate(pairs) if heldout or number % 4]
+    apart = set(pairs[::4])
     seen = set[str]()
     while len(seen) < count:
         first, second = rng.choice(kept)
@@ -61,7 +62,8 @@ def rows(seed: int, count: int, *, heldout: bool) -> Iterator[dict[str, Any]]:
         )
         body = "".join(f"\n    {line}" for line in lines)
         code = f"def {name}(x):{body}"
-        if code in seen:
+        known = alone or (first, second) not in apart
+        if code in seen or (heldout and known and "{k}" not in (first if alone else first + second)):
             continue
         seen.add(code)
         namespace: dict[str, Any] = {}
