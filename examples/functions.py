@@ -1,12 +1,12 @@
-"""Simple functions with tests, at the level of a small model: demonstrations, tasks and held-out tasks.
+r"""Simple functions with tests, at the level of a small model: demonstrations, tasks and held-out tasks.
 
     python examples/functions.py functions
     posttrain sft --dataset functions/train.jsonl --epochs 2
     posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl \
         --eval-dataset functions/heldout.jsonl --reward code --max-new-tokens 64
 
-A row has `prompt`, `completion` (the function) and `test_list`. Training has other constants than the held-out rows, and
-some pairs of steps are in the held-out rows alone. docs/sandbox.md says how to use functions of your own.
+A row has `prompt`, `completion` (the function) and `test_list`. Held-out rows have other constants, and some pairs of
+steps are in them alone. docs/sandbox.md says how to use functions of your own.
 """
 
 import json
