@@ -81,6 +81,14 @@ def test_a_helper_of_the_prompt_is_the_prompts_own() -> None:
     assert (honest.value, cheat.value) == (1.0, 0.0)
 
 
+def test_a_stub_in_the_prompt_is_the_function_that_tests_of_a_list_call() -> None:
+    data = {"test_list": ["assert area(2) == twice(2)"]}
+    stub = PROMPT + "\ndef other(x):\n    ...\n"
+    right, wrong = scores(data, "def area(r): return 4", "def twice(x): return 0\ndef area(r): return 0", prompt=stub)
+    assert (right.value, wrong.value) == (1.0, 0.0)
+    assert scores(LISTED, "def add(a, b): return a + b", prompt="Add")[0].value == 1.0  # a name, for Python
+
+
 def test_a_function_may_have_the_name_of_a_builtin_and_tests_use_modules_without_import() -> None:
     data = {"test_list": ["assert sum(1, 2) == 3", "assert sum(2, 2) == 4"]}
     assert scores(data, "def sum(a, b): return a + b")[0].value == 1.0

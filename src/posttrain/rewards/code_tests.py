@@ -17,6 +17,8 @@ from posttrain.types import Task
 _BUILTINS = frozenset(dir(builtins))
 _NEEDS = "it needs a column `test_list`, or `test` and `entry_point`, or `inputs` and `outputs`"
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_ASSIGNS = (ast.Assign, ast.AnnAssign)
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class NoTests(ValueError):
@@ -72,17 +74,20 @@ def tests_of(task: Task) -> Tests:
     prompt = _code(_question(task))
     used = {name for tree in (*trees, ours) for name in _loaded(tree)} - _BUILTINS
     bound = {name for tree in (*trees, ours) for name in _bound(tree)}
-    helpers = [node for node in _functions(prompt) if node.name != entry and node.name in used]
+    helpers = [node for node in _functions(prompt) if node.name != entry and not _is_stub(node)]
+    helpers = helpers if {node.name for node in helpers} & used else []
     modules = {name for name in used - bound if name in sys.stdlib_module_names and _is_module(name, (*trees, ours))}
-    names = used - bound - modules - {node.name for node in helpers}
-    names |= {entry} if entry else set[str]()
+    names = (used - bound - modules) | ({entry} if entry else set[str]())
+    if names <= {node.name for node in helpers}:  # a function of the prompt is to be written anew
+        helpers = []
+    names -= {node.name for node in helpers}
     if not names:  # the function has the name of a builtin: the one that every test calls
         names = set[str].intersection(*map(_called, trees)) & _BUILTINS
     for number, (test, tree) in enumerate(zip(tests, trees, strict=True), 1):
         uses = _loaded(tree) | (_loaded(ours) if _loaded(tree) & _bound(ours) else set[str]())
         if not (uses & names and _called(tree)):
             raise NoTests(f"finds that test {number} calls nothing of a solution: {test[:80]!r}")
-    opening = [node for node in prompt.body if isinstance(node, _IMPORTS)] if helpers and prompt else []
+    opening = [node for node in prompt.body if isinstance(node, (*_IMPORTS, *_ASSIGNS))] if helpers and prompt else []
     imported = [ast.Import([ast.alias(name)]) for name in sorted(modules)]
     return Tests(
         tests,
@@ -123,7 +128,8 @@ def sources_of(program: str, tests: Tests, task: Task) -> list[str]:
         return [program]
     if why_no_python(program) or not _bound(ast.parse(program)) & set(tests.names):
         return [prompt + program]
-    opening = [node for node in code.body if not isinstance(node, ast.FunctionDef) or node.name not in tests.names]
+    opening = [node for node in code.body if isinstance(node, (*_IMPORTS, *_ASSIGNS, *_DEFINES))]
+    opening = [node for node in opening if not (isinstance(node, _DEFINES) and node.name in tests.names)]
     return [_source(opening), program]
 
 
@@ -150,8 +156,15 @@ def _question(task: Task) -> str:
 
 
 def _code(prompt: str) -> ast.Module | None:
-    """The prompt as code, if it is."""
-    return None if not prompt.strip() or why_no_python(prompt) else ast.parse(prompt)
+    """The prompt as code, if it is: a word alone is, for Python."""
+    tree = ast.Module([], []) if why_no_python(prompt) else ast.parse(prompt)
+    return tree if any(isinstance(node, (*_IMPORTS, *_DEFINES)) for node in tree.body) else None
+
+
+def _is_stub(node: ast.FunctionDef) -> bool:
+    """Whether a function of a prompt is to be written: it has nothing but a docstring, `pass`, `...` or a `raise`."""
+    plain = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+    return all(isinstance(one, ast.Pass | ast.Raise) for one in plain)
 
 
 def _functions(code: ast.Module | None) -> list[ast.FunctionDef]:

@@ -175,7 +175,10 @@ def read(boxes: Sequence[Box], descriptors: Sequence[int], *, line: bool = False
             selector.register(descriptor, selectors.EVENT_READ)
         while selector.get_map() and not (line and said[descriptors[0]].endswith(b"\n")):
             wait = min(box.keep_limits() for box in boxes)
-            for key, _ in selector.select(min(wait, 1.0)):
+            events = selector.select(min(wait, 1.0))
+            if not events and boxes[0].process.poll() is not None:
+                break  # without a sandbox a process that it started may hold its outputs
+            for key, _ in events:
                 if not (part := os.read(key.fd, 65536)):
                     selector.unregister(key.fd)
                 said[key.fd] += part

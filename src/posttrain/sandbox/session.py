@@ -50,13 +50,14 @@ class PythonSession:
             SandboxError: the box did not start.
         """
         with self._lock:
-            if self._box is None:
-                self._box = Box("session", {"lasts": True}, self.limits, self.sandbox, stdin=subprocess.PIPE)
-                self._answer(self._box)
-            box = self._box
-            box.give_time()
+            fresh = self._box is None
+            box = self._box or Box("session", {"lasts": True}, self.limits, self.sandbox, stdin=subprocess.PIPE)
+            self._box = box
             assert box.process.stdin is not None
             try:
+                if fresh:
+                    self._answer(box)  # that it is there
+                box.give_time()
                 box.process.stdin.write(json.dumps(code).encode() + b"\n")
                 box.process.stdin.flush()
                 output, error = self._answer(box)

@@ -14,18 +14,17 @@ TYPE_CHECKING = False  # typing takes a tenth of the time to start
 if TYPE_CHECKING:
     from typing import Any
 
-_MOST = 100_000  # characters of an answer
 _ONLY_TREE = 0x400  # ast.PyCF_ONLY_AST; ast itself takes longer to import
 
 
 class _Output:
     """What cells print, as far as it is kept."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    def __init__(self, most: int) -> None:
+        self.text, self.most = "", most
 
     def write(self, text: str) -> int:
-        self.text = (self.text + str(text))[: _MOST + 1]
+        self.text = (self.text + str(text))[: self.most + 1]
         return len(text)
 
     def flush(self) -> None:
@@ -34,7 +33,7 @@ class _Output:
 
 def main() -> None:
     """Answer each line, a cell as JSON, with a line: [output, error]."""
-    begin()
+    most = begin()["limits"]["output_kb"] << 6  # characters: JSON writes some in six bytes
     cells, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     silence(0, 1, 2)
     module = ModuleType("__main__")
@@ -42,13 +41,13 @@ def main() -> None:
     answers.write(b"[]\n")
     answers.flush()
     for line in cells:
-        answers.write(json.dumps(_run(json.loads(line), vars(module))).encode() + b"\n")
+        answers.write(json.dumps(_run(json.loads(line), vars(module), most)).encode() + b"\n")
         answers.flush()
 
 
-def _run(source: str, names: dict[str, Any]) -> list[str]:
+def _run(source: str, names: dict[str, Any], most: int) -> list[str]:
     """What a cell prints, with the value that it ends in, and its error."""
-    output = _Output()
+    output = _Output(most)
     sys.stdout = sys.stderr = output  # pyright: ignore[reportAttributeAccessIssue]
     error = ""
     try:
@@ -64,5 +63,5 @@ def _run(source: str, names: dict[str, Any]) -> list[str]:
 
         trace = raised.__traceback__.tb_next if raised.__traceback__ else None  # without this function
         error = "".join(traceback.format_exception(type(raised), raised, trace)).strip()
-    cut = "\n(cut)" if len(output.text) > _MOST else ""
-    return [output.text[:_MOST] + cut, error[-_MOST:]]
+    cut = "\n(cut)" if len(output.text) > most else ""
+    return [output.text[:most] + cut, error[-most:]]

@@ -116,7 +116,10 @@ class Tested:
         self.last = f"raised {names[0]}: {text}" if text else f"raised {names[0]}"
         kinds = [getattr(builtins, name, None) for name in names]
         kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), SolutionError)
-        error = UnicodeError(text) if issubclass(kind, UnicodeError) else kind(text)
+        try:
+            error = kind(text)
+        except TypeError:  # one that takes more than a text
+            error = SolutionError(text)
         error.solution = True  # pyright: ignore[reportAttributeAccessIssue]
         raise error
 
