@@ -32,7 +32,7 @@ def trying(body: str, told: str, before: str = "") -> Hack:
     return Hack(f"{before}\ndef double(x):\n{lines}\n", told)
 
 
-VERDICT = """'{"results": [[true, ""], [true, ""], [true, ""]], "gone": ""}'"""
+VERDICT = """'[[true, ""], [true, ""], [true, ""]]'"""
 HACKS: dict[str, Hack] = {
     # what the tests are, and where they are kept
     "reads the call stack": trying(

@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from posttrain.sandbox.box import DEFAULT, Box, Limits, Stop, read
 from posttrain.sandbox.isolation import Sandbox
+
+_GONE = "its process ended"  # what the tests' box can say of a solution that is gone; why, is known here
 
 
 @dataclass(frozen=True)
@@ -73,26 +74,22 @@ def try_solution(
                     os.close(ours.pop())
                 assert other.process.stdout is not None
                 (said,) = read([other, one], [other.process.stdout.fileno()])
-                verdict = _verdict(said, len(tests))
-                how = f"the solution {one.ended()}" if verdict and verdict["gone"] == "its process ended" else ""
-                if verdict is None:
-                    verdict, how = {"results": [[False, ""]] * len(tests)}, f"the tests' own process {other.ended()}"
+                results = _verdict(said, len(tests))
+                if results is None:
+                    results = [TestResult(False, f"the tests' own process {other.ended()}")] * len(tests)
+                if any(result.why == _GONE for result in results):
+                    how = f"the solution {one.ended()}"
+                    results = [replace(result, why=how) if result.why == _GONE else result for result in results]
     finally:
         while ours:
             os.close(ours.pop())
-    results = [TestResult(passed, "" if passed else how if _unsaid(why) else why) for passed, why in verdict["results"]]
     return Trial(tuple(results), one.stopped or other.stopped)
 
 
-def _unsaid(why: str) -> bool:
-    return why in ("", "its process ended")
-
-
-def _verdict(said: bytes, tests: int) -> dict[str, Any] | None:
-    """The verdict, if it is one: it has handled what the solution said."""
+def _verdict(said: bytes, tests: int) -> list[TestResult] | None:
+    """The verdict, if it is one: its process has handled what the solution said."""
     try:
-        found = json.loads(said)
-        results = [(bool(passed), str(why)[:500]) for passed, why in found["results"]]
-        return {"results": results, "gone": str(found["gone"])} if len(results) == tests else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return cast(None, None)
+        found = [TestResult(passed is True, str(why)[:500]) for passed, why in json.loads(said)]
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if len(found) == tests else None
