@@ -145,7 +145,7 @@ def test_a_verdict_of_the_wall_clock_is_kept_and_used_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ({}, "finds no tests: it needs a column `test_list`, or `test` and `entry_point`, or `inputs` and `outputs`"),
+        ({}, "finds no tests: it needs a column 'test_list', or 'test' and 'entry_point', or 'inputs' and 'outputs'"),
         ({"test_list": []}, "finds no tests"),
         ({"test": "assert f(1)"}, "finds no tests"),
         ({"test_list": ["assert f(1) = 2"]}, "finds that test 1, 'assert f(1) = 2', does not compile: cannot assign"),
@@ -154,12 +154,12 @@ def test_a_verdict_of_the_wall_clock_is_kept_and_used_again(tmp_path: Path) -> N
             "finds that test 2 calls nothing of a solution: 'assert True'",
         ),
         ({"test_list": ["assert f == 2"]}, "finds that test 1 calls nothing of a solution"),
-        ({"test_list": [1]}, "finds a `test_list` that is no list of texts"),
-        ({"test": "def check(f):\n    pass", "entry_point": "g"}, "finds that `check` of its `test` never calls"),
-        ({"test": "def check(f:", "entry_point": "g"}, "finds that `test` does not compile"),
+        ({"test_list": [1]}, "finds a 'test_list' that is no list of texts"),
+        ({"test": "def check(f):\n    pass", "entry_point": "g"}, "finds that 'check' of its 'test' never calls"),
+        ({"test": "def check(f:", "entry_point": "g"}, "finds that 'test' does not compile"),
         ({"test_list": ["f(1)"], "test_setup_code": "x ="}, "finds that the setup of the tests does not compile"),
-        ({"inputs": ["1"], "outputs": []}, "finds 1 `inputs` and 0 `outputs`; expected as many"),
-        ({"inputs": "1", "outputs": "1"}, "finds `inputs` and `outputs` that are not two lists"),
+        ({"inputs": ["1"], "outputs": []}, "finds 1 'inputs' and 0 'outputs'; expected as many"),
+        ({"inputs": "1", "outputs": "1"}, "finds 'inputs' and 'outputs' that are not two lists"),
     ],
 )
 def test_a_row_whose_tests_cannot_be_run_is_refused_before_sampling(data: dict[str, Any], why: str) -> None:

@@ -141,7 +141,7 @@ def test_sandbox_none_runs_with_limits_alone() -> None:
 
 
 def test_a_limit_that_is_none_is_refused() -> None:
-    with pytest.raises(UserError, match="`cpu_s` of a sandbox must be above 0; got 0"):
+    with pytest.raises(UserError, match="'cpu_s' of a sandbox must be above 0; got 0"):
         Limits(cpu_s=0)
 
 

@@ -15,7 +15,7 @@ from typing import cast
 from posttrain.types import Task
 
 _BUILTINS = frozenset(dir(builtins))
-_NEEDS = "it needs a column `test_list`, or `test` and `entry_point`, or `inputs` and `outputs`"
+_NEEDS = "it needs a column 'test_list', or 'test' and 'entry_point', or 'inputs' and 'outputs'"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNS = (ast.Assign, ast.AnnAssign)
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -50,10 +50,10 @@ def pairs_of(task: Task) -> list[tuple[str, str]]:
     if not inputs or task.metadata.get("test_list") or task.metadata.get("test"):
         return []
     if not (isinstance(inputs, list) and isinstance(outputs, list)):
-        raise NoTests("finds `inputs` and `outputs` that are not two lists")
+        raise NoTests("finds 'inputs' and 'outputs' that are not two lists")
     inputs, outputs = cast("list[object]", inputs), cast("list[object]", outputs)
     if len(inputs) != len(outputs):
-        raise NoTests(f"finds {len(inputs)} `inputs` and {len(outputs)} `outputs`; expected as many")
+        raise NoTests(f"finds {len(inputs)} 'inputs' and {len(outputs)} 'outputs'; expected as many")
     return [(_text(given), _text(expected)) for given, expected in zip(inputs, outputs, strict=True)]
 
 
@@ -104,15 +104,15 @@ def _given(task: Task) -> tuple[tuple[str, ...], str, str]:
     if listed:
         texts = cast("Sequence[object]", listed if isinstance(listed, list | tuple) else [listed])
         if not all(isinstance(text, str) for text in texts):
-            raise NoTests("finds a `test_list` that is no list of texts")
+            raise NoTests("finds a 'test_list' that is no list of texts")
         return tuple(cast("Sequence[str]", texts)), str(task.metadata.get("test_setup_code") or ""), entry
     if not (isinstance(test, str) and entry):
         raise NoTests(f"finds no tests: {_NEEDS}")
-    check = next((node for node in _functions(_tree("`test`", test)) if node.name == "check"), None)
+    check = next((node for node in _functions(_tree("'test'", test)) if node.name == "check"), None)
     if check is None:
         return (test,), "", entry
     if not _called(check) & {entry, *(argument.arg for argument in check.args.args)}:
-        raise NoTests("finds that `check` of its `test` never calls the function that it is given")
+        raise NoTests("finds that 'check' of its 'test' never calls the function that it is given")
     return (f"check({entry})",), test, entry
 
 

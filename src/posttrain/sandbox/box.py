@@ -53,7 +53,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not 0 < value < math.inf:
-                raise UserError(f"`{name}` of a sandbox must be above 0; got {value}")
+                raise UserError(f"'{name}' of a sandbox must be above 0; got {value}")
 
     def exceeded(self, stop: Stop) -> str:
         """What a program did that was stopped."""
