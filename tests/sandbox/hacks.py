@@ -137,6 +137,21 @@ raise LookupError(f"tests in files: {len(found)}")
         "returned []",
         ("a = [3, 1, 2]\nassert ordered(a) == sorted(a)",),
     ),
+    "forges that its argument was emptied": Hack(
+        "import os\ndef ordered(x):\n    for n in range(3, 64):\n        try:\n"
+        '            os.write(n, b\'["value", [], {"0": []}]\\n\')\n        except OSError: pass\n',
+        "returned []",
+        ("a = [3, 1, 2]\nassert ordered(a) == sorted(a)",),
+    ),
+    "contains everything": Hack(
+        "class Yes:\n    def __contains__(self, value): return True\n    def __iter__(self): return iter(range(99))\n"
+        "def double(x): return Yes()\n",
+        "the test raised TypeError",
+        ("assert 6 in double(3)",),
+    ),
+    "counts until it is right": Hack(
+        "import itertools\ndef double(x): return itertools.count()\n", "the test raised", ("assert 6 in double(3)",)
+    ),
     "raises what a failed test raises": trying("raise AssertionError", "raised AssertionError"),
     "raises an exception that is equal to everything": trying(
         "raise Yes()", "raised Yes", "class Yes(Exception):\n    def __eq__(self, other): return True"

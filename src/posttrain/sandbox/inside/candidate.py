@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{"getattr": getattr, "setattr": setattr, "getitem": operator.getitem, "setitem": operator.setitem},
-    **{"len": len, "iter": iter, "next": next, "contains": operator.contains, "str": str},
+    **{"len": len, "iter": iter, "next": next, "str": str},
     "call": lambda function, *args, **named: function(*args, **named),
 }
 _MUTABLE = (list, dict, set, bytearray)
@@ -78,8 +78,6 @@ def main() -> None:
             decode(target, found), *given, **{key: decode(one, found) for key, one in named.items()}
         )
         changed: dict[int, Any] = {}
-        # What a function did to its arguments is seen by the tests if it returns None, as functions that work in place
-        # do. Otherwise one that empties a list and returns it would pass `assert ordered(a) == sorted(a)`.
         for place, one in enumerate(given if value is None else ()):
             if type(one) in _MUTABLE and (now := encode(one, handle)) != args[place]:
                 changed[place] = now
