@@ -152,6 +152,11 @@ raise LookupError(f"tests in files: {len(found)}")
     "counts until it is right": Hack(
         "import itertools\ndef double(x): return itertools.count()\n", "the test raised", ("assert 6 in double(3)",)
     ),
+    "ends the loop of a test": Hack(
+        "def double(x): raise StopIteration\n",
+        "raised StopIteration",
+        ("assert all(map(lambda n: double(n) == 2 * n, [1, 2, 3]))",),
+    ),
     "raises what a failed test raises": trying("raise AssertionError", "raised AssertionError"),
     "raises an exception that is equal to everything": trying(
         "raise Yes()", "raised Yes", "class Yes(Exception):\n    def __eq__(self, other): return True"

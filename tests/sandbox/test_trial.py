@@ -76,10 +76,11 @@ def adder(n): return lambda x: x + n
         "a = Stack()\na.top = 5\nassert a.top == 5 and a == a and a != Stack()",
         "import itertools\nassert list(itertools.islice(squares(), 4)) == [0, 1, 4, 9]",
         "assert adder(2)(3) == 5",
+        "s = squares()\nnext(s)\nassert next(s) == 1 and sum(Stack().push(4)) == 4",
         "assert apply(lambda x: x * 2, [1, 2]) == [2, 4]",
     )
     code += "def apply(g, xs): return [g(x) for x in xs]\n"
-    assert told(code, *tests, names="Stack squares adder apply") == [""] * 5
+    assert told(code, *tests, names="Stack squares adder apply") == [""] * 6
 
 
 def test_arguments_changed_in_place_are_seen_only_where_nothing_is_returned() -> None:

@@ -53,13 +53,10 @@ class Standin:
         return self._link.operate("len", self)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = self._link.operate("iter", self)
-        while True:
-            try:
-                value = self._link.operate("next", iterator)
-            except StopIteration:
-                return
-            yield value
+        return self._link.operate("iter", self)
+
+    def __next__(self) -> Any:
+        return self._link.operate("next", self)
 
     def __bool__(self) -> bool:
         return True
@@ -89,7 +86,7 @@ class Tested:
             named = {key: encode(one, self._handle) for key, one in named.items()}
             answer = self.link.ask(operation, self._handle(target), sent, named)
             if answer[0] == "error":
-                return self._raise(answer)
+                return self._raise(answer, operation)
             value = decode(answer[1], self._found)
             # What a function did to its arguments is seen if it returns None, as functions that work in place do.
             # Otherwise one that empties a list and returns it would pass `assert ordered(a) == sorted(a)`.
@@ -109,9 +106,11 @@ class Tested:
             self.last = f"returned {_short(value)}"
         return value
 
-    def _raise(self, answer: list[Any]) -> None:
+    def _raise(self, answer: list[Any], operation: str) -> None:
         names, text = [str(name)[:80] for name in answer[1]], str(answer[2])[:200]
         self.last = f"raised {names[0]}: {text}" if text else f"raised {names[0]}"
+        if operation != "next" and "StopIteration" in names:
+            names = []  # it would end the loop of `all(map(...))`, which is then True
         kinds = [getattr(builtins, name, None) for name in names]
         kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), SolutionError)
         try:
