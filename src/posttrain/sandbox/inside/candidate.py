@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{"getattr": getattr, "setattr": setattr, "getitem": operator.getitem, "setitem": operator.setitem},
     **{"len": len, "iter": iter, "next": next, "str": str},
-    "call": lambda function, *args, **named: function(*args, **named),
+    "call": operator.call,
 }
 _MUTABLE = (list, dict, set, bytearray)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 MOST_BYTES = 4 << 20  # of a message
-_SEQUENCES = {kind.__name__: kind for kind in (tuple, set, frozenset)}
+_SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 _AS_TEXT: dict[tuple[str, str], tuple[str, str]] = {  # (module, class): what writes it, what reads it
     ("decimal", "Decimal"): ("__str__", ""),
     ("fractions", "Fraction"): ("__str__", ""),
@@ -37,7 +37,7 @@ class Unsuitable(TypeError):
 
 def encode(value: Any, handle: Callable[[Any], dict[str, Any]]) -> Any:
     """JSON of a value; `handle` has that of one that is not plain."""
-    kind = type(value)
+    kind: type[Any] = type(value)
     if value is None or kind in (bool, float, str):
         return value
     if kind is int:
@@ -59,7 +59,7 @@ def encode(value: Any, handle: Callable[[Any], dict[str, Any]]) -> Any:
     return _of_library(value, kind, handle) or handle(value)
 
 
-def _of_library(value: Any, kind: type, handle: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
+def _of_library(value: Any, kind: type[Any], handle: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
     """JSON of an object of the standard library that is as good as plain. Its module is there, if its class is."""
     module = sys.modules.get(kind.__module__)
     if getattr(module, kind.__name__, None) is not kind:
@@ -80,7 +80,8 @@ def decode(said: Any, handle: Callable[[str, Any], Any]) -> Any:
     if said is None or isinstance(said, bool | int | float | str):
         return said
     if isinstance(said, list):
-        return [decode(one, handle) for one in said]
+        items: list[Any] = said
+        return [decode(one, handle) for one in items]
     ((tag, inner),) = said.items()
     if tag in _SEQUENCES:
         return _SEQUENCES[tag](decode(one, handle) for one in inner)
@@ -182,7 +183,8 @@ class Link:
             message = None
         if not (isinstance(message, list) and message and isinstance(message[0], str)):
             raise Closed("it said what is no message")
-        return message
+        found: list[Any] = message
+        return found
 
 
 def _text(error: BaseException) -> str:
