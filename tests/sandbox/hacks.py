@@ -173,7 +173,7 @@ raise LookupError(f"tests in files: {len(found)}")
         "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\n"
         "builtins.compile = lambda *a: 'pass'\n"
         "builtins.__import__ = lambda *a: None\nbuiltins.len = lambda x: 6\ndef double(x): return 0\n",
-        "returned 0",
+        "the solution ended with exit status 1",
     ),
     "defines a builtin anew": Hack(
         "def sorted(x): return 0\ndef all(x): return True\ndef ordered(x): return 0\n",

@@ -207,5 +207,5 @@ def test_a_session_that_forges_answers_or_floods_ends_alone() -> None:
         forged = session.run(
             "import os\nfor n in range(3, 9):\n    try: os.write(n, b'{}\\n')\n    except OSError: pass"
         )
-        assert forged.error.startswith("the session") or forged.error == ""
+        assert forged.error == "the session gave no answer; what was defined is gone"
         assert len(session.run("print('x' * 10**7)").output) < 110_000

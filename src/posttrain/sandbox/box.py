@@ -138,9 +138,9 @@ class Box:
         if self.stopped:
             return self.limits.exceeded(self.stopped)
         try:
-            status = self.process.wait(5)
+            status = self.process.wait(1)
         except subprocess.TimeoutExpired:
-            return "closed its output"
+            return "gave no answer"
         number = -status if status < 0 else status - 128
         names = {one.value: one.name for one in signal.Signals}
         return f"was ended by {names[number]}" if number in names else f"ended with exit status {status}"
