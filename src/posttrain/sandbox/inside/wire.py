@@ -37,7 +37,7 @@ class Unsuitable(TypeError):
 
 def encode(value: Any, handle: Callable[[Any], dict[str, Any]]) -> Any:
     """JSON of a value; `handle` has that of one that is not plain."""
-    kind: type[Any] = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
     if value is None or kind in (bool, float, str):
         return value
     if kind is int:
@@ -56,7 +56,7 @@ def encode(value: Any, handle: Callable[[Any], dict[str, Any]]) -> Any:
         return {"range": [value.start, value.stop, value.step]}
     if kind is type and getattr(builtins, value.__name__, None) is value:
         return {"type": value.__name__}
-    return _of_library(value, kind, handle) or handle(value)
+    return _of_library(value, kind, handle) or handle(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _of_library(value: Any, kind: type[Any], handle: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
@@ -79,9 +79,8 @@ def decode(said: Any, handle: Callable[[str, Any], Any]) -> Any:
     """
     if said is None or isinstance(said, bool | int | float | str):
         return said
-    if isinstance(said, list):
-        items: list[Any] = said
-        return [decode(one, handle) for one in items]
+    if said.__class__ is list:
+        return [decode(one, handle) for one in said]
     ((tag, inner),) = said.items()
     if tag in _SEQUENCES:
         return _SEQUENCES[tag](decode(one, handle) for one in inner)
@@ -181,10 +180,9 @@ class Link:
             message = json.loads(line)
         except (ValueError, RecursionError):
             message = None
-        if not (isinstance(message, list) and message and isinstance(message[0], str)):
+        if not (message.__class__ is list and message and message[0].__class__ is str):
             raise Closed("it said what is no message")
-        found: list[Any] = message
-        return found
+        return message
 
 
 def _text(error: BaseException) -> str:
