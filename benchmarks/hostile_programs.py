@@ -8,8 +8,8 @@ import json
 import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from posttrain.sandbox import try_solution
@@ -39,6 +39,7 @@ def state() -> dict[str, set[str]]:
 
 def main(programs: int) -> None:
     """Run them and print what is left."""
+    tempfile.tempdir = tempfile.mkdtemp()  # whose files are ours alone
     one = try_solution(["def double(x): return x + x"], ["assert double(2) == 4"], ["double"])
     assert one.results[0].passed  # which also starts the thread that starts boxes
     before, began = state(), time.perf_counter()
@@ -50,8 +51,8 @@ def main(programs: int) -> None:
         trial = try_solution([hack.source], hack.tests, names, trusted=hack.trusted, limits=LIMITS)
         return any(result.passed for result in trial.results)
 
-    with ThreadPool(2) as pool:
-        passed = sum(pool.map(run, islice(cycle(HACKS.items()), programs), chunksize=1))
+    with ThreadPoolExecutor(2) as pool:
+        passed = sum(pool.map(run, islice(cycle(HACKS.items()), programs)))
     seconds = time.perf_counter() - began
     time.sleep(1)
     after = state()
