@@ -118,7 +118,7 @@ raise LookupError(f"tests in files: {len(found)}")
     "hides behind the name of a library's class": trying(
         "return Fraction()",
         "returned an object of class Fraction",
-        "class Fraction:\n    __module__ = 'fractions'\n    def __eq__(self, other): return True",
+        "import fractions\nclass Fraction:\n    __module__ = 'fractions'\n    def __eq__(self, other): return True",
     ),
     "makes itself a class of the library": trying(
         "return collections.Counter()",
