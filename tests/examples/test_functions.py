@@ -19,6 +19,6 @@ def test_its_solutions_pass_and_its_held_out_functions_are_new():
     episodes = []
     for row in [*train[:4], *heldout[:2]]:
         task = Task((Message("user", row["prompt"]),), metadata={"test_list": row["test_list"]})
-        assert len(code_tests.tests_of(task).names) == 1
+        assert len(code_tests.read_tests(task).names) == 1
         episodes.append(Episode(task, (*task.prompt, Message("assistant", row["completion"]))))
     assert [score.value for score in asyncio.run(CodeVerifier().score_episodes(episodes))] == [1.0] * 6

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posttrain.errors import RewardError
-from posttrain.rewards.code_tests import NoTests, pairs_of, sources_of, tests_of, why_no_python
+from posttrain.rewards.code_tests import NoTests, pairs_of, read_tests, sources_of, why_no_python
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import question_of
 from posttrain.rewards.verifiers.workers import TIME_LIMITS, TIMED_OUT, score_together
@@ -65,7 +65,7 @@ class CodeVerifier(EpisodeReward):
     def _refusal(self, task: Task) -> str:
         try:
             if not pairs_of(task):
-                tests_of(task)
+                read_tests(task)
         except NoTests as error:
             return f"reward '{self.name}' {error}"
         return ""
@@ -89,7 +89,7 @@ class CodeVerifier(EpisodeReward):
         return score
 
     def _judged_tests(self, task: Task, program: str, limits: Limits) -> tuple[Score, Stop | None]:
-        tests = tests_of(task)
+        tests = read_tests(task)
         sources = sources_of(program, tests, task)
         if why := why_no_python(*sources):
             return Score(0.0, program, _plain(f"not Python: {why}"), unparsed=True), None

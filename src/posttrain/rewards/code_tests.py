@@ -61,7 +61,7 @@ def _text(lines: object) -> str:
     return "\n".join(map(str, cast("list[object]", lines))) if isinstance(lines, list) else str(lines)
 
 
-def tests_of(task: Task) -> Tests:
+def read_tests(task: Task) -> Tests:
     """The tests of a task that calls functions.
 
     Raises:

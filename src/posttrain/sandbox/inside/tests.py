@@ -25,7 +25,7 @@ class SolutionError(Exception):
 class Standin:
     """A name or an object of the solution. Operations on it are done in the solution's box; it equals only itself."""
 
-    def __init__(self, link: Tested, where: dict[str, Any]) -> None:
+    def __init__(self, link: Solution, where: dict[str, Any]) -> None:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_where", where)
 
@@ -69,7 +69,7 @@ class Standin:
         return f"an object of class {inner[1]}" if tag == "object" else f"{inner} of the solution"
 
 
-class Tested:
+class Solution:
     """The solution, as the tests see it."""
 
     def __init__(self, reads: int, writes: int) -> None:
@@ -173,37 +173,37 @@ def main() -> None:
     job = begin()
     verdict = os.fdopen(os.dup(1), "wb")
     silence(0, 1, 2)
-    tested = Tested(job["reads"], job["writes"])
+    solution = Solution(job["reads"], job["writes"])
     names: dict[str, Any] = {"__name__": "tests"}
-    names |= {name: Standin(tested, {"name": name}) for name in job["names"]}
+    names |= {name: Standin(solution, {"name": name}) for name in job["names"]}
     trouble = ""
     try:
-        answer = tested.link.receive()
+        answer = solution.link.receive()
         if answer[0] == "error":
             trouble = f"the solution raised {answer[1][0]}: {answer[2]} while it was loaded"
         else:
             exec(compile(job["trusted"], "trusted.py", "exec"), names)
     except BaseException as error:
-        tested.gone = str(error) if isinstance(error, Closed) else ""
-        trouble = tested.gone or f"the setup of the tests raised {type(error).__name__}: {_short(error)}"
-    results = [[False, trouble] if trouble else _run(test, names, tested) for test in job["tests"]]
+        solution.gone = str(error) if isinstance(error, Closed) else ""
+        trouble = solution.gone or f"the setup of the tests raised {type(error).__name__}: {_short(error)}"
+    results = [[False, trouble] if trouble else _run(test, names, solution) for test in job["tests"]]
     verdict.write(json.dumps(results).encode())
     verdict.flush()
 
 
-def _run(test: str, names: dict[str, Any], tested: Tested) -> list[Any]:
-    tested.last = ""
-    if tested.gone:
-        return [False, tested.gone]
+def _run(test: str, names: dict[str, Any], solution: Solution) -> list[Any]:
+    solution.last = ""
+    if solution.gone:
+        return [False, solution.gone]
     try:
         exec(compile(test, "test.py", "exec"), names)
     except BaseException as error:
-        if tested.gone:
-            return [False, tested.gone]
+        if solution.gone:
+            return [False, solution.gone]
         if isinstance(error, AssertionError):
-            return [False, tested.last or "failed without a call"]
+            return [False, solution.last or "failed without a call"]
         if getattr(error, "solution", False):
-            return [False, tested.last]
-        told = f"; it {tested.last}" if tested.last else ""
+            return [False, solution.last]
+        told = f"; it {solution.last}" if solution.last else ""
         return [False, f"the test raised {type(error).__name__}: {_short(str(error))}{told}"[:400]]
-    return [not tested.gone, tested.gone]
+    return [not solution.gone, solution.gone]
