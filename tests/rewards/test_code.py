@@ -110,7 +110,7 @@ def test_the_setup_runs_between_code_and_tests() -> None:
 
 def test_programs_by_input_and_output() -> None:
     right = "a, b = map(int, input().split())\nprint(a + b)"
-    found = scores(PAIRS, right, "print(3)", "print(input(1 / 0))", "print('3')\nraise SystemExit(2)")
+    found = scores(PAIRS, right, "print(3)", "print(input(1 / 0))", right + "\nraise SystemExit(2)")
     assert [score.value for score in found] == [1.0, 0.0, 0.0, 0.0]
     assert found[1].explanation == "1 of 2 tests passed; test 2, input '3 4\\n': printed '3\\n'"
     assert "the program ended with exit status 1: ZeroDivisionError: division by zero" in found[2].explanation
