@@ -1,6 +1,7 @@
 """What a hostile client of `posttrain server` costs the others: memory, waiting time, recovery, keys.
 
     python benchmarks/hostile.py --model DIR [--tokens 204800] [--samples 4096] [--rounds 50]
+    python benchmarks/hostile.py --programs 1000        of the sandbox: what programs leave behind (hostile_programs.py)
 
 DIR is a Hugging Face folder of a small model (`posttrain models pull` prints one). A server with two keys is started;
 one sends what is hostile, the other a small gradient, whose waiting time is printed beside that alone.
@@ -213,12 +214,20 @@ def measured(port: int, server: int, hostile: Client, other: Client, args: argpa
 def main() -> None:
     """Read the command line, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--programs", type=int)
     parser.add_argument("--tokens", type=int, default=204800)
     parser.add_argument("--length", type=int, default=256, help="tokens of a sequence, at most the model's context")
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=50)
     args = parser.parse_args()
+    if args.programs:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from benchmarks import hostile_programs
+
+        return hostile_programs.main(args.programs)
+    if not args.model:
+        parser.error("--model or --programs is required")
     print(json.dumps({"what": "keys", **keys(args.rounds)}), flush=True)
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
         port, made = free.getsockname()[1], Keys(Path(folder) / "keys.json")

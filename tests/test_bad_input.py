@@ -146,7 +146,22 @@ def test_training_answers_need_not_be_readable_for_gold_rewards_that_only_evalua
 def test_completions_without_the_right_answer_cannot_be_scored(fails, here):
     (here / "said.jsonl").write_text(json.dumps({"prompt": "1", "completion": "#### 2"}))
     found = fails(["score", "--dataset", "said.jsonl", "--reward", "math"])
-    assert found.startswith("said.jsonl row 1 (said.jsonl:1) has no answer: reward 'math' needs task.answer")
+    assert found.startswith("said.jsonl row 1 (said.jsonl:1): reward 'math' needs task.answer")
+    found = fails(["score", "--dataset", "said.jsonl", "--reward", "code"])
+    assert found.startswith(
+        "said.jsonl row 1 (said.jsonl:1): reward 'code' finds no tests: it needs a column 'test_list'"
+    )
+
+
+def test_without_bubblewrap_programs_are_not_run(fails, here, monkeypatch):
+    def refused():
+        return "", "bubblewrap is not installed; install it"
+
+    monkeypatch.setattr("posttrain.sandbox.isolation._isolation_here", refused)
+    (here / "said.jsonl").write_text(json.dumps({"prompt": "1", "completion": "x", "test_list": ["assert f(1)"]}))
+    found = fails(["score", "--dataset", "said.jsonl", "--reward", "code"])
+    assert found.startswith("programs cannot be isolated on this machine: bubblewrap is not installed; install it")
+    assert "sandbox=none" in found
 
 
 def test_unknown_algorithm(fails):

@@ -181,10 +181,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "solve": _recipe(
         "test-time compute: what more samples buy, by majority, weighted votes, best score",
-        "evaluate.solve",
+        "evaluate.solve:solve",
         "evaluation.Solve",
         _ASKING,
-        function="solve",
     ),
     "evaluate-reward-model": _recipe(
         "accuracy and calibration of a reward model on held-out pairs",

@@ -354,9 +354,9 @@ def refuse_unreadable(rewards: "Weighted | None", tasks: Sequence[Task], source:
         number, why = found[0]
         task = tasks[number - 1]
         text = repr(task.answer)
-        has = f"the answer {text if len(text) <= 80 else text[:77] + '...'}" if task.answer is not None else "no answer"
+        has = f" has the answer {text if len(text) <= 80 else text[:77] + '...'}" if task.answer is not None else ""
         more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
         raise DataError(
-            f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
+            f"{source} row {number} ({task.id}){has}: {why}{more}; correct or remove such rows, or judge by "
             "another `reward`"
         )

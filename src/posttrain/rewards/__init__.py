@@ -4,6 +4,7 @@ from posttrain.rewards.binding import REWARDS as REWARDS
 from posttrain.rewards.binding import load_again as load_again
 from posttrain.rewards.binding import load_reward as load_reward
 from posttrain.rewards.binding import parse_rewards as parse_rewards
+from posttrain.rewards.code import CodeVerifier as CodeVerifier
 from posttrain.rewards.combine import Weighted as Weighted
 from posttrain.rewards.combine import named_in as named_in
 from posttrain.rewards.custom import Ask as Ask

@@ -13,6 +13,7 @@ from typing import Any, cast
 from posttrain import user_code
 from posttrain.errors import UserError, described, unknown
 from posttrain.rewards import rules
+from posttrain.rewards.code import CodeVerifier
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
 from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
 from posttrain.rewards.inputs import OURS
@@ -37,6 +38,7 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "constraints": ConstraintsVerifier,
     "pattern": partial(FormatVerifier, "pattern"),
     "json_schema": partial(FormatVerifier, "json_schema"),
+    "code": CodeVerifier,
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": rules.Tags,
