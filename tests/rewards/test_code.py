@@ -132,7 +132,7 @@ def test_an_explanation_is_one_line_of_printable_characters() -> None:
 
 def test_a_verdict_of_the_wall_clock_is_kept_and_used_again(tmp_path: Path) -> None:
     sleeps = "import time\ndef add(a, b): time.sleep(9)"
-    with TIME_LIMITS.kept_in(tmp_path / "timeouts.jsonl"):
+    with TIME_LIMITS.kept_in(tmp_path):
         (first,) = scores(LISTED, sleeps, wall_s=0.7)
         assert first.explanation == "verifier timed out: it did not finish within 0.7 s" and first.unparsed
         assert len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 1
