@@ -307,7 +307,8 @@ def read_tasks(
         return found, heldout, []
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
-    words |= {"named": columns_read(rewards, gold, environment, teachers), "columns": columns, "seed": config.seed}
+    named = columns_read(rewards, gold, environment, teachers) | {getattr(config, "curriculum", "")}
+    words |= {"named": named, "columns": columns, "seed": config.seed}
     tasks = load_tasks(config.dataset, limit=config.limit, **words)
     for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
         refuse_unreadable(each, tasks, config.dataset)

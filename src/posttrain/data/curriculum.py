@@ -15,10 +15,27 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError
 from posttrain.types import Task
 
-NAMES = ("success", "length")
+
+class Curriculum:
+    """All tasks alike: every epoch is a new permutation of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.state: dict[str, float] = {}  # what a checkpoint keeps
+
+    def indices(self, batch: int, draw: int, seed: int) -> list[int]:
+        """The places of the tasks of draw number `draw`, from 0, of `batch` tasks each."""
+        return batch_indices(self._count, batch, draw, seed)
+
+    def note(self, solved: Mapping[str, float]) -> None:
+        """Learn from a step: by a task's id, the share of its completions that solved it."""
+
+    def metrics(self, batch: int, draw: int) -> dict[str, float]:
+        """What is logged of a step."""
+        return {}
 
 
-class ByRank:
+class ByRank(Curriculum):
     """The easiest `start` of the tasks first, then more in equal steps, and all after `reached` of the run.
 
         share(t) = min(1, start + (1 - start) t / (reached T)),   t of T tasks drawn
@@ -26,9 +43,8 @@ class ByRank:
     Within the share tasks are drawn alike. A draw depends on its number and the seed alone, so that nothing is stored.
     """
 
-    state: Mapping[str, float] = {}
-
     def __init__(self, ranks: Sequence[float], drawn: int, *, start: float = 0.2, reached: float = 0.5) -> None:
+        super().__init__(len(ranks))
         self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
         self._drawn, self._start, self._reached = drawn, start, reached
 
@@ -38,7 +54,7 @@ class ByRank:
         return min(1.0, self._start + (1 - self._start) * grown)
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
-        """The places of the tasks of draw number `draw`, from 0, of `batch` tasks each."""
+        """As of `Curriculum`."""
         count = math.ceil(self.share(batch, draw) * len(self._order))
         if count < batch:  # fewer tasks than a batch has
             count = min(batch, len(self._order))
@@ -47,28 +63,25 @@ class ByRank:
         draws = Random(seed_for(seed, "curriculum", draw))
         return [self._order[place] for place in draws.sample(range(count), batch)]
 
-    def note(self, solved: Mapping[str, float]) -> None:
-        """Nothing is learned."""
-
     def metrics(self, batch: int, draw: int) -> dict[str, float]:
         """The share of the tasks from which a draw is made."""
         return {"curriculum/share": self.share(batch, draw)}
 
 
-class BySuccess:
+class BySuccess(Curriculum):
     """Tasks by the variance of their outcome, without replacement: weight p(1 - p) + `floor`.
 
-    p is a moving average of the share of completions that solved a task, each group counting `rate`; a task that was
-    not drawn yet has 1/2, so that all are tried. `floor` keeps solved and unsolved ones from being forgotten.
+    p, the state by the task's id, is a moving average of the share of completions that solved a task, each group
+    counting `rate`; a task that was not drawn yet has 1/2, so that all are tried. `floor` keeps solved and unsolved
+    ones from being forgotten.
     """
 
     def __init__(self, ids: Sequence[str], *, rate: float = 0.5, floor: float = 0.02) -> None:
+        super().__init__(len(ids))
         self._ids, self._rate, self._floor = ids, rate, floor
-        self.state: dict[str, float] = {}
-        """The success that was measured, by the task's id: what a checkpoint has."""
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
-        """As of `ByRank`; with fewer tasks than a batch has, they are drawn again."""
+        """As of `Curriculum`; with fewer tasks than a batch has, they are drawn again."""
         draws = Random(seed_for(seed, "curriculum", draw))
         # Efraimidis and Spirakis 2006: the largest u^(1/w) are a draw by weight w without replacement
         successes = [self.state.get(name, 0.5) for name in self._ids]
@@ -77,7 +90,7 @@ class BySuccess:
         return (best * math.ceil(batch / len(best)))[:batch]
 
     def note(self, solved: Mapping[str, float]) -> None:
-        """By a task's id, the share of its completions that solved it."""
+        """As of `Curriculum`."""
         for name, success in solved.items():
             before = self.state.get(name, success)
             self.state[name] = before + self._rate * (success - before)
@@ -89,14 +102,16 @@ class BySuccess:
         return found | ({"curriculum/success": math.fsum(known) / len(known)} if known else {})
 
 
-def curriculum_for(name: str, tasks: Sequence[Task], drawn: int) -> ByRank | BySuccess:
-    """The curriculum of a name: `success`, `length` of the prompt in characters, or a column of numbers, low first.
+def curriculum_for(name: str, tasks: Sequence[Task], drawn: int) -> Curriculum:
+    """The curriculum of a name: `success`, `length` of the prompt in characters, a column of numbers, low first, or "".
 
     `drawn` is how many tasks the run draws.
 
     Raises:
         UserError: a task has no number in that column, or no id.
     """
+    if not name:
+        return Curriculum(len(tasks))
     if name == "success":
         if unnamed := sum(not task.id for task in tasks):
             raise UserError(f"`curriculum=success` needs the tasks' ids; {unnamed} of {len(tasks)} have none")

@@ -22,6 +22,15 @@ _REFUSAL = re.compile(
 BEGINNING = 200  # characters in which a refusal is looked for: later ones are mostly quoted
 
 
+def solved_of(groups: Sequence[Group], outcome: str) -> dict[str, float]:
+    """By a task's id, the share of its completions that `outcome` says are solved, where it applies to any."""
+    judged = {
+        group.task.id: [row.scores[outcome].total >= SOLVED for row in group.rows if row.scores[outcome].applicable]
+        for group in (groups if outcome else ())
+    }
+    return {name: fmean(solved) for name, solved in judged.items() if solved}
+
+
 def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     """Rewards (total and by name), outcome, lengths and repetition of scored groups.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Generic, NamedTuple, Self, TypeVar
 
-from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.curriculum import Curriculum
+from posttrain.data.order import seed_for
 from posttrain.engine.client import Client
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import (
@@ -106,6 +107,7 @@ class Sampler:
     # reward shaping of a group; those in `Rolled.sampled` keep the unshaped rewards
     shaped: Callable[[Group], Group] = lambda group: group
     max_refills: int = 0  # further draws in a step, if not enough groups are accepted
+    curriculum: Curriculum | None = None  # which tasks are drawn; None: all alike
 
     @property
     def most(self) -> int:
@@ -130,7 +132,7 @@ class Sampler:
         further = count(draw + 1) if further is None else further
         while len(groups) < self.prompts and len(draws) <= self.max_refills:
             draws.append(next(further) if draws else draw)
-            chosen = batch_indices(len(self.tasks), self.prompts, draws[-1], self.seed)
+            chosen = self._chosen(self.prompts, draws[-1])
             found = sample_groups(
                 self.environment,
                 [self.tasks[i] for i in chosen],
@@ -155,7 +157,7 @@ class Sampler:
 
     async def one(self, draw: int, asks: Client) -> Finished:
         """The group of one prompt, for a coroutine that `asks` runs; draws are numbers of prompts here."""
-        (index,) = batch_indices(len(self.tasks), 1, draw, self.seed)
+        (index,) = self._chosen(1, draw)
         seeds = [
             seed_for(seed_for(self.seed, "rollout", draw), "completion", 0, number)
             for number in range(self.completions)
@@ -205,6 +207,9 @@ class Sampler:
         """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
         seed = seed_for(self.seed, "states", draw)
         return state_values(groups, states, self.environment, self.players, seed=seed)
+
+    def _chosen(self, batch: int, draw: int) -> list[int]:
+        return (self.curriculum or Curriculum(len(self.tasks))).indices(batch, draw, self.seed)
 
     def _is_accepted(self, group: Group) -> bool:
         return any(self.accepts([row.reward for row in rows]) for rows in group.by_seat.values())

@@ -136,6 +136,9 @@ class RL(OnlineOptions):
     """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     steps: Annotated[int, Range(1), Job(high=1_000_000)] = 100
     """RL steps: batches sampled."""
+    curriculum: str = ""
+    """Which tasks are drawn: success (those solved about half of the time), length (short prompts first), or a column
+    of numbers, low first. success not with `max_staleness`. Default: all alike."""
     max_refills: Annotated[int, Range(0), Job(high=20)] = 3
     """Dynamic sampling (dapo, --min-reward-std): maximum number of times to resample filtered groups."""
     min_reward_std: Annotated[float, Range(0), Job(high=1000)] = 0.0

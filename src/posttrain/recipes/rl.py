@@ -33,11 +33,13 @@ from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_
 from posttrain.bindings.backend import online_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
 from posttrain.bindings.sampling import Setup, set_up
+from posttrain.data.curriculum import Curriculum, curriculum_for
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.episodes.ahead import ages_of
-from posttrain.episodes.metrics import lost_metrics, rollout_metrics
+from posttrain.episodes.metrics import lost_metrics, rollout_metrics, solved_of
 from posttrain.episodes.sampler import Draws, Rolled, Rollouts, Sampler
+from posttrain.errors import UserError
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
@@ -74,7 +76,7 @@ TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 TIS_CAP = 2.0  # where steps are sampled ahead (Yao et al. 2025; Espeholt et al. 2018, arXiv 1802.01561, have 1)
 
 # initial state of a run: prompt draws, adapted hyperparameters, rewards with a score outside 0 to 1, inputs' state
-_FRESH: dict[str, Any] = {"draws": 0, "used_ahead": [], "adapted": {}, "unbounded": {}, "inputs": {}}
+_FRESH: dict[str, Any] = {"draws": 0, "used_ahead": [], "adapted": {}, "unbounded": {}, "inputs": {}, "curriculum": {}}
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def run(
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
         draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
-        rollouts = _rollouts(config, algorithm, setup, session, draws)
+        parts.curriculum.state = dict(state["curriculum"])
+        rollouts = _rollouts(config, algorithm, parts, session, draws)
         rollouts = stack.enter_context(setup.backend.rollouts(rollouts, steps=config.steps, at=session.step))
         batch_of = partial(policy_batch, longest=setup.longest)
         weights = setup.environment.reward.weights
@@ -132,9 +135,11 @@ def run(
                     learner.copy(POLICY, REFERENCE)
             draws.use(rolled.draws)
             metrics |= _rollout_metrics(rolled, setup) | ages_of(rolled.groups, step, setup.backend.staleness)
+            parts.curriculum.note(solved_of(rolled.sampled, setup.environment.outcome))
+            metrics |= parts.curriculum.metrics(config.prompts_per_step, rolled.draws[-1])
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             state = {"draws": draws.first, "used_ahead": draws.used, "adapted": adapted, "inputs": context.state}
-            state |= {"unbounded": setup.environment.reward.unbounded}
+            state |= {"unbounded": setup.environment.reward.unbounded, "curriculum": {**parts.curriculum.state}}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.until_stopped(partial(rollouts.trained, step + 1))  # the engine may take the new weights
             setup.renew_seats(step + 1)
@@ -147,9 +152,10 @@ def run(
 
 
 def _rollouts(
-    config: RL, algorithm: OnlineAlgorithm, setup: Setup, session: Session, draws: Draws
+    config: RL, algorithm: OnlineAlgorithm, parts: "_Parts", session: Session, draws: Draws
 ) -> Rollouts[tuple[Rolled, inputs.Columns]]:
     """Samples the groups of a step, with the columns of inputs that sample, too."""
+    setup = parts.setup
 
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards)) and pstdev(rewards) >= config.min_reward_std
@@ -162,7 +168,7 @@ def _rollouts(
         return rolled, inputs.columns_of(algorithm.inputs, rolled.groups, context, samples=True)
 
     tokens = session.progress.tokens if not setup.backend.staleness else None
-    sampler = setup.sampler(config, tokens, algorithm.least_group)
+    sampler = replace(setup.sampler(config, tokens, algorithm.least_group), curriculum=parts.curriculum)
     return Rollouts(
         replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, with_columns
     )
@@ -175,6 +181,7 @@ class _Parts:
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
+    curriculum: Curriculum
 
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> _Parts:
@@ -195,7 +202,14 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
         group_sizes.append((states.samples, "`continuations`"))
     setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster, teachers=teachers)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, replace(teachers, chat=setup.backend.chat), pretraining, saved.where, notes)
+    if config.curriculum == "success" and (setup.backend.staleness or not setup.environment.outcome):
+        why = "draws each step by the one before; leave out `max_staleness`"
+        if not setup.backend.staleness:
+            why = "needs a `reward` that says what is solved, such as numbers or gym"
+        raise UserError(f"`curriculum=success` {why}")
+    curriculum = curriculum_for(config.curriculum, setup.tasks, config.steps * config.prompts_per_step)
+    teachers = replace(teachers, chat=setup.backend.chat)
+    return _Parts(setup, teachers, pretraining, saved.where, notes, curriculum)
 
 
 def _learner(

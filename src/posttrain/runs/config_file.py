@@ -30,7 +30,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "ensemble": {"heads": "preference"},
     "prompt_template": {"template_args": ""},
     "ensemble_aggregation": {"step_aggregation": "min"},
-    "max_refills": {"min_reward_std": 0.0},
+    "max_refills": {"min_reward_std": 0.0, "curriculum": ""},
     "train_on": {"algorithm": "sft"},
     "teacher": {"teacher_prompt": ""},
 }
