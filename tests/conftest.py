@@ -59,6 +59,9 @@ SLOW = (
 )
 
 
+BOXED = ("sandbox/", "rewards/test_code.py", "examples/test_functions.py")
+"""Tests of programs in a sandbox: skipped, with the reason, where none can be made."""
+
 # The same fault once more, in a cluster, process, browser or model of its own: `make test-all` has them, `make test`
 # one of each kind. Each is the name of a test or of a file, or how it begins; `*` is anything.
 THOROUGH = (
@@ -118,11 +121,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for name, pattern in thorough.items():  # of a file that was collected whole
         if name.partition("::")[0] in whole and not any(map(pattern.match, names.values())):
             raise pytest.UsageError(f"tests/conftest.py: no test of THOROUGH is called {name}")
+    boxed = [item for item, name in names.items() if name.startswith(BOXED)]
+    if boxed and (why := _not_isolated()):
+        for item in boxed:
+            item.add_marker(pytest.mark.skip(reason=why))
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and this machine has none"))
+
+
+def _not_isolated() -> str:
+    """Why programs cannot be isolated on this machine; empty where they can."""
+    from posttrain.errors import UserError
+    from posttrain.sandbox import refuse_without_isolation
+
+    try:
+        refuse_without_isolation()
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 class OneClusterScheduling(LoadFileScheduling):
