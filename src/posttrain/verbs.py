@@ -9,7 +9,7 @@ from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, sections_of
 from posttrain.errors import UserError, refuse_unknown
 from posttrain.options.cluster import AsyncOptions
-from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions
+from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions, Solve
 from posttrain.options.hyperparameters import hyperparameters
 from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the recipes import torch
     from posttrain.bindings.backend import MakesLearner
     from posttrain.recipes.best_of_n import BestOfNResult
     from posttrain.recipes.evaluate.result import EvaluateResult
+    from posttrain.recipes.evaluate.solve import SolveResult
     from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult
     from posttrain.recipes.generate import GenerateResult
     from posttrain.recipes.generate.episodes import EpisodesResult
@@ -60,6 +61,8 @@ def run(form: OnlinePreference, **where: Unpack[_Trained]) -> "OnlinePreferenceR
 def run(form: Preferences, **where: Unpack[_Trained]) -> "PreferencesResult": ...
 @overload
 def run(form: Scoring, **where: Unpack[_Trained]) -> "ScoringResult": ...
+@overload
+def run(form: Solve, **where: Unpack[_Asked]) -> "SolveResult": ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def run(form: Evaluate, **where: Unpack[_Asked]) -> "EvaluateResult": ...
 @overload
