@@ -11,7 +11,7 @@
                step after the first. Two threads belong to the trainers together, and to the samplers together
 
 The first two use `SamplerGroup` and `LearnerGroup` on the packaged model and also write a calibration: the coefficients
-of `planning/cluster/parts.py`. `recipe` is what that model predicts from them (benchmarks/cluster_prediction.py); it
+of `planning/cluster/`. `recipe` is what that model predicts from them (benchmarks/cluster_prediction.py); it
 has other lengths and another batch. Lengths are given and no token stops a sequence. Nothing else may run.
 """
 

@@ -18,7 +18,12 @@ SOURCE = ROOT / "src" / "posttrain"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w=:-]|-)")
 SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text(encoding="utf-8").splitlines()]
 
+BWRAP = (
+    "security-opt seccomp info-fd unshare-all unshare-user die-with-parent clearenv cap-drop as-pid-1 uid gid hostname "
+    "ro-bind symlink dev-bind size tmpfs remount-ro chdir setenv"
+)
 OF_OTHERS = {
+    "sandbox/isolation.py": {f"--{word}" for word in BWRAP.split()},  # and, the first, docker
     "models/packaged.py": {"--no-deps", "--only-binary", "--no-input", "--quiet", "--disable-pip-version-check"},  # pip
     "runs/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
     "annotation/store/database.py": {"--format", "--file"},  # pg_dump

@@ -104,7 +104,7 @@ def _said_of(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, PosttrainError):
         return as_typed(str(error)) + notes, error.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("posttrain"):
-        extra = EXTRAS.get(words[0])
+        extra = EXTRAS.get(words[0] if words else "")
         what = f"'posttrain[{extra}]'" if extra else error.name
         return f"the package '{error.name}' is not installed; type: pip install {what}", 2
     if isinstance(error, OSError) and error.errno == errno.EROFS:

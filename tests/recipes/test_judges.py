@@ -354,7 +354,7 @@ def test_a_local_model_judges(posttrain, rl, folder):
         (["--judge", "http://x/v1#m"], "a judge is NAME=MODEL, NAME=URL#MODEL or NAME=policy"),
         (["--judge", "numbers=http://x/v1#m"], "a judge cannot be called 'numbers'"),
         (["--judge-prompt", "nowhere.txt"], "cannot read the judge's prompt nowhere.txt: No such file"),
-        (["--judge-prompt", "reference"], "row 1 (tasks.jsonl:1) has"),
+        (["--judge-prompt", "reference"], "row 1 (tasks.jsonl:1): "),
         (["--judge", "", "--judge-budget", "3"], "--judge-budget needs a judge"),
         (["--judge-concurrency", "0"], "must be 1 or more"),
     ],

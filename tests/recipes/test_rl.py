@@ -221,6 +221,7 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
         "adapted": {},
         "unbounded": {},
         "inputs": {},
+        "curriculum": {},
     }
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
@@ -233,6 +234,7 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
         "adapted": {},
         "unbounded": {},
         "inputs": {},
+        "curriculum": {},
     }
 
 

@@ -50,6 +50,13 @@ def test_scores_choose_where_there_are_any():
     assert [by[way, 4].accuracy for way in ways] == [0.5, 1.0, 0.5, 1.0]
 
 
+def test_only_ways_that_ask_a_reward_model_pay_for_what_it_reads():
+    problem = Answered([*"7333"], [True, False, False, False], [10] * 4, (0.9, 0.1, 0.1, 0.1), [200] * 4)
+    by = found([problem])
+    assert [by[way, 4].tokens for way in ("majority", "oracle", "weighted", "best")] == [40, 40, 840, 840]
+    assert by["one sample", 1].tokens == 10
+
+
 def test_samples_are_spent_where_they_help():
     problems = [answered("77777777"), answered("73735777")]
     by = found(problems)

@@ -209,3 +209,14 @@ def test_a_session_that_forges_answers_or_floods_ends_alone() -> None:
         )
         assert forged.error == "the session gave no answer; what was defined is gone"
         assert len(session.run("print('x' * 10**7)").output) < 110_000
+
+
+def test_installed_packages_are_not_there() -> None:
+    """Data sets with solutions may be among them."""
+    program = (
+        "import glob, os, sys\n"
+        "roots = '/usr', '/usr/local', sys.base_prefix\n"
+        "places = [place for root in roots for place in glob.glob(root + '/lib/python3*/*-packages')]\n"
+        "print(sorted({name for place in places for name in os.listdir(place)}))"
+    )
+    assert run_program(program).output == "[]\n"

@@ -258,7 +258,7 @@ KINDS: dict[str, Kind] = {
             _score,
             _scored,
             alike=lambda said: 1 - fmean(_ranges(said)) / (HIGHEST - 1),  # in parts of the widest range
-            same=lambda one, other: max(_ranges([one, other])) <= 1,
+            same=lambda one, other: max(_ranges([one, other]), default=0) <= 1,
             words=_score_words,
         ),
         Kind(

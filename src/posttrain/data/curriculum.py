@@ -27,11 +27,8 @@ class Curriculum:
         """The places of the tasks of draw number `draw`, from 0, of `batch` tasks each."""
         return batch_indices(self._count, batch, draw, seed)
 
-    def note(self, solved: Mapping[str, float]) -> None:
-        """Learn from a step: by a task's id, the share of its completions that solved it."""
-
-    def metrics(self, batch: int, draw: int) -> dict[str, float]:
-        """What is logged of a step."""
+    def note(self, solved: Mapping[str, float]) -> dict[str, float]:
+        """Learn from a step, by a task's id the share of its completions that solved it; what is logged of it."""
         return {}
 
 
@@ -46,7 +43,7 @@ class ByRank(Curriculum):
     def __init__(self, ranks: Sequence[float], drawn: int, *, start: float = 0.2, reached: float = 0.5) -> None:
         super().__init__(len(ranks))
         self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        self._drawn, self._start, self._reached = drawn, start, reached
+        self._drawn, self._start, self._reached, self._share = drawn, start, reached, start
 
     def share(self, batch: int, draw: int) -> float:
         """The share of the tasks from which a draw is made."""
@@ -55,7 +52,8 @@ class ByRank(Curriculum):
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
         """As of `Curriculum`."""
-        count = math.ceil(self.share(batch, draw) * len(self._order))
+        self._share = self.share(batch, draw)
+        count = math.ceil(self._share * len(self._order))
         if count < batch:  # fewer tasks than a batch has
             count = min(batch, len(self._order))
         if count < batch:
@@ -63,9 +61,9 @@ class ByRank(Curriculum):
         draws = Random(seed_for(seed, "curriculum", draw))
         return [self._order[place] for place in draws.sample(range(count), batch)]
 
-    def metrics(self, batch: int, draw: int) -> dict[str, float]:
-        """The share of the tasks from which a draw is made."""
-        return {"curriculum/share": self.share(batch, draw)}
+    def note(self, solved: Mapping[str, float]) -> dict[str, float]:
+        """The share of the tasks from which the last draw was made."""
+        return {"curriculum/share": self._share}
 
 
 class BySuccess(Curriculum):
@@ -89,14 +87,11 @@ class BySuccess(Curriculum):
         best = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
         return (best * math.ceil(batch / len(best)))[:batch]
 
-    def note(self, solved: Mapping[str, float]) -> None:
-        """As of `Curriculum`."""
+    def note(self, solved: Mapping[str, float]) -> dict[str, float]:
+        """As of `Curriculum`; logged are the share of the tasks that were drawn, and their mean success."""
         for name, success in solved.items():
             before = self.state.get(name, success)
             self.state[name] = before + self._rate * (success - before)
-
-    def metrics(self, batch: int, draw: int) -> dict[str, float]:
-        """The share of the tasks that were drawn, and the mean success of those."""
         known = self.state.values()
         found = {"curriculum/seen": len(known) / len({*self._ids})}
         return found | ({"curriculum/success": math.fsum(known) / len(known)} if known else {})

@@ -99,7 +99,8 @@ def _value(shown: str, text: str, default: Any) -> Any:
     value = _json(text.lower(), None)
     wanted = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default), (bool, int, float))
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        raise UserError(f"cannot read '{shown}' of a gym: source; expected a value like its default, {default!r}")
+        expected = "a number, true or false" if default is None else f"a value like its default, {default!r}"
+        raise UserError(f"cannot read '{shown}' of a gym: source; expected {expected}")
     return value
 
 

@@ -24,10 +24,10 @@ BEGINNING = 200  # characters in which a refusal is looked for: later ones are m
 
 def solved_of(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     """By a task's id, the share of its completions that `outcome` says are solved, where it applies to any."""
-    judged = {
-        group.task.id: [row.scores[outcome].total >= SOLVED for row in group.rows if row.scores[outcome].applicable]
-        for group in (groups if outcome else ())
-    }
+    judged: dict[str, list[bool]] = {}  # a task may be there more than once
+    for group in groups if outcome else ():
+        scores = [row.scores[outcome] for row in group.rows]
+        judged.setdefault(group.task.id, []).extend(score.total >= SOLVED for score in scores if score.applicable)
     return {name: fmean(solved) for name, solved in judged.items() if solved}
 
 

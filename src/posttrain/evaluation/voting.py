@@ -19,10 +19,11 @@ DRAWS = 64  # sets of n of the samples that an accuracy is the mean of; all of t
 class Answered:
     """The samples of one problem, in the order in which they were drawn."""
 
-    answers: Sequence[str | None]  # what each ends in, as it is compared; None where no answer is found
+    answers: Sequence[str | None]  # what each ends in; equal texts are one answer; None where none is found
     right: Sequence[bool]
-    tokens: Sequence[int] = ()  # that each cost, a verifier's included
+    tokens: Sequence[int] = ()  # that each sampled
     scores: Sequence[float] = ()  # of a reward model, where there is one
+    read: Sequence[int] = ()  # tokens that it read of each
 
 
 def winner(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int:

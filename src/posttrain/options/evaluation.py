@@ -100,12 +100,12 @@ class Solve(Evaluate, Ensemble):
         "run": "seed",
     }
     _: KW_ONLY
-    samples: Annotated[int | None, Range(2)] = 16
+    samples: Annotated[int, Range(2)] = 16
     """Samples of each problem, from which all ways choose."""
     reward_model: str = ""
-    """Reward models that choose: runs, folders or hub ids, space-separated; of responses or of steps."""
+    """Reward models that choose: runs, folders or hub ids. Space-separated; of responses or of steps."""
     certainty: Annotated[float, Range(0.5, 1, out="high")] = 0.95
-    """How certain a majority must be to end the sampling of a problem."""
+    """Certainty of a majority that ends sampling. How likely it stays one, however many samples follow."""
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,7 @@ def run(
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws.use(rolled.draws)
-            metrics |= _rollout_metrics(rolled, setup) | ages_of(rolled.groups, step, setup.backend.staleness)
-            parts.curriculum.note(solved_of(rolled.sampled, setup.environment.outcome))
-            metrics |= parts.curriculum.metrics(config.prompts_per_step, rolled.draws[-1])
+            metrics |= _rollout_metrics(rolled, parts) | ages_of(rolled.groups, step, setup.backend.staleness)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             state = {"draws": draws.first, "used_ahead": draws.used, "adapted": adapted, "inputs": context.state}
             state |= {"unbounded": setup.environment.reward.unbounded, "curriculum": {**parts.curriculum.state}}
@@ -264,13 +262,15 @@ def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[inputs.Pretraining
     return {"pretraining_loss": sum(losses)} if losses else {}
 
 
-def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
-    """Metrics of the step's rollouts: of all groups, of discarded ones and failed episodes, and of the engine."""
+def _rollout_metrics(rolled: Rolled, parts: _Parts) -> dict[str, float]:
+    """Metrics of the step's rollouts, of which the curriculum learns; of all groups, discarded ones and the engine."""
+    setup = parts.setup
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
     found = rollout_metrics(rolled.sampled, setup.environment.outcome)
     thrown_away |= {} if rolled.evicted is None else {"groups/evicted": rolled.evicted}
-    return found | thrown_away | dict(setup.backend.metrics())
+    learned = parts.curriculum.note(solved_of(rolled.sampled, setup.environment.outcome))
+    return found | thrown_away | learned | dict(setup.backend.metrics())
 
 
 def _training(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, settings: Mapping[str, Any]) -> Training:

@@ -51,6 +51,12 @@ class CodeVerifier(InWorkers):
     patient = True  # each program has limits of its own
     columns = ("test_list", "test_setup_code", "test", "entry_point", "inputs", "outputs")
 
+    def __post_init__(self) -> None:
+        self._limits()  # raises for one that is none
+
+    def _limits(self) -> Limits:
+        return Limits(cpu_s=self.cpu_s, wall_s=self.wall_s, memory_mb=self.memory_mb)
+
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its tests cannot be run; "" where they can."""
         if self.sandbox != "none":
@@ -70,7 +76,7 @@ class CodeVerifier(InWorkers):
         if refusal := self._refusal(task):
             raise RewardError(f"{refusal}; task {task.id!r}")
         program = program_in(episode.completion)
-        limits = Limits(cpu_s=self.cpu_s, wall_s=self.wall_s, memory_mb=self.memory_mb)
+        limits = self._limits()
         tests = {name: task.metadata[name] for name in self.columns if name in task.metadata}
         digest = hashlib.sha256(repr(("code", question_of(task), tests, program, limits)).encode()).hexdigest()
         late = Score(0.0, program, f"{TIMED_OUT}: it did not finish within {self.wall_s:g} s", unparsed=True)

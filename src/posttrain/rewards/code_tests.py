@@ -8,6 +8,7 @@ the prompt anew changes nothing that the tests call by that name.
 import ast
 import builtins
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -137,7 +138,8 @@ def why_no_python(*sources: str) -> str:
     """Why the first text that does not compile is no Python; "" if all are."""
     for source in sources:
         try:
-            compile(source, "solution.py", "exec")
+            with warnings.catch_warnings(action="ignore"):  # they quote the text on the terminal
+                compile(source, "solution.py", "exec")
         except SyntaxError as error:
             return f"{error.msg}, line {error.lineno}"
         except (ValueError, RecursionError, MemoryError) as error:  # a null byte; brackets in brackets

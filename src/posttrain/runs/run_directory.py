@@ -258,10 +258,10 @@ def _new_directory(path: Path | None, command: str) -> Path:
         stem = f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}"
         number = 1
         while True:  # the first that is free; two processes that start at once get two
-            path = Path("runs", f"{stem}-{number}")
+            free = Path("runs", f"{stem}-{number}")
             with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                return path
+                free.mkdir()
+                return free
             number += 1
     except OSError as error:
         raise UserError(f"run directory {path or 'runs'} cannot be created: {error.strerror}; pass another") from error

@@ -243,6 +243,8 @@ def open_session(
     Raises `InputsChanged` where files that the options name are others than when the run began, and that is not
     accepted, `CheckpointError` where no checkpoint is whole.
     """
+    if unknown := {*where} - {*RunOptions.__annotations__}:  # else a run would begin anew where it was to be resumed
+        raise TypeError(f"unexpected keyword '{min(unknown)}'")
     resume, quiet, callbacks = where.get("resume"), where.get("quiet", False), where.get("callbacks", ())
     settings, environment = {**settings, **where.get("given", {})}, {**training.environment}
     began = str(environment.get("model", ""))

@@ -104,11 +104,22 @@ def _isolation(files_mb: int, python: str) -> list[str]:
     if not python.startswith("/usr/"):
         prefix = os.path.realpath(sys.base_prefix)
         options += ["--ro-bind", prefix, prefix]
+    for folder in _packages(python):  # data sets with solutions may be installed
+        options += ["--tmpfs", folder, "--remount-ro", folder]
     for device in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):
         options += ["--dev-bind", device, device]
     options += ["--ro-bind", str(_INSIDE), f"{_HOME}/inside"]
     options += ["--size", str(files_mb << 20), "--tmpfs", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
     return options + [word for pair in _ENVIRONMENT.items() for word in ("--setenv", *pair)]
+
+
+@cache
+def _packages(python: str) -> list[str]:
+    """Folders of installed packages that the box would show, with the interpreter's own and the system's."""
+    roots = [Path("/usr/lib"), Path("/usr/local/lib")]
+    roots += [] if python.startswith("/usr/") else [Path(os.path.realpath(sys.base_prefix), "lib")]
+    found = {path for root in roots for name in ("site", "dist") for path in root.glob(f"python3*/{name}-packages")}
+    return sorted(str(path) for path in found if path.is_dir() and not path.is_symlink())
 
 
 _lock = threading.Lock()

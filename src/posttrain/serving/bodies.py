@@ -63,7 +63,7 @@ class Save(Asked):
 
     path: Name | None = None
     ttl_seconds: int | None = None
-    overwrite: bool = False
+    overwrite: bool | None = False
     sampling_session_seq_id: Number | None = None
 
 

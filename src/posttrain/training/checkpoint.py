@@ -84,10 +84,11 @@ def save(
         _seal(new, {"step": step, "score": score, "state": dict(state)})
         _put_in_place(new, folder)
     except BaseException as error:
+        if isinstance(error, ProcessLost) or not isinstance(error, Exception):  # Ctrl-C
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         needed = max([expected_bytes, _size(new), *map(_size, _candidates(root)[:1])])
         shutil.rmtree(new, ignore_errors=True)
-        if isinstance(error, ProcessLost) or not isinstance(error, Exception):  # Ctrl-C
-            raise
         raise CheckpointError(_why_not(error, root, step, needed)) from error
     try:
         _prune(root, step, keep_last)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import KINDS, ConstraintsVerifier, FormatVerifier, parse_rewards
+from posttrain.rewards import KINDS, TIME_LIMITS, ConstraintsVerifier, FormatVerifier, parse_rewards
 from posttrain.rewards.combine import unreadable_answers
 from posttrain.rewards.verifiers.constraint_kinds import sentences
 from tests.rewards.episodes import episode, score
@@ -100,14 +100,14 @@ BY_HAND = [
         "detectable_content:postscript",
         {"postscript_marker": "P.S."},
         ["Bye.\n\nP.S. Write soon", "Bye.\n**P. S.** more"],
-        ["Bye.", "The GP.S. system"],
+        ["Bye.", "The GP.S. system", "Bye. P.S: more"],
     ),
     ("detectable_content:postscript", {"postscript_marker": "P.P.S"}, ["P.S. a\nP.P.S. b"], ["P.S. a"]),
     (
         "detectable_format:number_bullet_lists",
         {"num_bullets": 2},
         ["* a\n* b", "- a\n  - b"],
-        ["* a", "* a\n* b\n* c", "**bold**\n* a", "a - b"],
+        ["* a", "* a\n* b\n* c", "**bold**\n* a", "a - b", "- a\n---\n- b"],
     ),
     (
         "detectable_format:constrained_response",
@@ -133,7 +133,7 @@ BY_HAND = [
         ['{"a": 1}', "```json\n[1, 2]\n```"],
         ["{a: 1}", 'So: {"a": 1}', "[" * 9999],
     ),
-    ("detectable_format:title", {}, ["<<Ode to tea>>\nO tea"], ["Ode to tea", "<<>>", "<< >>", "<a>"]),
+    ("detectable_format:title", {}, ["<<Ode to tea>>\nO tea"], ["Ode to tea", "<<>>", "<< >>", "<<\t>>", "<a>"]),
     (
         "combination:two_responses",
         {},
@@ -291,7 +291,7 @@ def test_forms_by_argument_and_by_column(tmp_path):
 
 def test_a_schema_fetches_nothing():
     asked = {"$ref": "https://127.0.0.1:1/schema.json"}
-    with pytest.raises((UserError, RewardError), match="cannot be used"):
+    with pytest.raises(RewardError, match="another document"):
         score(FormatVerifier("json_schema"), "<answer>1</answer>", None, json_schema=asked)
 
 
@@ -307,3 +307,74 @@ def test_a_row_that_cannot_be_checked_is_found_before_sampling():
     rows = [episode("", None, constraints=[kind]).task for kind in ("no:such", "startend:quotation")]
     told = asyncio.run(unreadable_answers(ConstraintsVerifier(), rows))
     assert "unknown constraint 'no:such'" in told[0] and told[1] == ""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("pattern", "json_schema")])
+def test_no_text_costs_more_than_its_length(kind):
+    given = next(row[1] for row in BY_HAND if row[0] == kind)
+    began = time.monotonic()
+    for text in ("." * 200_000 + "x", "<" * 200_000, "*" * 200_001, "[" * 200_000, "`" * 200_000, "- " * 100_000):
+        KINDS[kind](text, **given)
+    assert time.monotonic() - began < 20  # the square of 200,000 takes hours
+
+
+@pytest.mark.parametrize("said", ["NaN", "-Infinity", "1e400", "1" + "0" * 400 + ".5"])
+def test_what_json_has_no_word_for_is_no_number(said):
+    schema = {"type": "number", "minimum": 0, "maximum": 9}
+    assert score(FormatVerifier("json_schema"), f"<answer>{said}</answer>", None, json_schema=schema).value == 0.0
+    assert score(FormatVerifier("json_schema"), "<answer>9.0</answer>", None, json_schema=schema).value == 1.0
+
+
+def test_a_number_that_cannot_be_divided_is_an_answer_not_an_error():
+    schema = {"type": "number", "multipleOf": 0.01}
+    said = "1" + "0" * 400
+    assert score(FormatVerifier("json_schema"), f"<answer>{said}</answer>", None, json_schema=schema).value == 0.0
+
+
+def test_a_pattern_behind_a_reference_to_the_whole_has_the_time_limit():
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "properties": {"name": {"pattern": "^(a+)+$"}, "child": {"$ref": "#"}},
+    }
+    value = {"name": "a", "child": {"name": "a" * 60 + "!"}}
+    began = time.monotonic()
+    said = f"<answer>{json.dumps(value)}</answer>"
+    assert score(FormatVerifier("json_schema"), said, None, json_schema=schema).value == 0.0
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"),
+    [
+        ("json_schema", {"$ref": "#/$defs/x"}, r"#/\$defs/x is not in it"),
+        ("json_schema", {"patternProperties": {"a": {}}}, "patternProperties have no time limit"),
+        ("json_schema", 5, "expected an object"),
+        ("json_schema", "null", "expected an object"),
+        ("json_schema", {"pattern": "("}, "the pattern '\\(' cannot be read"),
+        ("pattern", 5, "the pattern 5 cannot be read: expected text"),
+    ],
+)
+def test_a_form_that_is_none_is_said_of_the_task(kind, given, says):
+    with pytest.raises(RewardError, match=f"task 't'.*{says}"):
+        score(FormatVerifier(kind), "<answer>1</answer>", None, **{kind: given})
+
+
+def test_letters_of_all_alphabets_are_a_pattern():
+    schema = {"type": "string", "pattern": r"^\p{L}+$"}
+    assert score(FormatVerifier("json_schema"), '<answer>"été"</answer>', None, json_schema=schema).value == 1.0
+
+
+def test_a_language_that_cannot_be_told_is_refused():
+    asked = [{"kind": "language:response_language", "language": "english"}]
+    with pytest.raises(RewardError, match="the language 'english' is none that can be told"):
+        score(ConstraintsVerifier(), "Tea.", None, constraints=asked)
+
+
+def test_a_verdict_of_the_clock_is_used_again(tmp_path):
+    text = f"<answer>{'a' * 60}</answer>"
+    with TIME_LIMITS.kept_in(tmp_path):
+        assert score(FormatVerifier("pattern"), text, None, pattern="(a|aa)+(a|aaa)+b").value == 0.0
+        assert len((tmp_path / "timeouts.jsonl").read_text().splitlines()) == 1
+        began = time.monotonic()
+        assert score(FormatVerifier("pattern"), text, None, pattern="(a|aa)+(a|aaa)+b").value == 0.0
+        assert time.monotonic() - began < 0.5

@@ -72,8 +72,8 @@ def test_keys_are_made_and_ended_and_without_any_nothing_is_served(tmp_path, cap
     ("options", "says"),
     [
         *((["--port", port], "--port must be 1 to 65535") for port in ("0", "65536")),
-        *(([f"--{name}", "0"], f"--{name} must be above 0") for name in ("at-once", "max-hours", "gb-per-key")),
-        (["--queued-per-key", "0"], "--queued-per-key must be above 0"),
+        *(([f"--{name}", "0"], f"--{name} must be above 0") for name in ("max-hours", "gb-per-key")),
+        *(([f"--{name}", "0"], f"--{name} must be 1 or more") for name in ("at-once", "queued-per-key")),
         (["--max-request-mb", "nan"], "--max-request-mb must be above 0"),
         (["--grace-seconds", "-1"], "--grace-seconds must be 0 or more"),
     ],

@@ -12,14 +12,14 @@ that a reward model reads.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.background import finish
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
-from posttrain.engine.scorer import load_scorer
+from posttrain.engine.scorer import Scorer, load_scorer
 from posttrain.environments.scored import of_seat, overseen
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError, as_typed, words_of
@@ -29,6 +29,7 @@ from posttrain.recipes.evaluate import run
 from posttrain.recipes.evaluate.result import EvaluateResult, write_page
 from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
+from posttrain.rewards import Weighted
 from posttrain.statistics import Interval, mean_interval, paired_difference_interval
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Row
@@ -69,7 +70,7 @@ class SolveResult:
             for point in self.points
         ]
         columns = ("way", "samples", "tokens", "accuracy", "over one sample")
-        note = "Tokens of a problem: sampled, and read by a reward model. Ranges are 95% intervals, of gains paired."
+        note = "Tokens of a problem: sampled, and read by a reward model that chooses. Ranges are 95% intervals."
         return Table("What more samples buy", columns, rows, note)
 
     def summary(self) -> dict[str, Any]:
@@ -85,13 +86,15 @@ class SolveResult:
 def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> SolveResult:
     """Sample every problem, choose in every way, and write the report."""
     models = [saved_model(name).where for name in words_of("reward_model", config.reward_model)]
+    scorers = [load_scorer(where, precision=config.precision) for where in models]
+    reward = _reward(config, scorers) if scorers else None
     found = run(config, output=output, quiet=quiet)
     sampled = found.model.sampled
     if sampled is None or sampled.measure != "accuracy":
-        raise UserError("`solve` needs a `reward` that says what is right, such as numbers, math or gym")
+        raise UserError("solving needs a `reward` that says what is right, such as numbers, math or gym")
     problems = [_answered(group, found.outcome) for group in sampled.groups]
-    if models:
-        problems = _scored(config, models, sampled.groups, problems)
+    if reward is not None:
+        problems = _scored(reward, len(scorers), sampled.groups, problems)
     result = SolveResult(found, tuple(points(problems, certainty=config.certainty)))
     _write(result)
     return result
@@ -114,14 +117,11 @@ def _last(row: Row) -> str:
     return row.conversation[-1].content.strip()
 
 
-def _scored(
-    config: Solve, models: Sequence[str], groups: Sequence[Group], problems: Sequence[Answered]
-) -> list[Answered]:
-    """With the scores of reward models, whose tokens are counted."""
-    scorers = [load_scorer(where, precision=config.precision) for where in models]
+def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:
+    """What the reward models score together; they are loaded before anything is sampled."""
     facts = [scorer.facts for scorer in scorers]
     refuse_other_zeros(config.ensemble_aggregation, facts)
-    reward = overseen(
+    return overseen(
         None,
         scorers,
         members=sum(fact.members for fact in facts),
@@ -129,6 +129,10 @@ def _scored(
         penalty=config.uncertainty_penalty,
         steps=steps_of(config.step_aggregation, facts),
     ).environment.reward
+
+
+def _scored(reward: Weighted, models: int, groups: Sequence[Group], problems: Sequence[Answered]) -> list[Answered]:
+    """With the scores of reward models, and the tokens that they read."""
     found: list[Answered] = []
     for group, problem in zip(groups, problems, strict=True):
         asked = EpisodeGroup(group.task, tuple(Episode(group.task, row.conversation) for row in group.rows))
@@ -137,8 +141,7 @@ def _scored(
         if any(map(math.isnan, scores)):
             raise RewardError(f"the reward model does not apply to an answer to task {group.task.id!r}")
         read = [sum(len(turn.context_ids) + len(turn.token_ids) for turn in row.trajectory.turns) for row in group.rows]
-        tokens = [a + len(models) * b for a, b in zip(problem.tokens, read, strict=True)]
-        found.append(Answered(problem.answers, problem.right, tokens, scores))
+        found.append(replace(problem, scores=scores, read=[models * tokens for tokens in read]))
     return found
 
 
@@ -153,7 +156,9 @@ def points(problems: Sequence[Answered], *, certainty: float = 0.95) -> list[Poi
     found: list[Point] = []
 
     def add(way: str, samples: Sequence[float], rates: Sequence[float]) -> None:
-        spent = [n * fmean(problem.tokens) for n, problem in zip(samples, problems, strict=True)]
+        judged = way in ("weighted", "best")
+        each = [fmean(problem.tokens) + (fmean(problem.read) if judged and problem.read else 0) for problem in problems]
+        spent = [n * tokens for n, tokens in zip(samples, each, strict=True)]
         gain = fmean(rates) - fmean(one)
         interval = paired_difference_interval(one, rates)
         found.append(Point(way, fmean(samples), fmean(spent), fmean(rates), mean_interval(rates), gain, interval))

@@ -138,12 +138,15 @@ class FormatVerifier(EpisodeReward):
 
     def _score_one(self, episode: Episode) -> Score:
         wanted = self.given or episode.task.metadata.get(self.kind)
-        if not wanted:
+        if wanted in (None, ""):
             raise RewardError(f"reward '{self.name}' needs the column {self.kind}; task {episode.task.id!r} has none")
         fits = partial(matches, pattern=wanted) if self.kind == "pattern" else partial(fits_schema, schema=wanted)
+        try:
+            fits("")  # an error of the task comes first
+        except UserError as error:
+            raise RewardError(f"reward '{self.name}': task {episode.task.id!r}: {error}") from error
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
-            fits("")  # an error of the task comes first
             return Score(0.0, explanation=NOT_FOUND[self.answer_in], unparsed=True)
         shown = wanted if isinstance(wanted, str) else json.dumps(wanted)
         good = fits(answer)
