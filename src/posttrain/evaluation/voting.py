@@ -12,6 +12,8 @@ from math import comb
 from random import Random
 from statistics import fmean
 
+from posttrain.statistics import pass_at_k
+
 DRAWS = 64  # sets of n of the samples that an accuracy is the mean of; all of them are one set
 
 
@@ -71,6 +73,8 @@ WAYS: Mapping[str, Callable[[Answered, Sequence[int]], bool]] = {
 def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed: int = 0) -> float:
     """The share of sets of n of a problem's samples by which `way` is right: of `draws` sets, drawn with `seed`.
 
+    Of `oracle` it is pass@n, the mean over all sets.
+
     Raises:
         ValueError: unless 1 <= n <= the number of samples.
 
@@ -82,6 +86,8 @@ def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed
     size = len(problem.answers)
     if not 1 <= n <= size:
         raise ValueError(f"an accuracy of {size} samples is of 1 to {size} of them; got n={n}")
+    if way == "oracle":
+        return pass_at_k(size, sum(problem.right), n)
     if n == size:
         return float(WAYS[way](problem, range(size)))
     draw = Random(f"{seed}-{n}")
