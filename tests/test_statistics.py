@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain import statistics
-from posttrain.statistics import mean_interval, paired_difference_interval, pass_at_k, wilson_interval
+from posttrain.statistics import best_of_n, mean_interval, paired_difference_interval, pass_at_k, wilson_interval
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
@@ -24,6 +24,28 @@ def test_pass_at_k_counts_the_subsets_that_hold_a_right_sample(n: int) -> None:
 def test_pass_at_k_is_stable_where_binomials_overflow() -> None:
     # C(9990, 5000) has 3000 digits; with 10 right of 10000 the chance that 5000 miss them all is about 2^-10.
     assert pass_at_k(10_000, 10, 5_000) == pytest.approx(1 - 2**-10, abs=1e-5)
+
+
+def brute(proxy: list[float], gold: list[float], n: int) -> float:
+    chosen: list[float] = []
+    for some in itertools.combinations(range(len(proxy)), n):
+        most = max(proxy[i] for i in some)
+        best = [gold[i] for i in some if proxy[i] == most]
+        chosen.append(sum(best) / len(best))
+    return sum(chosen) / len(chosen)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6])
+def test_best_of_n_is_the_mean_over_all_choices(n: int) -> None:
+    proxy, gold = [0.3, -1.0, 2.0, 0.5, 1.0, 0.7], [1.0, 4.0, 0.0, -2.0, 3.0, 2.5]
+    assert best_of_n(proxy, gold, n) == pytest.approx(brute(proxy, gold, n))
+
+
+def test_of_equal_proxies_all_count_alike() -> None:
+    assert best_of_n([1.0, 1.0, 0.0], [4.0, 2.0, 9.0], 3) == pytest.approx(3.0)
+    assert best_of_n([1.0] * 4, [1.0, 2.0, 3.0, 4.0], 2) == pytest.approx(2.5)
+    with pytest.raises(ValueError, match="1 to 2 samples; got n=3"):
+        best_of_n([1.0, 2.0], [0.0, 0.0], 3)
 
 
 def test_pass_at_1_is_the_share_that_is_right() -> None:

@@ -1,4 +1,4 @@
-"""pass@k, and confidence intervals clustered by problem.
+"""pass@k, best-of-n, and confidence intervals clustered by problem.
 
 Several samples of one problem are not independent: a hard problem fails them all. Eight samples of 200 problems are
 200 observations of a rate, not 1600 of a coin. So an interval is taken over problems, from how much their rates differ.
@@ -6,6 +6,8 @@ Several samples of one problem are not independent: a hard problem fails them al
 
 import math
 from collections.abc import Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from statistics import NormalDist
 
 Interval = tuple[float, float]
@@ -29,6 +31,30 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if n - c < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
+    """The mean gold reward of the best of n by the proxy, over all choices of n of these samples.
+
+        R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
+
+    The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
+    use it. Samples of equal proxy share their probability. 1 <= n <= N.
+
+    Example:
+        >>> best_of_n([0.0, 1.0, 2.0], [5.0, 1.0, 3.0], 3)
+        3.0
+    """
+    size = len(proxy)
+    if not 1 <= n <= size:
+        raise ValueError(f"best_of_n chooses among 1 to {size} samples; got n={n}")
+    worst_first = sorted(zip(proxy, gold, strict=True), key=itemgetter(0))  # i of them are below the i-th
+    chances = iter([math.comb(below, n - 1) / math.comb(size, n) for below in range(size)])
+    total = 0.0
+    for _, samples in groupby(worst_first, key=itemgetter(0)):
+        alike = [reward for _, reward in samples]
+        total += math.fsum(islice(chances, len(alike))) * math.fsum(alike) / len(alike)
+    return total
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from posttrain.engine.vllm import _Decoding, sampling_settings
+from posttrain.errors import UserError
 from posttrain.types import Request, Sampling, StopReason
 from tests.engine.test_transformers import decode
 from tests.tiny import CONTEXT, STOP
@@ -86,3 +87,17 @@ def test_the_logprobs_of_given_tokens_are_vllms_of_the_prompt(counts):
     settings = sampling_settings(Request((9, 2), Sampling(5, temperature=0.3), scored_from=1), STOP, CONTEXT)
     assert (settings["temperature"], settings["max_tokens"], settings["prompt_logprobs"]) == (1.0, 1, 1)
     assert sampling_settings(Request((9, 2), Sampling(5)), STOP, CONTEXT)["prompt_logprobs"] is None
+
+
+def test_a_setting_that_vllm_refuses_is_one_line(counts):
+    def refuse(**settings):
+        raise ValueError(f"temperature must be in\n  [0, 2], got {settings['temperature']}")
+
+    one = decoding(Scheduler([12]), counts)
+    one.of._vllm.SamplingParams = refuse
+    with pytest.raises(UserError) as refused:
+        one.add(0, Request((9,), Sampling(5, temperature=3.0)))
+    assert str(refused.value) == (
+        "the engine vllm cannot sample so: temperature must be in [0, 2], got 3.0; change that, or use `engine=embedded`"
+    )
+    assert not one._running

@@ -4,16 +4,21 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
-from posttrain.data import ChatFormat
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import UserError
 from posttrain.evaluation.voting import Answered
+from posttrain.models.heads import load_reward_model, load_step_model
 from posttrain.options.evaluation import Solve
 from posttrain.recipes import evaluate as recipe
-from posttrain.recipes.evaluate.solve import points, solve
+from posttrain.recipes.evaluate.solve import _answered, chart_of, points, solve
+from posttrain.report.chart import picture
+from posttrain.rewards import MathVerifier, NumberVerifier
 from posttrain.statistics import mean_interval, paired_difference_interval
+from posttrain.types import Group, Row, Score, StopReason, Task, Trajectory, Turn
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
 
@@ -62,9 +67,28 @@ def test_samples_are_spent_where_they_help():
     by = found(problems)
     settled = next(point for (way, _), point in by.items() if way == "majority, until settled")
     assert (settled.samples, settled.tokens) == (6.0, 60.0)  # 4 and 8
-    assert ("majority, by difficulty", 8.0) not in by
+    assert ("majority, by difficulty", 8.0) not in by and not any(way.endswith("by bins") for way, _ in by)
     wide = found([answered("7" * 16), answered("73" * 8)])
     assert wide["majority, by difficulty", 8.0].tokens == 80.0
+    assert any(way == "majority, by bins" for way, _ in wide)
+
+
+def test_searches_stand_beside_and_choose_by_weighted_votes():
+    problems = [answered("7733", scores=(0.1,) * 4), answered("3333", scores=(0.1,) * 4)]
+    search = [[replace(answered("73", scores=(0.2, 0.1)), tokens=[15.0] * 2, read=[100.0] * 2)] * 2]
+    point = found(problems, searched={"beam search": search})["beam search", 2.0]
+    assert (point.accuracy, point.over_one, point.tokens) == (1.0, 0.75, 230.0)
+    assert point.over_one_ci95 == paired_difference_interval([0.5, 0.0], [1.0, 1.0])
+
+
+def test_the_plot_has_the_intervals_of_the_gains():
+    chosen = points([answered("7733"), answered("7333")])
+    chart = chart_of(chosen)
+    majority = next(series for series in chart.series if series.name == "majority")
+    four = next(point for point in chosen if (point.way, point.samples) == ("majority", 4))
+    assert [x for x, _ in majority.points] == [10, 20, 40]
+    assert majority.bars[-1] == (40, *(0.375 + end for end in four.over_one_ci95))
+    assert picture(chart).count('class="raw') == sum(len(series.bars) for series in chart.series)
 
 
 @pytest.fixture
@@ -101,10 +125,73 @@ def test_a_run_from_samples_to_its_page(options, engine, tmp_path):
 
 def test_a_reward_that_says_nothing_of_right_is_refused(options, engine, tmp_path):
     (tmp_path / "long.py").write_text("def long(completion):\n    return 10.0 * len(completion)\n")
-    with pytest.raises(UserError, match="needs a `reward` that says what is right"):
-        solve(replace(options, reward=f"{tmp_path / 'long.py'}:long"), output=tmp_path / "run", quiet=True)
+    for reward in (f"{tmp_path / 'long.py'}:long", "length_target"):
+        with pytest.raises(UserError, match="needs a `reward` that says what is right"):
+            solve(replace(options, reward=reward), output=tmp_path / "run", quiet=True)
+        assert not (tmp_path / "run").exists()  # nothing was sampled
+
+
+def test_answers_that_the_verifier_takes_for_one_are_one_vote():
+    """50% and 0.5, and a formula written in two ways."""
+    for verifier in (NumberVerifier(), MathVerifier()):
+        found = _answered(group_of(["3", "50%", "3", "0.5", "50%"]), "right", verifier.alike)
+        assert found.answers == ["3", "50%", "3", "50%", "50%"]
+    formulas = _answered(group_of([r"\frac{x}{2}", "x/2", "x", "(", None]), "right", MathVerifier().alike)
+    assert formulas.answers == [r"\frac{x}{2}", r"\frac{x}{2}", "x", "(", None]
+
+
+def group_of(said):
+    """Of samples that a verifier has read so; None is unparsed."""
+    rows = [
+        Row(
+            trajectory=Trajectory((Turn((1,), (2,), (-1.0,), StopReason.STOP, "a"),)),
+            episode=number,
+            scores={"right": Score(0.0, answer, unparsed=answer is None)},
+            reward=0.0,
+        )
+        for number, answer in enumerate(said)
+    ]
+    return Group(task=Task(()), rows=tuple(rows))
 
 
 def test_one_sample_is_not_enough(options):
     with pytest.raises(UserError, match="samples"):
         replace(options, samples=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"beams": 8}, "`beams` needs a process reward model"),
+        ({"lookahead": 1}, "`lookahead` needs `beams`"),
+        ({"beams": 2, "reward_model": "runs/prm"}, "`beams` must be at least `expansions`, 4; got 2"),
+        ({"beams": 8, "reward_model": "runs/prm", "environment": "mine.py:Game"}, "drop one"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(options, words, told):
+    with pytest.raises(UserError, match=told):
+        replace(options, **words)
+
+
+def test_a_search_by_a_model_of_responses_is_refused_before_sampling(options, engine, tmp_path):
+    made = load_reward_model(options.model, dtype=torch.float32)
+    made.save(tmp_path / "scores", padding=0)
+    load_tokenizer(options.model).save_pretrained(tmp_path / "scores")
+    with pytest.raises(UserError, match="`beams` needs a process reward model, and .* scores whole responses"):
+        solve(replace(options, beams=8, reward_model=str(tmp_path / "scores")), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_search(options, tmp_path):
+    """Of a model and a head that were drawn, from options to the table."""
+    made = load_step_model(options.model, dtype=torch.float32)
+    torch.manual_seed(0)
+    made.head.data.normal_(std=0.5)
+    made.save(tmp_path / "prm", padding=0)
+    load_tokenizer(options.model).save_pretrained(tmp_path / "prm")
+    config = replace(options, samples=2, beams=4, expansions=2, lookahead=1, reward_model=str(tmp_path / "prm"))
+    result = solve(config, output=tmp_path / "run", quiet=True)
+    ways = [(point.way, point.samples) for point in result.points[-4:]]
+    assert ways == [(way, n) for way in ("beam search", "beam search, lookahead 1") for n in (2.0, 4.0)]
+    beam, wide = result.points[-4:-2]
+    assert 0 < beam.tokens < wide.tokens and "beam search" in result.evaluation.report.read_text()

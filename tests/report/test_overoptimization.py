@@ -1,14 +1,12 @@
-"""The laws of over-optimisation, their fit, and best-of-n, with planted truth and by brute force."""
+"""The laws of over-optimisation, their fit, and the KL of best-of-n, with planted truth."""
 
 import math
 import random
-from itertools import combinations
 
 import pytest
 
 from posttrain.report.overoptimization import (
     Point,
-    best_of_n,
     best_of_n_kl,
     curves,
     fit,
@@ -105,28 +103,6 @@ def test_a_tenth_has_the_mean_of_its_points():
     points = [Point(2.0, 1.0, 0.0), Point(0.0, 0.0, 0.0), Point(0.1, 0.2, 0.4), Point(1.0, 0.5, 3.0)]
     assert tenths(points) == [Point(0.05, 0.1, 0.2), Point(1.0, 0.5, 3.0), Point(2.0, 1.0, 0.0)]
     assert tenths([]) == [] and tenths([Point(0.0, 0.0, 0.0)] * 2) == [Point(0.0, 0.0, 0.0)]
-
-
-def brute(proxy, gold, n):
-    chosen = []
-    for some in combinations(range(len(proxy)), n):
-        most = max(proxy[i] for i in some)
-        best = [gold[i] for i in some if proxy[i] == most]
-        chosen.append(sum(best) / len(best))
-    return sum(chosen) / len(chosen)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 6])
-def test_best_of_n_is_the_mean_over_all_choices(n):
-    proxy, gold = [0.3, -1.0, 2.0, 0.5, 1.0, 0.7], [1.0, 4.0, 0.0, -2.0, 3.0, 2.5]
-    assert best_of_n(proxy, gold, n) == pytest.approx(brute(proxy, gold, n))
-
-
-def test_of_equal_proxies_all_count_alike():
-    assert best_of_n([1.0, 1.0, 0.0], [4.0, 2.0, 9.0], 3) == pytest.approx(3.0)
-    assert best_of_n([1.0] * 4, [1.0, 2.0, 3.0, 4.0], 2) == pytest.approx(2.5)
-    with pytest.raises(ValueError, match="1 to 2 samples; got n=3"):
-        best_of_n([1.0, 2.0], [0.0, 0.0], 3)
 
 
 def test_the_kl_of_best_of_n_is_that_of_a_uniform_proxy():

@@ -212,3 +212,16 @@ def test_a_damaged_checkpoint_is_refused_and_the_model_goes_on(base, tmp_path):
 def test_two_servers_do_not_share_a_folder(base, tmp_path):
     with serving(base, tmp_path), pytest.raises(UserError, match="another server"):
         Services(tmp_path, base)
+
+
+def test_a_model_of_another_version_keeps_no_server_from_starting(base, tmp_path):
+    """Its adapter has a field that this version does not know; its folder stays."""
+    with serving(base, tmp_path) as (url, services):
+        model = Client(url).create()
+        about = services.runs.get("", model).folder / "model.json"
+        record = json.loads(about.read_text())
+    about.write_text(json.dumps(record | {"adapter": record["adapter"] | {"dora": True}}))
+    with serving(base, tmp_path) as (url, services):
+        with pytest.raises(UserError, match="there is no model"):
+            services.runs.record("", model)
+        assert Client(url).create() != model and about.exists()

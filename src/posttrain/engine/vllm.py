@@ -100,7 +100,11 @@ class _Decoding:
     def add(self, number: int, request: Request) -> None:
         refuse_unanswerable(number, request, self.of._context, self.of._model.name)
         settings = sampling_settings(request, self.of._stop_ids, self.of._context)
-        settings = self.of._vllm.SamplingParams(**settings)
+        try:
+            settings = self.of._vllm.SamplingParams(**settings)
+        except ValueError as error:  # such as a temperature above 2
+            told = " ".join(str(error).split())
+            raise UserError(f"the engine vllm cannot sample so: {told}; change that, or use `engine=embedded`") from error
         self.of._llm.llm_engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
         self._running[number], self._counted[number] = request, 0
 

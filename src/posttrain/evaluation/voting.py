@@ -8,11 +8,12 @@ best-of-n gives the answer of highest score (Cobbe et al. 2021, https://arxiv.or
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import product
 from math import comb
 from random import Random
 from statistics import fmean
 
-from posttrain.statistics import pass_at_k
+from posttrain.statistics import best_of_n, pass_at_k
 
 DRAWS = 64  # sets of n of the samples that an accuracy is the mean of; all of them are one set
 
@@ -23,9 +24,9 @@ class Answered:
 
     answers: Sequence[str | None]  # what each ends in; equal texts are one answer; None where none is found
     right: Sequence[bool]
-    tokens: Sequence[int] = ()  # that each sampled
+    tokens: Sequence[float] = ()  # that each sampled
     scores: Sequence[float] = ()  # of a reward model, where there is one
-    read: Sequence[int] = ()  # tokens that it read of each
+    read: Sequence[float] = ()  # tokens that it read of each
 
 
 def winner(answers: Sequence[str | None], weights: Sequence[float] | None = None) -> int:
@@ -69,11 +70,13 @@ WAYS: Mapping[str, Callable[[Answered, Sequence[int]], bool]] = {
 }
 """Ways to choose among samples of a problem: whether what is given is right, of the samples in these places."""
 
+SCORED = ("weighted", "best")  # those that read scores
+
 
 def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed: int = 0) -> float:
     """The share of sets of n of a problem's samples by which `way` is right: of `draws` sets, drawn with `seed`.
 
-    Of `oracle` it is pass@n, the mean over all sets.
+    Of `oracle`, which is pass@n, and of `best` it is the mean over all sets.
 
     Raises:
         ValueError: unless 1 <= n <= the number of samples.
@@ -88,6 +91,9 @@ def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed
         raise ValueError(f"an accuracy of {size} samples is of 1 to {size} of them; got n={n}")
     if way == "oracle":
         return pass_at_k(size, sum(problem.right), n)
+    if way == "best":
+        worst_first = sorted(range(size), key=lambda place: (problem.scores[place], -place))  # ties to the first
+        return best_of_n(range(size), [problem.right[place] for place in worst_first], n)
     if n == size:
         return float(WAYS[way](problem, range(size)))
     draw = Random(f"{seed}-{n}")
@@ -143,3 +149,45 @@ def by_difficulty(problems: Sequence[Answered], mean: int, first: int = 4) -> li
             given[place], left = given[place] + 1, left - 1
             heappush(queue, (certainty(problems[place].answers[: given[place]]), place))
     return given
+
+
+def by_bins(way: str, problems: Sequence[Answered], mean: int, first: int = 4, bins: int = 5) -> list[int]:
+    """How many samples each problem gets, at most `mean` on average, by how difficult it is predicted to be.
+
+    All get `first`. By these problems are sorted into `bins` of equal size: by their mean score where `way` reads
+    scores, else by the certainty of their majority. Each bin has the budget (first, 2 first, 4 first, ...) that is best
+    on the other half of the problems, of all budgets with the same total. This is the compute-optimal choice of Snell
+    et al. 2024 (https://arxiv.org/abs/2408.03314, section 3.2), of a number of samples: predicted difficulty, two-fold
+    cross-validation. Unlike there, the samples that predict count.
+
+    Raises:
+        ValueError: unless 1 <= first <= mean.
+    """
+    if not 1 <= first <= mean:
+        raise ValueError(f"a budget needs 1 <= first <= mean; got first={first}, mean={mean}")
+    size = min(len(problem.answers) for problem in problems)
+    levels = [first * 2**i for i in range(size) if first * 2**i <= size]
+
+    def ease(place: int) -> float:
+        problem = problems[place]
+        return fmean(problem.scores[:first]) if way in SCORED else certainty(problem.answers[:first])
+
+    order, given = sorted(range(len(problems)), key=ease), [0] * len(problems)
+    halves = [_parts(order[half::2], bins) for half in (0, 1)]
+    for mine, others in (halves, halves[::-1]):
+        gains = [{n: sum(accuracy_of(way, problems[place], n) for place in part) for n in levels} for part in others]
+        most, best = mean * sum(map(len, mine)), (-1.0, 0, (first,) * bins)
+        for budget in product(levels, repeat=bins):
+            spent = sum(n * len(part) for n, part in zip(budget, mine, strict=True))
+            if spent <= most:
+                worth = sum(gain[n] for n, gain in zip(budget, gains, strict=True))
+                best = max(best, (worth, -spent, budget))
+        for n, part in zip(best[2], mine, strict=True):
+            for place in part:
+                given[place] = n
+    return given
+
+
+def _parts(places: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Parts of equal size, as far as that goes, in order."""
+    return [places[len(places) * n // parts : len(places) * (n + 1) // parts] for n in range(parts)]

@@ -90,13 +90,18 @@ class Compare(Evaluate):
 
 @dataclass(frozen=True)
 class Solve(Evaluate, Ensemble):
-    """Test-time compute: what more samples of a problem buy, by majority, weighted votes or the best score."""
+    """Test-time compute: what more samples of a problem buy, by votes, scores, or search by steps."""
 
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "beams": ("reward_model", "a process reward model; name it with `reward_model`"),
+        "expansions": ("beams", "`beams`; pass it too"),
+        "lookahead": ("beams", "`beams`; pass it too"),
+    }
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment split columns limit exclude system",
         "model": "model precision",
         "rewards": "reward reward_model",
-        "sampling": "samples temperature max_new_tokens certainty engine",
+        "sampling": "samples beams expansions lookahead temperature max_new_tokens certainty engine",
         "run": "seed",
     }
     _: KW_ONLY
@@ -106,6 +111,24 @@ class Solve(Evaluate, Ensemble):
     """Reward models that choose: runs, folders or hub ids. Space-separated; of responses or of steps."""
     certainty: Annotated[float, Range(0.5, 1, out="high")] = 0.95
     """Certainty of a majority that ends sampling. How likely it stays one, however many samples follow."""
+    beams: Annotated[int, Range(0)] = 0
+    """Beam search by a process reward model, with so many candidates of a step, 0: off. Half of them and so on, down to
+    `expansions`, are searched too."""
+    expansions: Annotated[int, Range(2)] = 4
+    """Continuations of each step that is kept, of `beams`: the best `beams` / `expansions` of its candidates are."""
+    lookahead: Annotated[int, Range(0)] = 0
+    """Further steps, decoded greedily, behind which a step is scored. Compared with beam search without them."""
+
+    def together(self) -> None:
+        """A search keeps one step at least, and is of single answers."""
+        super().together()
+        if self.beams and self.expansions > self.beams:
+            raise UserError(
+                f"`beams` must be at least `expansions`, {self.expansions}; got {self.beams}; type `beams=16`, or fewer "
+                "`expansions`"
+            )
+        if self.beams and given(self.environment):
+            raise UserError("`beams` searches for single answers, and `environment` may have several turns; drop one")
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,11 @@ from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
 from posttrain.report import Table
-from posttrain.report.overoptimization import best_of_n, best_of_n_kl
+from posttrain.report.overoptimization import best_of_n_kl
 from posttrain.runs import jsonl
 from posttrain.runs.jsonl import Chunks
 from posttrain.runs.progress import Progress
+from posttrain.statistics import best_of_n
 from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason

@@ -5,7 +5,7 @@ Everything that is text is escaped; numbers are written as numbers.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posttrain.report.markup import escape
 
@@ -24,6 +24,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
+    bars: Sequence[tuple[float, float, float]] = ()  # intervals: (step, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def render(chart: Chart) -> str:
     if not kept:
         return ""
     heights = _heights([s for _, s in kept]) if chart.stacked else [s.points for _, s in kept]
-    frame = _Frame.around([point for points in heights for point in points], zero=chart.zero or chart.stacked)
+    points = [*_ends_of_bars(kept), *(point for points in heights for point in points)]
+    frame = _Frame.around(points, zero=chart.zero or chart.stacked)
     drawn = _areas(kept, heights, frame) if chart.stacked else _lines(kept, frame)
     hovers = _hovers(kept, heights, frame, chart.percent)
     unit = f' <span class="unit">{escape(chart.unit)}</span>' if chart.unit else ""
@@ -70,7 +72,7 @@ COLOUR_VALUES = ("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a", "#c2526a
 def picture(chart: Chart) -> str:
     """A chart as an SVG file of its own: lines with title and names; `unit` is what the horizontal axis counts."""
     kept = _finite(chart)
-    frame = _Frame.around([point for _, s in kept for point in s.points], zero=chart.zero)
+    frame = _Frame.around([*_ends_of_bars(kept), *(point for _, s in kept for point in s.points)], zero=chart.zero)
     top = 16 * (1 + len(kept))
     names = "".join(
         f'<text x="{LEFT}" y="{14 + 16 * (row + 1)}" fill="{COLOUR_VALUES[colour]}">{escape(s.name)}</text>'
@@ -151,7 +153,7 @@ class _Frame:
 
 def _finite(chart: Chart) -> list[tuple[int, Series]]:
     """The curves with finite points, each with its colour."""
-    series = [Series(s.name, [(x, y) for x, y in s.points if math.isfinite(y)]) for s in chart.series]
+    series = [replace(s, points=[(x, y) for x, y in s.points if math.isfinite(y)]) for s in chart.series]
     return [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
 
 
@@ -161,7 +163,11 @@ def _thin(series: Series) -> Series:
         return series
     parts = [series.points[i : i + size] for i in range(0, len(series.points), size)]
     means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
-    return Series(series.name, means)
+    return replace(series, points=means)
+
+
+def _ends_of_bars(kept: Sequence[tuple[int, Series]]) -> list[Point]:
+    return [(x, y) for _, series in kept for x, *ends in series.bars for y in ends]
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
@@ -189,6 +195,8 @@ def _path(points: Sequence[Point], frame: _Frame) -> str:
 
 def _lines(kept: Sequence[tuple[int, Series]], frame: _Frame) -> Iterator[str]:
     for colour, series in kept:
+        for x, low, high in series.bars:
+            yield f'<path class="raw c{colour}" d="{_path([(x, low), (x, high)], frame)}"/>'
         points = series.points
         smooth = len(points) >= SMOOTH_FROM
         if smooth:

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby, islice
-from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -146,27 +144,3 @@ def best_of_n_kl(n: int) -> float:
     Stiennon et al. 2020, appendix G.3 (https://arxiv.org/abs/2009.01325), used as the distance by Gao et al. 2022.
     """
     return math.log(n) - (n - 1) / n
-
-
-def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
-    """The mean gold reward of the best of n by the proxy, over all choices of n of these samples.
-
-        R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
-
-    The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
-    use it. Samples of equal proxy share their probability. 1 <= n <= N.
-
-    Example:
-        >>> best_of_n([0.0, 1.0, 2.0], [5.0, 1.0, 3.0], 3)
-        3.0
-    """
-    size = len(proxy)
-    if not 1 <= n <= size:
-        raise ValueError(f"best_of_n chooses among 1 to {size} samples; got n={n}")
-    worst_first = sorted(zip(proxy, gold, strict=True), key=itemgetter(0))  # i of them are below the i-th
-    chances = iter([math.comb(below, n - 1) / math.comb(size, n) for below in range(size)])
-    total = 0.0
-    for _, samples in groupby(worst_first, key=itemgetter(0)):
-        alike = [reward for _, reward in samples]
-        total += math.fsum(islice(chances, len(alike))) * math.fsum(alike) / len(alike)
-    return total

@@ -53,7 +53,10 @@ class Runs:
         services.models.mkdir(parents=True, exist_ok=True)
         for path in sorted(services.models.glob("*/model.json"), key=lambda path: path.stat().st_mtime):
             about = read_json(path)
-            record = Record(**{**about, "adapter": Adapter(**about["adapter"])})
+            try:
+                record = Record(**{**about, "adapter": Adapter(**about["adapter"])})
+            except (TypeError, KeyError, UserError):  # of another version: the folder stays, and is no model here
+                continue
             self._records[record.model_id] = record
             checkpoints.tidy(path.parent)
 

@@ -2,17 +2,20 @@
 
     posttrain solve --model runs/rl-2026-01-31-1 --dataset gym:chain_sum --samples 32
     posttrain solve --model runs/sft-2026-01-31-1 --dataset test.jsonl --reward numbers --reward-model runs/prm
+    posttrain solve --model runs/sft-2026-01-31-1 --dataset test.jsonl --reward numbers --reward-model runs/prm --beams 16
 
 Every problem is answered `--samples` times, once, and all ways to choose are compared on the same answers: the
-majority, and with a reward model votes weighted by its scores and the best score. Two spend samples where they help:
-sampling that ends when the majority is settled, and a budget that goes to problems whose first samples disagree. A
-process reward model is read as `--step-aggregation` says. Accuracy stands beside the tokens that were sampled and those
-that a reward model reads.
+majority, and with a reward model votes weighted by its scores and the best score. Some spend samples where they help:
+sampling that ends when the majority is settled, and budgets by how difficult a problem's first samples say that it is.
+A process reward model is read as `--step-aggregation` says; with `--beams` it also guides a search by steps. Accuracy
+stands beside the tokens that were sampled and those that a reward model reads.
 """
 
-import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,20 +23,24 @@ from typing import Any, NamedTuple
 from posttrain.background import finish
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
 from posttrain.engine.scorer import Scorer, load_scorer
-from posttrain.environments.scored import of_seat, overseen
+from posttrain.data.order import seed_for
+from posttrain.environments.scored import ScoredEnvironment, overseen
+from posttrain.episodes.episodes import Players, score
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError, as_typed, words_of
-from posttrain.evaluation.voting import WAYS, Answered, accuracy_of, by_difficulty, until_settled
+from posttrain.evaluation.search import beam_search, scores_of
+from posttrain.evaluation.voting import SCORED, WAYS, Answered, accuracy_of, by_bins, by_difficulty, until_settled
 from posttrain.options.evaluation import Solve
-from posttrain.recipes.evaluate import run
+from posttrain.recipes.evaluate import Parts, prepare, run
 from posttrain.recipes.evaluate.result import EvaluateResult, write_page
 from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
 from posttrain.rewards import Weighted
 from posttrain.statistics import Interval, mean_interval, paired_difference_interval
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Episode, EpisodeGroup, Group, Row
+from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
 
+NOTHING_RIGHT = "solving needs a `reward` that says what is right, such as numbers, math or gym"
 FIRST = 4  # samples that predict how hard a problem is
 
 
@@ -84,29 +91,99 @@ class SolveResult:
 
 
 def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> SolveResult:
-    """Sample every problem, choose in every way, and write the report."""
+    """Sample every problem, choose in every way, search where that is asked for, and write the report."""
+    parts = prepare(config)
+    _refuse_unless_right(parts)
     models = [saved_model(name).where for name in words_of("reward_model", config.reward_model)]
     scorers = [load_scorer(where, precision=config.precision) for where in models]
     reward = _reward(config, scorers) if scorers else None
-    found = run(config, output=output, quiet=quiet)
+    searched: dict[str, list[list[Answered]]] = {}
+
+    def search(players: Players) -> None:
+        assert reward is not None
+        if not parts.environment.outcome:  # its answers have shown it
+            raise UserError(NOTHING_RIGHT)
+        for ahead in dict.fromkeys([0, config.lookahead]):
+            name = f"beam search, lookahead {ahead}" if ahead else "beam search"
+            searched[name] = [
+                _searched(config, parts, players, reward, len(scorers), beams, ahead)
+                for beams in _doubled(config.expansions, config.beams)
+            ]
+
+    found = run(config, output=output, quiet=quiet, parts=parts, then=search if config.beams else None)
     sampled = found.model.sampled
     if sampled is None or sampled.measure != "accuracy":
-        raise UserError("solving needs a `reward` that says what is right, such as numbers, math or gym")
-    problems = [_answered(group, found.outcome) for group in sampled.groups]
+        raise UserError(NOTHING_RIGHT)
+    alike = _alike(parts.environment)
+    problems = [_answered(group, found.outcome, alike) for group in sampled.groups]
     if reward is not None:
         problems = _scored(reward, len(scorers), sampled.groups, problems)
-    result = SolveResult(found, tuple(points(problems, certainty=config.certainty)))
+    kept = {id(group.task) for group in sampled.groups}  # of others an answer failed, or cannot be judged
+    there = [id(task) in kept for task in parts.tasks]
+    of_kept = {name: [[*compress(answers, there)] for answers in sizes] for name, sizes in searched.items()}
+    result = SolveResult(found, tuple(points(problems, of_kept, certainty=config.certainty)))
     _write(result)
     return result
 
 
-def _answered(group: Group, outcome: str) -> Answered:
+def _refuse_unless_right(parts: Parts) -> None:
+    """Refuse rewards that do not say what is right, before anything is sampled.
+
+    A function shows by a score outside [0, 1] that it does not; it is asked about a text that is no answer.
+    """
+    reward = parts.environment.reward
+    if reward.outcome and not (reward.certain or reward.asks) and parts.environment.environment.max_turns == 1:
+        task = parts.tasks[0]
+        episode = Episode(task, (*task.prompt, Message("assistant", task.prompt[-1].content)))
+        with suppress(RewardError):  # of what only an episode that was played has
+            finish(reward.score_parts([EpisodeGroup(task, (episode,) * reward.min_group)]))
+    if not reward.outcome:
+        raise UserError(NOTHING_RIGHT)
+
+
+def _doubled(first: int, last: int) -> list[int]:
+    """Those from `first` that are twice the one before, and `last`."""
+    return sorted({*(first * 2**i for i in range(last) if first * 2**i <= last), last})
+
+
+def _alike(environment: ScoredEnvironment) -> Callable[[str, str], bool]:
+    """When two answers are votes for one: where the verifier says so, or their texts are equal."""
+    verifier = next(reward for reward, _ in environment.reward.parts if reward.name == environment.outcome)
+    return getattr(verifier, "alike", operator.eq)
+
+
+def _searched(
+    config: Solve, parts: Parts, players: Players, reward: Weighted, models: int, beams: int, lookahead: int
+) -> list[Answered]:
+    """What a search for answers to all problems found; its tokens are shared evenly among the answers of a problem."""
+    words = {"beams": beams, "expansions": config.expansions, "lookahead": lookahead}
+    seed = seed_for(config.seed, "search", beams)
+    found = beam_search(parts.environment, parts.tasks, players, reward, **words, seed=seed)
+    groups = score(parts.environment, parts.tasks, [one.answers for one in found], players)
+    alike = _alike(parts.environment)
+    return [
+        replace(
+            _answered(group, parts.environment.outcome, alike),
+            tokens=[one.tokens / beams] * beams,
+            scores=one.scores,
+            read=[models * one.read / beams] * beams,
+        )
+        for group, one in zip(groups, found, strict=True)
+    ]
+
+
+def _answered(group: Group, outcome: str, alike: Callable[[str, str], bool]) -> Answered:
     scores = [row.scores[outcome] for row in group.rows]
+    said = [
+        None if score.unparsed else score.parsed if score.parsed is not None else _last(row)
+        for score, row in zip(scores, group.rows, strict=True)
+    ]
+    votes: dict[str, str] = {}
+    for answer in filter(None, said):
+        if answer not in votes:
+            votes[answer] = next((vote for vote in dict.fromkeys(votes.values()) if alike(answer, vote)), answer)
     return Answered(
-        [
-            None if score.unparsed else score.parsed if score.parsed is not None else _last(row)
-            for score, row in zip(scores, group.rows, strict=True)
-        ],
+        [answer if answer is None else votes.get(answer, answer) for answer in said],
         [score.total >= SOLVED for score in scores],
         [len(row.trajectory.logprobs) for row in group.rows],
     )
@@ -120,6 +197,12 @@ def _last(row: Row) -> str:
 def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:
     """What the reward models score together; they are loaded before anything is sampled."""
     facts = [scorer.facts for scorer in scorers]
+    if config.beams and not all(fact.steps for fact in facts):
+        name = next(fact.name for fact in facts if not fact.steps)
+        raise UserError(
+            f"`beams` needs a process reward model, and {name} scores whole responses; train one with heads of steps, or "
+            "leave out `beams`"
+        )
     refuse_other_zeros(config.ensemble_aggregation, facts)
     return overseen(
         None,
@@ -135,55 +218,70 @@ def _scored(reward: Weighted, models: int, groups: Sequence[Group], problems: Se
     """With the scores of reward models, and the tokens that they read."""
     found: list[Answered] = []
     for group, problem in zip(groups, problems, strict=True):
-        asked = EpisodeGroup(group.task, tuple(Episode(group.task, row.conversation) for row in group.rows))
-        (of_group,) = finish(reward.score_parts([asked]))
-        scores = [reward.total(of_seat(score, "")) for score in of_group]
-        if any(map(math.isnan, scores)):
-            raise RewardError(f"the reward model does not apply to an answer to task {group.task.id!r}")
+        scores = scores_of(reward, [Episode(group.task, row.conversation) for row in group.rows])
         read = [sum(len(turn.context_ids) + len(turn.token_ids) for turn in row.trajectory.turns) for row in group.rows]
         found.append(replace(problem, scores=scores, read=[models * tokens for tokens in read]))
     return found
 
 
-def points(problems: Sequence[Answered], *, certainty: float = 0.95) -> list[Point]:
-    """Every way at 1, 2, 4 and so on samples of each problem, and those that spend samples where they help.
+def points(
+    problems: Sequence[Answered], searched: Mapping[str, Sequence[Sequence[Answered]]] = {}, *, certainty: float = 0.95
+) -> list[Point]:
+    """Every way at 1, 2, 4 and so on samples of each problem, those that spend samples where they help, and searches.
 
     Fewer samples than there are stand for all sets of so many (`accuracy_of`); their tokens are so many times the mean.
+    A search chooses by weighted votes among the answers that it found.
     """
     size = min(len(problem.answers) for problem in problems)
-    ways = [way for way in WAYS if problems[0].scores or way not in ("weighted", "best")]
+    ways = [way for way in WAYS if problems[0].scores or way not in SCORED]
     one = [fmean(problem.right) for problem in problems]
     found: list[Point] = []
 
-    def add(way: str, samples: Sequence[float], rates: Sequence[float]) -> None:
-        judged = way in ("weighted", "best")
-        each = [fmean(problem.tokens) + (fmean(problem.read) if judged and problem.read else 0) for problem in problems]
+    def add(
+        way: str, samples: Sequence[int], rates: Sequence[float], of: Sequence[Answered] = problems, judged: bool = False
+    ) -> None:
+        each = [fmean(problem.tokens) + (fmean(problem.read) if judged and problem.read else 0) for problem in of]
         spent = [n * tokens for n, tokens in zip(samples, each, strict=True)]
         gain = fmean(rates) - fmean(one)
         interval = paired_difference_interval(one, rates)
         found.append(Point(way, fmean(samples), fmean(spent), fmean(rates), mean_interval(rates), gain, interval))
 
     for way in ways:
-        for n in sorted({*(2**i for i in range(size.bit_length())), size}):
+        for n in _doubled(1, size):
             if n > 1 or way == ways[0]:
                 rates = one if n == 1 else [accuracy_of(way, problem, n) for problem in problems]
-                add(way if n > 1 else "one sample", [n] * len(problems), rates)
+                add(way if n > 1 else "one sample", [n] * len(problems), rates, judged=way in SCORED)
     ends = [until_settled(problem, certainty) for problem in problems]
-    add("majority, until settled", ends, [_majority(*told) for told in zip(problems, ends, strict=True)])
-    for mean in [2**i for i in range(size.bit_length()) if FIRST < 2**i < size]:
+    add("majority, until settled", ends, _rates("majority", problems, ends))
+    for mean in [n for n in _doubled(1, size) if FIRST < n < size]:
         given = by_difficulty(problems, mean, FIRST)
-        add("majority, by difficulty", given, [_majority(*told) for told in zip(problems, given, strict=True)])
+        add("majority, by difficulty", given, _rates("majority", problems, given))
+        for way in [way for way in ("majority", "weighted") if way in ways]:
+            given = by_bins(way, problems, mean, FIRST)
+            add(f"{way}, by bins", given, _rates(way, problems, given), judged=way in SCORED)
+    for name, sizes in searched.items():
+        for answers in sizes:
+            beams = [len(problem.answers) for problem in answers]
+            add(name, beams, _rates("weighted", answers, beams), answers, judged=True)
     return found
 
 
-def _majority(problem: Answered, samples: int) -> float:
-    return float(WAYS["majority"](problem, range(samples)))
+def _rates(way: str, problems: Sequence[Answered], samples: Sequence[int]) -> list[float]:
+    """Whether `way` is right of the first so many samples of each problem."""
+    return [float(WAYS[way](problem, range(n))) for problem, n in zip(problems, samples, strict=True)]
 
 
 def _write(result: SolveResult) -> None:
     """The report, with a curve of accuracy against tokens for each way."""
-    ways = dict.fromkeys(point.way for point in result.points if point.way != "one sample")
-    first = [(point.tokens, point.accuracy) for point in result.points[:1]]
-    curves = [Series(way, [*first, *((p.tokens, p.accuracy) for p in result.points if p.way == way)]) for way in ways]
-    chart = Chart("accuracy", curves, unit="by tokens of a problem", percent=True, zero=False)
-    write_page(result.evaluation, [result.table], [("What more samples buy", [chart])])
+    write_page(result.evaluation, [result.table], [("What more samples buy", [chart_of(result.points)])])
+
+
+def chart_of(points: Sequence[Point]) -> Chart:
+    """Accuracy against tokens: a curve for each way, from one sample on; bars are intervals of the gain over that."""
+    first, *others = points
+    curves: list[Series] = []
+    for way in dict.fromkeys(point.way for point in others):
+        mine = sorted((point for point in others if point.way == way), key=lambda point: point.tokens)
+        bars = [(p.tokens, *(first.accuracy + end for end in p.over_one_ci95)) for p in mine]
+        curves.append(Series(way, [(p.tokens, p.accuracy) for p in (first, *mine)], bars))
+    return Chart("accuracy", curves, unit="by tokens of a problem", percent=True, zero=False)

@@ -99,6 +99,17 @@ class MathVerifier(InWorkers):
         told = {"equal": "", "different": f"expected {' or '.join(golds)}"}
         return Score(float(verdict == "equal"), answer, told.get(verdict, verdict), unparsed=verdict not in told)
 
+    def alike(self, one: str, other: str) -> bool:
+        r"""Whether two answers, as `Score.parsed` has them, are votes for one: `\frac{1}{2}` and `0.5` are."""
+        if verdict := _as_numbers(one, [other]):
+            return verdict == "equal"
+        if too_large(one) or too_large(other):
+            return False
+        try:
+            return workers_for(f"{__name__}:compare").ask(([other], one, ""), self.timeout_s) == "equal"
+        except (WorkerTimeout, WorkerError):  # one that cannot be read is alone
+            return False
+
     def _formula(self, text: str, question: str) -> str | None:
         """The answer in `text`: all of it or, where a text in prose is looked at, the formula that it ends on."""
         plain = plain_characters(text)

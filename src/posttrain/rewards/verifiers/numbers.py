@@ -74,6 +74,11 @@ class NumberVerifier(EpisodeReward):
             return Score(0.0, answer, why if number is None else f"{number} may mean {right} or not", unparsed=True)
         return Score(float(equal), str(number), "" if equal else f"expected {right}")
 
+    def alike(self, one: str, other: str) -> bool:
+        """Whether two answers, as `Score.parsed` has them, are votes for one: 50% and 0.5 are."""
+        first, second = parse_number(one), parse_number(other)
+        return first is not None and second is not None and bool(same_number(first, second))
+
 
 def same_number(given: Number, right: Number) -> bool | None:
     """Whether the two are equal; None where a percent sign leaves it open.
