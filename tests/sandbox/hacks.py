@@ -168,6 +168,25 @@ raise LookupError(f"tests in files: {len(found)}")
         "def double(x): return 0\n",
         "",
     ),
+    "patches the methods of the checker": Hack(
+        "import sys\nlink = sys.modules['inside.wire'].Link\n"
+        "link.encode = link.decode = lambda self, value: True\ndef double(x): return 0\n",
+        "",
+    ),
+    "has the tests' box build what is equal to everything": Hack(
+        """
+import sys
+def yes(*args): return True
+def double(x):
+    frame = sys._getframe()
+    while "tests" not in frame.f_locals: frame = frame.f_back
+    tests = frame.f_locals["tests"]
+    found = tests.ask("call", {"type": "type"}, ["Yes", (), {"__eq__": yes}], {})
+    found = tests.ask("call", {"yours": 0}, [6], {}) if found[0] == "error" else found
+    raise LookupError(f"the tests' box answered: {found}")
+""",
+        "answered: ['error'",
+    ),
     "replaces the modules of the checker": trying("return 0", "returned 0", "import sys\nsys.modules.clear()"),
     "patches builtins": Hack(
         "import builtins\nclass Never(Exception): pass\nbuiltins.AssertionError = Never\n"

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def test_a_limit_that_is_none_is_refused() -> None:
 
 def test_nothing_is_left_of_a_program() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with Box("program", {"source": "import time; time.sleep(99)"}, Limits()) as box:
+    with closing(Box("start.program", {"source": "import time; time.sleep(99)"}, Limits())) as box:
         inside = box._pid
         assert os.path.exists(f"/proc/{inside}")
     for _ in range(100):

@@ -4,19 +4,20 @@ Snell et al. 2024 (https://arxiv.org/abs/2408.03314, section 5). A step is a lin
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
 from posttrain.background import finish
 from posttrain.data.order import seed_for
+from posttrain.environments.env import Seat, SingleTurn
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.episodes.episodes import Played, Players, play
 from posttrain.errors import RewardError
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import apart
-from posttrain.types import Episode, StopReason, Task, Turn
+from posttrain.types import Episode, Outcome, StopReason, Task, Turn
 
 SEPARATOR = "\n"  # ends a step
 
@@ -41,6 +42,14 @@ class Path(NamedTuple):
         """Tokens of the prompt and of the answer so far."""
         turn = _turn(self.played)
         return len(turn.context_ids) + len(turn.token_ids)
+
+
+class _Step(SingleTurn):
+    """The policy says one step of its answer."""
+
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
+        await seats["policy"].turn(task.prompt, stop=[SEPARATOR])
+        return Outcome()
 
 
 @dataclass
@@ -125,9 +134,9 @@ def _continued(
     going = [path for path in paths if not path.ended]
     if not going:
         return [*paths]
-    stepwise = replace(players, sampling=replace(players.sampling, stop=(SEPARATOR,)), max_lost=0.0)
+    stepwise, none_lost = replace(environment, environment=_Step()), replace(players, max_lost=0.0)
     seeds = [seed_for(seed, "path", number) for number in range(len(going))]
-    said = iter(play(environment, [tasks[path.task] for path in going], stepwise, seeds, [p.tokens for p in going]))
+    said = iter(play(stepwise, [tasks[path.task] for path in going], none_lost, seeds, [p.tokens for p in going]))
     return [path if path.ended else _with_step(path, next(said), players) for path in paths]
 
 

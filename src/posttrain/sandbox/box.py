@@ -1,4 +1,4 @@
-"""A box: one program that is not trusted, in a bubblewrap of its own, with limits.
+"""A box: one program that is not trusted, in a bubblewrap of its own, with limits; and a whole program in one.
 
 The program sees `/usr` and the interpreter, read-only, and an empty `/tmp` of limited size; no network, no other
 process, no `/proc`, no environment, no capability. It is one process of one thread. Nothing is reused: each program
@@ -18,10 +18,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.sandbox.isolation import Sandbox, refuse_without_isolation, start
@@ -68,20 +68,11 @@ DEFAULT = Limits()
 
 
 class Box:
-    """A program that runs, one of `inside/`; `job` is what it is told.
+    """A program that runs: `program` is MODULE.FUNCTION of `inside/`, and `job` the JSON that it is told.
 
-    Args:
-        program: the name of its module.
-        job: JSON, which it reads before anything that is not trusted.
-        limits: of the program; CPU seconds count from the last `give_time`.
-        sandbox: "none" runs it as a plain process, with its limits.
-        stdin: a file or descriptor; `subprocess.PIPE` for `process.stdin`.
-        stdout: likewise.
-        descriptors: further ones that it inherits, by the same numbers.
-
-    Raises:
-        UserError: programs cannot be isolated on this machine (`refuse_without_isolation`).
-        SandboxError: it did not start.
+    It reads its job before anything that is not trusted, and inherits `descriptors` by the same numbers. CPU seconds
+    count from the last `give_time`. With sandbox "none" it is a plain process with its limits. Raises `UserError` where
+    programs cannot be isolated on this machine, `SandboxError` if it did not start.
     """
 
     def __init__(
@@ -154,14 +145,6 @@ class Box:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
 
 def read(boxes: Sequence[Box], descriptors: Sequence[int], *, line: bool = False) -> list[bytes]:
     """What the first box writes to `descriptors` until it ends, or a `line` to the first of them.
@@ -189,3 +172,39 @@ def read(boxes: Sequence[Box], descriptors: Sequence[int], *, line: bool = False
         with suppress(subprocess.TimeoutExpired):
             boxes[0].process.wait(min(wait, 1.0))
     return [bytes(each[:most]) for each in said.values()]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program did."""
+
+    output: str
+    error: str
+    """The end of what it wrote to its standard error, such as a traceback."""
+    stopped: Stop | None
+    """The limit at which it was stopped."""
+    ended: str
+    """How it ended, in words; "" if by itself and with exit status 0."""
+
+
+def run_program(source: str, stdin: str = "", *, limits: Limits = DEFAULT, sandbox: Sandbox = "bubblewrap") -> Ran:
+    """Run a Python program, of the standard library alone, in a box of its own.
+
+    Args:
+        source: its text.
+        stdin: what it reads from its standard input.
+        limits: of CPU, memory, output, files and time.
+        sandbox: "none" runs it without isolation.
+
+    Raises:
+        UserError: programs cannot be isolated on this machine, with cause and remedy.
+        SandboxError: the box did not start.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin.encode(errors="surrogatepass"))
+        file.seek(0)
+        with closing(Box("start.program", {"source": source}, limits, sandbox, stdin=file)) as box:
+            pipes = [pipe.fileno() for pipe in (box.process.stdout, box.process.stderr) if pipe]
+            output, error = (part.decode(errors="replace") for part in read([box], pipes))
+            how = "" if box.process.poll() == 0 and not box.stopped else box.ended()
+    return Ran(output, error[-2000:], box.stopped, how)

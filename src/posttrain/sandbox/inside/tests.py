@@ -8,10 +8,10 @@ from __future__ import annotations
 import builtins
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 
 from .start import begin, silence
-from .wire import Closed, Link, Unsuitable, decode, encode
+from .wire import Closed, Link, Standin, Unsuitable
 
 TYPE_CHECKING = False  # typing takes a tenth of the time to start
 if TYPE_CHECKING:
@@ -22,76 +22,25 @@ class SolutionError(Exception):
     """What the solution raised, where it is none of Python's own exceptions."""
 
 
-class Standin:
-    """A name or an object of the solution. Operations on it are done in the solution's box; it equals only itself."""
-
-    def __init__(self, link: Solution, where: dict[str, Any]) -> None:
-        object.__setattr__(self, "_link", link)
-        object.__setattr__(self, "_where", where)
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """What it returns there."""
-        return self._link.operate("call", self, *args, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._link.operate("getattr", self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._link.operate("setattr", self, name, value)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._link.operate("getitem", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._link.operate("setitem", self, key, value)
-
-    __contains__ = None  # what says yes to everything, or counts without end, would contain every answer
-
-    def __len__(self) -> int:
-        return self._link.operate("len", self)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._link.operate("iter", self)
-
-    def __next__(self) -> Any:
-        return self._link.operate("next", self)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __str__(self) -> str:
-        return self._link.operate("str", self)
-
-    def __repr__(self) -> str:
-        ((tag, inner),) = self._where.items()
-        return f"an object of class {inner[1]}" if tag == "object" else f"{inner} of the solution"
-
-
-class Solution:
+class Solution(Link):
     """The solution, as the tests see it."""
 
     def __init__(self, reads: int, writes: int) -> None:
-        self.link = Link(os.fdopen(reads, "rb"), os.fdopen(writes, "wb"), self._answer, self._handle, self._found)
-        self.objects: dict[int, Standin] = {}
-        self.functions: list[Any] = []
+        super().__init__(reads, writes)
         self.gone = ""  # why it is
         self.last = ""  # what it did last, in words
 
     def operate(self, operation: str, target: Standin, *args: Any, **named: Any) -> Any:
         """What an operation on one of its objects returns; raises what it raises."""
         try:
-            sent = [encode(one, self._handle) for one in args]
-            named = {key: encode(one, self._handle) for key, one in named.items()}
-            answer = self.link.ask(operation, self._handle(target), sent, named)
+            answer = self.ask(operation, self.handle(target), args, named)
             if answer[0] == "error":
-                return self._raise(answer, operation)
-            value = decode(answer[1], self._found)
+                raise self._error(answer, operation)
+            value = self.decode(answer[1])
             # What a function did to its arguments is seen if it returns None, as functions that work in place do.
             # Otherwise one that empties a list and returns it would pass `assert ordered(a) == sorted(a)`.
             for place, now in answer[2].items() if value is None else ():
-                _become(args[int(place)], decode(now, self._found))
+                _become(args[int(place)], self.decode(now))
         except Closed as error:
             self.gone = str(error)
             raise
@@ -106,7 +55,7 @@ class Solution:
             self.last = f"returned {_short(value)}"
         return value
 
-    def _raise(self, answer: list[Any], operation: str) -> None:
+    def _error(self, answer: list[Any], operation: str) -> Exception:
         names, text = [str(name)[:80] for name in answer[1]], str(answer[2])[:200]
         self.last = f"raised {names[0]}: {text}" if text else f"raised {names[0]}"
         if operation != "next" and "StopIteration" in names:
@@ -118,35 +67,19 @@ class Solution:
         except TypeError:  # one that takes more than a text
             error = SolutionError(text)
         error.solution = True  # pyright: ignore[reportAttributeAccessIssue]
-        raise error
+        return error
 
-    def _answer(self, message: list[Any]) -> list[Any]:
-        """A function of the tests is called by the solution."""
-        _, target, args, named = message
-        function = self.functions[target["callback"]]
-        value = function(
-            *(decode(one, self._found) for one in args),
-            **{key: decode(one, self._found) for key, one in named.items()},
-        )
-        return ["value", encode(value, self._handle)]
+    def answer(self, operation: str, target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        if operation != "call":
+            raise Unsuitable(operation)
+        given, words = self.decoded(args, named)
+        function = self._kept[target["yours"]]  # of the tests: no other object of this box may be called
+        return [self.encode(function(*given, **words))]
 
-    def _handle(self, value: Any) -> dict[str, Any]:
-        if type(value) is Standin:
-            where = value._where
-            return where if "object" not in where else {"object": where["object"][0]}
-        if callable(value):
-            if value not in self.functions:
-                self.functions.append(value)
-            return {"callback": self.functions.index(value)}
+    def handle(self, value: Any) -> dict[str, Any]:
+        if type(value) is Standin or callable(value):
+            return super().handle(value)
         raise Unsuitable(f"a test gives the solution a {type(value).__name__}, which stays in the box of the tests")
-
-    def _found(self, tag: str, inner: Any) -> Any:
-        if tag == "object":
-            number, name = inner
-            return self.objects.setdefault(int(number), Standin(self, {"object": [int(number), str(name)[:80]]}))
-        if tag == "callback":
-            return self.functions[inner]
-        raise ValueError(tag)
 
 
 def _become(given: Any, now: Any) -> None:
@@ -175,10 +108,10 @@ def main() -> None:
     silence(0, 1, 2)
     solution = Solution(job["reads"], job["writes"])
     names: dict[str, Any] = {"__name__": "tests"}
-    names |= {name: Standin(solution, {"name": name}) for name in job["names"]}
+    names |= {name: Standin(solution, {"name": name}, f"{name} of the solution") for name in job["names"]}
     trouble = ""
     try:
-        answer = solution.link.receive()
+        answer = solution.receive()
         if answer[0] == "error":
             trouble = f"the solution raised {answer[1][0]}: {answer[2]} while it was loaded"
         else:

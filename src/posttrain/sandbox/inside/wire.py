@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 TYPE_CHECKING = False  # typing takes a tenth of the time to start
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO
+    from typing import Any
 
 MOST_BYTES = 4 << 20  # of a message
-_SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (tuple, set, frozenset)}
-_AS_TEXT: dict[tuple[str, str], tuple[str, str]] = {  # (module, class): what writes it, what reads it
-    ("decimal", "Decimal"): ("__str__", ""),
-    ("fractions", "Fraction"): ("__str__", ""),
-    ("datetime", "date"): ("isoformat", "fromisoformat"),
-    ("datetime", "time"): ("isoformat", "fromisoformat"),
-    ("datetime", "datetime"): ("isoformat", "fromisoformat"),
+GONE = "its process ended"
+
+
+_PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    **dict.fromkeys(
+        ("builtins.tuple", "builtins.set", "builtins.frozenset", "collections.deque"),
+        (list, lambda kind, inner: kind(inner)),
+    ),
+    **dict.fromkeys(("collections.Counter", "collections.OrderedDict"), (dict, lambda kind, inner: kind(inner))),
+    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), (str, lambda kind, inner: kind(inner))),
+    **dict.fromkeys(
+        ("datetime.date", "datetime.time", "datetime.datetime"),
+        (lambda value: value.isoformat(), lambda kind, inner: kind.fromisoformat(inner)),
+    ),
+    "collections.defaultdict": (dict, lambda kind, inner: kind(None, inner)),
+    "builtins.dict": (lambda value: [[*pair] for pair in value.items()], lambda kind, inner: kind(inner)),
+    "builtins.bytes": (bytes.hex, lambda kind, inner: kind.fromhex(inner)),
+    "builtins.bytearray": (bytearray.hex, lambda kind, inner: kind.fromhex(inner)),
+    "builtins.complex": (lambda value: [value.real, value.imag], lambda kind, inner: kind(*inner)),
+    "builtins.range": (lambda value: [value.start, value.stop, value.step], lambda kind, inner: kind(*inner)),
 }
-_COLLECTIONS = ("Counter", "OrderedDict", "defaultdict", "deque")
+"""By module and class: what writes a value as one that JSON knows better, and what reads it from that."""
 
 
 class Closed(BaseException):
@@ -35,145 +49,151 @@ class Unsuitable(TypeError):
     """A value that cannot be sent."""
 
 
-def encode(value: Any, handle: Callable[[Any], dict[str, Any]]) -> Any:
-    """JSON of a value; `handle` has that of one that is not plain."""
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
-    if value is None or kind in (bool, float, str):
-        return value
-    if kind is int:
-        return value if -(2**63) < value < 2**63 else {"int": hex(value)}
-    if kind is list:
-        return [encode(one, handle) for one in value]
-    if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
-        return {kind.__name__: [encode(one, handle) for one in value]}
-    if kind is dict:
-        return {"dict": [[encode(key, handle), encode(one, handle)] for key, one in value.items()]}
-    if kind in (bytes, bytearray):
-        return {kind.__name__: value.hex()}
-    if kind is complex:
-        return {"complex": [value.real, value.imag]}
-    if kind is range:
-        return {"range": [value.start, value.stop, value.step]}
-    if kind is type and getattr(builtins, value.__name__, None) is value:
-        return {"type": value.__name__}
-    return _of_library(value, kind, handle) or handle(value)  # pyright: ignore[reportUnknownArgumentType]
+def _there(operation: str) -> Callable[..., Any]:
+    """A method that is done on the other side."""
+    return lambda self, *args, **named: self._link.operate(operation, self, *args, **named)
 
 
-def _of_library(value: Any, kind: type[Any], handle: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
-    """JSON of an object of the standard library that is as good as plain. Its module is there, if its class is."""
-    module = sys.modules.get(kind.__module__)
-    if getattr(module, kind.__name__, None) is not kind:
-        return None
-    if kind.__module__ == "collections" and kind.__name__ in _COLLECTIONS:
-        inner = list(value) if kind.__name__ == "deque" else dict(value)
-        return {"collections": [kind.__name__, encode(inner, handle)]}
-    if written := _AS_TEXT.get((kind.__module__, kind.__name__)):
-        return {"text": [kind.__module__, kind.__name__, getattr(value, written[0])()]}
-    return None
+class Standin:
+    """A name or an object of the other side. Operations on it are done there; it equals only itself."""
 
+    def __init__(self, link: Link, where: dict[str, Any], what: str) -> None:
+        for name, value in (("_link", link), ("_where", where), ("_what", what)):
+            object.__setattr__(self, name, value)
 
-def decode(said: Any, handle: Callable[[str, Any], Any]) -> Any:
-    """The value; `handle` has that of a tag which is not one of a plain value, and of what stands there.
+    __call__, __setattr__, __getitem__, __setitem__ = map(_there, ("call", "setattr", "getitem", "setitem"))
+    __len__, __iter__, __next__, __str__ = map(_there, ("len", "iter", "next", "str"))
+    __contains__ = None  # what says yes to everything, or counts without end, would contain every answer
 
-    Raises `ValueError`, `TypeError` or `KeyError` where it is no JSON of a value.
-    """
-    if said is None or isinstance(said, bool | int | float | str):
-        return said
-    if said.__class__ is list:
-        return [decode(one, handle) for one in said]
-    ((tag, inner),) = said.items()
-    if tag in _SEQUENCES:
-        return _SEQUENCES[tag](decode(one, handle) for one in inner)
-    if tag == "dict":
-        return {decode(key, handle): decode(one, handle) for key, one in inner}
-    if tag == "int":
-        return int(inner, 16)
-    if tag in ("bytes", "bytearray"):
-        return {"bytes": bytes, "bytearray": bytearray}[tag].fromhex(inner)
-    if tag == "complex":
-        return complex(*inner)
-    if tag == "range":
-        return range(*inner)
-    if tag == "type" and isinstance(found := getattr(builtins, inner), type):
-        return found
-    if tag == "collections" and inner[0] in _COLLECTIONS:
-        import collections
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._link.operate("getattr", self, name)
 
-        value = decode(inner[1], handle)
-        return (
-            collections.defaultdict(None, value) if inner[0] == "defaultdict" else getattr(collections, inner[0])(value)
-        )
-    if tag == "text" and (inner[0], inner[1]) in _AS_TEXT:
-        kind = getattr(__import__(inner[0]), inner[1])
-        reader = _AS_TEXT[inner[0], inner[1]][1]
-        return (getattr(kind, reader) if reader else kind)(inner[2])
-    return handle(tag, inner)
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return self._what
 
 
 class Link:
-    """Messages to and from the other side, a JSON list in each line. Either may ask the other while it is asked.
+    """One side: messages to and from the other, a JSON list in each line. Either may ask while it is asked."""
 
-    Args:
-        reads: from the other side.
-        writes: to it.
-        answers: what this side does when it is asked: a message to the value of its answer.
-        handle: as of `encode`.
-        found: as the handle of `decode`.
-    """
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads, self._writes = os.fdopen(reads, "rb"), os.fdopen(writes, "wb")
+        self._kept: list[Any] = []  # what the other side has handles of
+        self._numbers: dict[int, int] = {}  # of each, by its id
+        self._standins: dict[int, Standin] = {}
 
-    def __init__(
-        self,
-        reads: BinaryIO,
-        writes: BinaryIO,
-        answers: Callable[[list[Any]], Any],
-        handle: Callable[[Any], dict[str, Any]],
-        found: Callable[[str, Any], Any],
-    ) -> None:
-        self.reads, self.writes, self.answers = reads, writes, answers
-        self.handle, self.found = handle, found
+    def handle(self, value: Any) -> dict[str, Any]:
+        """What arrives of a value that is not plain."""
+        if type(value) is Standin:
+            return value._where
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._kept)
+            self._kept.append(value)
+        return {"mine": [self._numbers[id(value)], type(value).__name__[:80]]}
 
-    def ask(self, *message: Any) -> list[Any]:
+    def found(self, tag: str, inner: Any) -> Any:
+        """What a handle is of."""
+        if tag == "yours":
+            return self._kept[inner]
+        if tag != "mine":
+            raise ValueError(tag)
+        number, name = int(inner[0]), str(inner[1])[:80]
+        return self._standins.setdefault(number, Standin(self, {"yours": number}, f"an object of class {name}"))
+
+    def answer(self, operation: str, target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """What an operation that the other side asks for returns; all as JSON."""
+        raise NotImplementedError
+
+    def operate(self, operation: str, target: Standin, *args: Any, **named: Any) -> Any:
+        """What an operation on an object of the other side returns."""
+        answer = self.ask(operation, self.handle(target), args, named)
+        if answer[0] == "value":
+            return self.decode(answer[1])
+        raise RuntimeError(f"a function of the tests raised {answer[1][0]}: {answer[2]}")
+
+    def encode(self, value: Any) -> Any:
+        """JSON of a value."""
+        kind = type(value)  # pyright: ignore[reportUnknownVariableType]
+        if value is None or kind in (bool, float, str):
+            return value
+        if kind is int:
+            return value if -(2**63) < value < 2**63 else {"int": hex(value)}
+        if kind is list:
+            return [self.encode(one) for one in value]
+        if kind is type and getattr(builtins, value.__name__, None) is value:
+            return {"type": value.__name__}
+        name = f"{kind.__module__}.{kind.__name__}"
+        if name in _PLAIN and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind:
+            return {name: self.encode(_PLAIN[name][0](value))}
+        return self.handle(value)
+
+    def decode(self, said: Any) -> Any:
+        """The value; raises `ValueError`, `TypeError`, `KeyError` or alike where it is no JSON of one."""
+        if said is None or isinstance(said, bool | int | float | str):
+            return said
+        if said.__class__ is list:
+            return [self.decode(one) for one in said]
+        ((tag, inner),) = said.items()
+        if tag == "int":
+            return int(inner, 16)
+        if tag == "type" and isinstance(found := getattr(builtins, inner), type):
+            return found
+        if tag not in _PLAIN:
+            return self.found(tag, inner)
+        module, _, name = tag.partition(".")
+        inner = self.decode(inner)
+        if type(inner) not in (list, dict, str):  # pyright: ignore[reportUnknownArgumentType]
+            raise ValueError(tag)
+        return _PLAIN[tag][1](getattr(__import__(module), name), inner)
+
+    def encoded(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments as JSON."""
+        return [self.encode(one) for one in args], {key: self.encode(one) for key, one in named.items()}
+
+    def decoded(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments as values."""
+        return [self.decode(one) for one in args], {key: self.decode(one) for key, one in named.items()}
+
+    def ask(self, operation: str, target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """What the other side answers: ["value", JSON, ...] or ["error", names, text]."""
-        self.send(list(message))
+        self.send([operation, target, *self.encoded(args, named)])
         return self.serve()
 
     def serve(self) -> list[Any]:
-        """Answer questions until there is an answer to ours.
-
-        Raises:
-            Closed: the other side is gone, or does not keep to the protocol.
-        """
-        while True:
-            message = self.receive()
-            if message[0] in ("value", "error"):
-                return message
+        """Answer questions until there is an answer to ours; raises `Closed`."""
+        while (message := self.receive())[0] not in ("value", "error"):
             try:
-                answer = self.answers(message)
+                operation, target, args, named = message
+                answer = ["value", *self.answer(operation, target, args, named)]
             except Closed:
                 raise
             except BaseException as error:  # SystemExit of the solution, too
                 names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
                 answer = ["error", [type(error).__name__, *names], _text(error)]
             self.send(answer)
+        return message
 
     def send(self, message: list[Any]) -> None:
         """Write a line."""
         line = json.dumps(message).encode()
         if len(line) > MOST_BYTES and message[0] == "value":
-            line = json.dumps(
-                ["error", ["TooLarge"], f"a value of {len(line) >> 20} MiB, of {MOST_BYTES >> 20} at most"]
-            ).encode()
+            told = f"a value of {len(line) >> 20} MiB, of {MOST_BYTES >> 20} at most"
+            line = json.dumps(["error", ["TooLarge"], told]).encode()
         try:
-            self.writes.write(line + b"\n")
-            self.writes.flush()
+            self._writes.write(line + b"\n")
+            self._writes.flush()
         except OSError:
-            raise Closed("its process ended") from None
+            raise Closed(GONE) from None
 
     def receive(self) -> list[Any]:
         """Read a line."""
-        line = self.reads.readline(MOST_BYTES + 1)
+        line = self._reads.readline(MOST_BYTES + 1)
         if not line:
-            raise Closed("its process ended")
+            raise Closed(GONE)
         if not line.endswith(b"\n"):
             raise Closed(f"it said more than {MOST_BYTES >> 20} MiB")
         try:
