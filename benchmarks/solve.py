@@ -5,7 +5,7 @@
 
 A policy learns from --demonstrations to write a line for each term and `#### ANSWER`. Of its answers to other sums each
 line is labelled: right if it takes the next term to the value before it, and its arithmetic is right. A process reward
-model learns from these, and `solve` compares all ways on held-out sums. Writes `solve.svg`, the accuracy against tokens.
+model learns from these, and `solve` compares all ways on held-out sums. `prm.svg` is the accuracy against tokens.
 Whatever has been done is not done again: give the same --output to go on.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.options.evaluation import Evaluate, Solve
-from posttrain.options.training import SFT, RewardModel
+from posttrain.options.training import SFT, Scoring
 from posttrain.recipes import evaluate, reward_model, sft
 from posttrain.recipes.evaluate.solve import chart_of, solve
 from posttrain.report.chart import picture
@@ -67,7 +67,7 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
     train = write(output / "demonstrations.jsonl", more[:demonstrations])
     policy = output / "policy"
     if not policy.exists():
-        sft.run(SFT(train, epochs=3, examples_per_step=16, lr=5e-5, warmup_steps=4, seed=seed), output=policy)
+        sft.run(SFT(train, epochs=2, examples_per_step=16, lr=1e-4, warmup_steps=4, seed=seed), output=policy)
     sampled = output / "samples"
     common = {"reward": "numbers", "max_new_tokens": TOKENS, "seed": seed}
     if not sampled.exists():
@@ -87,7 +87,7 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
             for row in stepwise:
                 row["labels"] = [every.pop() for _ in row["labels"]]
         data = write(output / f"{judge.name}.jsonl", stepwise)
-        config = RewardModel(data, str(policy), heads="steps", eval_share=0.1, epochs=2, lr=2e-5, seed=seed)
+        config = Scoring(data, str(policy), heads="steps", eval_share=0.1, epochs=2, lr=2e-5, seed=seed)
         reward_model.run(config, output=judge)
     config = Solve(
         write(output / "test.jsonl", test),
@@ -107,9 +107,9 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--demonstrations", type=int, default=640)
-    parser.add_argument("--labelled", type=int, default=150)
-    parser.add_argument("--heldout", type=int, default=60)
+    parser.add_argument("--demonstrations", type=int, default=320)
+    parser.add_argument("--labelled", type=int, default=100)
+    parser.add_argument("--heldout", type=int, default=50)
     parser.add_argument("--beams", type=int, default=8)
     parser.add_argument("--shuffled", action="store_true")
     parser.add_argument("--seed", type=int, default=0)

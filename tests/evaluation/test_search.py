@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from posttrain.background import finish
 from posttrain.data import ChatFormat
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments.scored import ScoredEnvironment
@@ -61,8 +62,12 @@ def judge(conversations):
 
 def searched(tree, tasks=(TASK,), max_new_tokens=16, **words):
     players = Players(tree.engine, CHAT, Sampling(max_new_tokens), max_tokens=256)
-    reward = Weighted(((StepReward([judge], "last"), 1.0),))
-    return beam_search(ScoredEnvironment(reward), tasks, players, reward, **words)
+    reward = StepReward([judge], "last")
+
+    def score(episodes):
+        return [score.total for score in finish(reward.score_episodes(episodes))]
+
+    return beam_search(ScoredEnvironment(Weighted(((reward, 1.0),))), tasks, players, score, **words)
 
 
 def texts(found):
@@ -109,6 +114,8 @@ def test_an_answer_ends_with_its_length():
 
 def test_tasks_are_searched_together_and_apart():
     tree = Tree(TREE | {"b\nb1\n": ["e"]})
-    first, second = searched(tree, [TASK, TASK], beams=2, expansions=2)  # a and b are of the first, c and d of the second
+    first, second = searched(
+        tree, [TASK, TASK], beams=2, expansions=2
+    )  # a and b are of the first, c and d of the second
     assert texts(first) == ["b\nb2", "b\nb1\ne"] and texts(second) == ["c\nc1\nx", "c\nc1\nz"]
     assert first.tokens == size("a\n", "b\n", "b1\n", "b2", "e") + 2

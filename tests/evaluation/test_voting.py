@@ -9,7 +9,16 @@ from statistics import fmean
 
 import pytest
 
-from posttrain.evaluation.voting import WAYS, Answered, accuracy_of, by_bins, by_difficulty, certainty, until_settled, winner
+from posttrain.evaluation.voting import (
+    WAYS,
+    Answered,
+    accuracy_of,
+    by_bins,
+    by_difficulty,
+    certainty,
+    until_settled,
+    winner,
+)
 
 # QwenLM/Qwen2.5-Math: evaluation/data/eval_rm_maj_example/math_cot_100.jsonl, gzipped
 SCORED = Path(os.environ.get("POSTTRAIN_QWEN_SCORED", ""))
@@ -88,7 +97,7 @@ def test_each_bin_has_the_budget_that_is_best_for_the_other_half():
 
 
 def test_with_scores_bins_are_of_the_mean_score():
-    """Votes of the first two agree in all; scores tell which problem is hard: there 4 samples are right, and 2 are not."""
+    """Votes of the first two agree in all; scores tell which is hard: there 4 samples are right, 2 are not."""
     sure = Answered([*"aaaa"], [True] * 4, scores=(0.9, 0.9, 0.1, 0.1))
     unsure = Answered([*"bbaa"], [False, False, True, True], scores=(0.1, 0.1, 0.9, 0.9))
     assert by_bins("weighted", [sure, unsure] * 4, 3, first=2, bins=2) == [2, 4] * 4

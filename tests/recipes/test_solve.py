@@ -177,7 +177,7 @@ def test_a_search_by_a_model_of_responses_is_refused_before_sampling(options, en
     made = load_reward_model(options.model, dtype=torch.float32)
     made.save(tmp_path / "scores", padding=0)
     load_tokenizer(options.model).save_pretrained(tmp_path / "scores")
-    with pytest.raises(UserError, match="`beams` needs a process reward model, and .* scores whole responses"):
+    with pytest.raises(UserError, match=r"`beams` needs a process reward model, and .* scores whole responses"):
         solve(replace(options, beams=8, reward_model=str(tmp_path / "scores")), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

@@ -104,7 +104,9 @@ class _Decoding:
             settings = self.of._vllm.SamplingParams(**settings)
         except ValueError as error:  # such as a temperature above 2
             told = " ".join(str(error).split())
-            raise UserError(f"the engine vllm cannot sample so: {told}; change that, or use `engine=embedded`") from error
+            raise UserError(
+                f"the engine vllm cannot sample so: {told}; change that, or use `engine=embedded`"
+            ) from error
         self.of._llm.llm_engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
         self._running[number], self._counted[number] = request, 0
 

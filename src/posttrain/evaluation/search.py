@@ -4,19 +4,15 @@ Snell et al. 2024 (https://arxiv.org/abs/2408.03314, section 5). A step is a lin
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from posttrain.background import finish
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Seat, SingleTurn
-from posttrain.environments.scored import ScoredEnvironment, of_seat
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Played, Players, play
-from posttrain.errors import RewardError
-from posttrain.rewards import Weighted
-from posttrain.rewards.reward import apart
 from posttrain.types import Episode, Outcome, StopReason, Task, Turn
 
 SEPARATOR = "\n"  # ends a step
@@ -62,20 +58,11 @@ class Searched:
     read: int = 0  # by a process reward model: the prompt and all steps, whenever it is asked
 
 
-def scores_of(reward: Weighted, episodes: Sequence[Episode]) -> list[float]:
-    """What a reward says of each episode; raises `RewardError` where it does not apply to one."""
-    found = [reward.total(of_seat(score, "")) for (score,) in finish(reward.score_parts(apart(episodes)))]
-    for score, episode in zip(found, episodes, strict=True):
-        if math.isnan(score):
-            raise RewardError(f"the reward model does not apply to an answer to task {episode.task.id!r}")
-    return found
-
-
 def beam_search(
     environment: ScoredEnvironment,
     tasks: Sequence[Task],
     players: Players,
-    reward: Weighted,
+    judge: Callable[[Sequence[Episode]], Sequence[float]],
     *,
     beams: int,
     expansions: int,
@@ -92,14 +79,14 @@ def beam_search(
         environment: one question and one answer.
         tasks: the problems.
         players: the policy, with the temperature of steps and the most tokens of an answer.
-        reward: scores an answer so far, such as `StepReward`.
+        judge: scores answers so far, as a process reward model does; may raise `RewardError`.
         beams: N.
         expansions: M.
         lookahead: k.
         seed: decides all draws.
 
     Raises:
-        RewardError: the reward failed, or does not apply.
+        EpisodeError: a step could not be sampled.
     """
     found, live = [Searched() for _ in tasks], [[Path(n)] for n in range(len(tasks))]
     greedy = replace(players, sampling=replace(players.sampling, temperature=0.0))
@@ -111,7 +98,7 @@ def beam_search(
         paths = ends = _continued(environment, tasks, players, asked, seed_for(seed, "step", step))
         for _ in range(lookahead):
             ends = _continued(environment, tasks, greedy, ends, seed)
-        scores = scores_of(reward, [end.played.episode for end in ends])
+        scores = judge([end.played.episode for end in ends])
         live = [[] for _ in tasks]
         for score, path, end in sorted(zip(scores, paths, ends, strict=True), key=lambda each: -each[0]):
             one = found[path.task]

@@ -112,20 +112,20 @@ class Solve(Evaluate, Ensemble):
     certainty: Annotated[float, Range(0.5, 1, out="high")] = 0.95
     """Certainty of a majority that ends sampling. How likely it stays one, however many samples follow."""
     beams: Annotated[int, Range(0)] = 0
-    """Beam search by a process reward model, with so many candidates of a step, 0: off. Half of them and so on, down to
+    """Beam search: candidates of each step, 0: off. Scored by a process reward model. Half as many and so on, down to
     `expansions`, are searched too."""
     expansions: Annotated[int, Range(2)] = 4
-    """Continuations of each step that is kept, of `beams`: the best `beams` / `expansions` of its candidates are."""
+    """Beam search: continuations of each step that is kept. The best `beams` / `expansions` of its candidates are."""
     lookahead: Annotated[int, Range(0)] = 0
-    """Further steps, decoded greedily, behind which a step is scored. Compared with beam search without them."""
+    """Beam search: greedy steps behind which a step is scored. Compared with the search without them."""
 
     def together(self) -> None:
         """A search keeps one step at least, and is of single answers."""
         super().together()
         if self.beams and self.expansions > self.beams:
             raise UserError(
-                f"`beams` must be at least `expansions`, {self.expansions}; got {self.beams}; type `beams=16`, or fewer "
-                "`expansions`"
+                f"`beams` must be at least `expansions`, {self.expansions}; got {self.beams}; type `beams=16`, or a "
+                "smaller `expansions`"
             )
         if self.beams and given(self.environment):
             raise UserError("`beams` searches for single answers, and `environment` may have several turns; drop one")

@@ -66,7 +66,7 @@ def start(
         words: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": subprocess.PIPE, "env": _ENVIRONMENT}
         words |= {"cwd": tempfile.gettempdir(), "pass_fds": [*descriptors, *more]}
         words["start_new_session"] = True  # as bubblewrap's --new-session, and it ends with its group
-        return _starter.submit(subprocess.Popen, command, **words).result()
+        return _starter.submit(lambda: subprocess.Popen(command, **words)).result()
 
     if not wrapper:
         process = started(command)
@@ -84,6 +84,8 @@ def start(
         _, error = process.communicate()
         raise SandboxError(f"bubblewrap did not start: {' '.join(error.decode(errors='replace').split())[:300]}")
     return process, int(json.loads(text)["child-pid"])
+
+
 def _isolation(files_mb: int, python: str) -> list[str]:
     """Options of bubblewrap."""
     options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]

@@ -50,10 +50,7 @@ def run(
     parts: "Parts | None" = None,
     then: Callable[[Players], None] | None = None,
 ) -> EvaluateResult:
-    """Evaluate a model, and a baseline if there is one, into a new run directory.
-
-    `parts` is what `prepare` has made of the options. `then` is called with the model that has been evaluated.
-    """
+    """Evaluate a model, for which `then` is called, and a baseline if there is one, into a new run directory."""
     began = time.monotonic()
     parts = parts or prepare(config)
     answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
@@ -90,10 +87,6 @@ def run(
         for baseline in found[1:]:
             metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
         directory.log_metrics(0, metrics | lost_metrics(failed))
-    notes = parts.notes
-    if failed:
-        causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
-        notes = (*notes, f"{failed.total()} of {asked} episodes failed ({causes}) and are in no denominator")
     result = EvaluateResult(
         run=directory.path,
         report=directory.report,
@@ -101,11 +94,16 @@ def run(
         config=config,
         model=found[0],
         baseline=found[1] if found[1:] else None,
-        notes=notes,
+        notes=(*parts.notes, *_lost(failed, asked)),
         outcome=outcome,
     )
     write_page(result)
     return result
+
+
+def _lost(failed: "Counter[str]", asked: int) -> list[str]:
+    causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
+    return [f"{failed.total()} of {asked} episodes failed ({causes}) and are in no denominator"] if failed else []
 
 
 def _examine(

@@ -2,7 +2,8 @@
 
     posttrain solve --model runs/rl-2026-01-31-1 --dataset gym:chain_sum --samples 32
     posttrain solve --model runs/sft-2026-01-31-1 --dataset test.jsonl --reward numbers --reward-model runs/prm
-    posttrain solve --model runs/sft-2026-01-31-1 --dataset test.jsonl --reward numbers --reward-model runs/prm --beams 16
+    posttrain solve --model runs/sft-2026-01-31-1 --dataset test.jsonl --reward numbers --reward-model runs/prm \
+        --beams 16
 
 Every problem is answered `--samples` times, once, and all ways to choose are compared on the same answers: the
 majority, and with a reward model votes weighted by its scores and the best score. Some spend samples where they help:
@@ -15,20 +16,22 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
+from math import isnan
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.background import finish
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
-from posttrain.engine.scorer import Scorer, load_scorer
 from posttrain.data.order import seed_for
-from posttrain.environments.scored import ScoredEnvironment, overseen
+from posttrain.engine.scorer import Scorer, load_scorer
+from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen
 from posttrain.episodes.episodes import Players, score
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError, as_typed, words_of
-from posttrain.evaluation.search import beam_search, scores_of
+from posttrain.evaluation.search import beam_search
 from posttrain.evaluation.voting import SCORED, WAYS, Answered, accuracy_of, by_bins, by_difficulty, until_settled
 from posttrain.options.evaluation import Solve
 from posttrain.recipes.evaluate import Parts, prepare, run
@@ -36,6 +39,7 @@ from posttrain.recipes.evaluate.result import EvaluateResult, write_page
 from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
 from posttrain.rewards import Weighted
+from posttrain.rewards.reward import apart
 from posttrain.statistics import Interval, mean_interval, paired_difference_interval
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
@@ -158,7 +162,8 @@ def _searched(
     """What a search for answers to all problems found; its tokens are shared evenly among the answers of a problem."""
     words = {"beams": beams, "expansions": config.expansions, "lookahead": lookahead}
     seed = seed_for(config.seed, "search", beams)
-    found = beam_search(parts.environment, parts.tasks, players, reward, **words, seed=seed)
+    judge = partial(_scores_of, reward)
+    found = beam_search(parts.environment, parts.tasks, players, judge, **words, seed=seed)
     groups = score(parts.environment, parts.tasks, [one.answers for one in found], players)
     alike = _alike(parts.environment)
     return [
@@ -200,8 +205,8 @@ def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:
     if config.beams and not all(fact.steps for fact in facts):
         name = next(fact.name for fact in facts if not fact.steps)
         raise UserError(
-            f"`beams` needs a process reward model, and {name} scores whole responses; train one with heads of steps, or "
-            "leave out `beams`"
+            f"`beams` needs a process reward model, and {name} scores whole responses; train one (reward-model, with "
+            "heads of steps), or leave out `beams`"
         )
     refuse_other_zeros(config.ensemble_aggregation, facts)
     return overseen(
@@ -214,11 +219,19 @@ def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:
     ).environment.reward
 
 
+def _scores_of(reward: Weighted, episodes: Sequence[Episode]) -> list[float]:
+    found = [reward.total(of_seat(parts, "")) for (parts,) in finish(reward.score_parts(apart(episodes)))]
+    for total, episode in zip(found, episodes, strict=True):
+        if isnan(total):
+            raise RewardError(f"the reward model does not apply to an answer to task {episode.task.id!r}")
+    return found
+
+
 def _scored(reward: Weighted, models: int, groups: Sequence[Group], problems: Sequence[Answered]) -> list[Answered]:
     """With the scores of reward models, and the tokens that they read."""
     found: list[Answered] = []
     for group, problem in zip(groups, problems, strict=True):
-        scores = scores_of(reward, [Episode(group.task, row.conversation) for row in group.rows])
+        scores = _scores_of(reward, [Episode(group.task, row.conversation) for row in group.rows])
         read = [sum(len(turn.context_ids) + len(turn.token_ids) for turn in row.trajectory.turns) for row in group.rows]
         found.append(replace(problem, scores=scores, read=[models * tokens for tokens in read]))
     return found
@@ -238,7 +251,11 @@ def points(
     found: list[Point] = []
 
     def add(
-        way: str, samples: Sequence[int], rates: Sequence[float], of: Sequence[Answered] = problems, judged: bool = False
+        way: str,
+        samples: Sequence[int],
+        rates: Sequence[float],
+        of: Sequence[Answered] = problems,
+        judged: bool = False,
     ) -> None:
         each = [fmean(problem.tokens) + (fmean(problem.read) if judged and problem.read else 0) for problem in of]
         spent = [n * tokens for n, tokens in zip(samples, each, strict=True)]
@@ -282,6 +299,6 @@ def chart_of(points: Sequence[Point]) -> Chart:
     curves: list[Series] = []
     for way in dict.fromkeys(point.way for point in others):
         mine = sorted((point for point in others if point.way == way), key=lambda point: point.tokens)
-        bars = [(p.tokens, *(first.accuracy + end for end in p.over_one_ci95)) for p in mine]
+        bars = [(p.tokens, first.accuracy + p.over_one_ci95[0], first.accuracy + p.over_one_ci95[1]) for p in mine]
         curves.append(Series(way, [(p.tokens, p.accuracy) for p in (first, *mine)], bars))
     return Chart("accuracy", curves, unit="by tokens of a problem", percent=True, zero=False)

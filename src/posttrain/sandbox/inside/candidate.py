@@ -33,6 +33,7 @@ class Tests(Link):
         self._names = names
 
     def found(self, tag: str, inner: Any) -> Any:
+        """As in `Link`; a name is one that the solution defines."""
         if tag != "name":
             return super().found(tag, inner)
         if inner not in self._names:
@@ -40,6 +41,7 @@ class Tests(Link):
         return self._names[inner]
 
     def answer(self, operation: str, target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """As in `Link`, with what has become of arguments that can change."""
         given, words = self.decoded(args, named)
         value = _OPERATIONS[operation](self.decode(target), *given, **words)
         changed: dict[int, Any] = {}

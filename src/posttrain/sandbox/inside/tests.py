@@ -70,13 +70,15 @@ class Solution(Link):
         return error
 
     def answer(self, operation: str, target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """As in `Link`; functions that tests have given can be called, and nothing else."""
         if operation != "call":
             raise Unsuitable(operation)
         given, words = self.decoded(args, named)
-        function = self._kept[target["yours"]]  # of the tests: no other object of this box may be called
+        function = self._kept[target["yours"]]
         return [self.encode(function(*given, **words))]
 
     def handle(self, value: Any) -> dict[str, Any]:
+        """As in `Link`, of functions."""
         if type(value) is Standin or callable(value):
             return super().handle(value)
         raise Unsuitable(f"a test gives the solution a {type(value).__name__}, which stays in the box of the tests")

@@ -51,7 +51,11 @@ class Unsuitable(TypeError):
 
 def _there(operation: str) -> Callable[..., Any]:
     """A method that is done on the other side."""
-    return lambda self, *args, **named: self._link.operate(operation, self, *args, **named)
+
+    def there(self: Standin, *args: Any, **named: Any) -> Any:
+        return self._link.operate(operation, self, *args, **named)
+
+    return there
 
 
 class Standin:
