@@ -87,7 +87,7 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
             for row in stepwise:
                 row["labels"] = [every.pop() for _ in row["labels"]]
         data = write(output / f"{judge.name}.jsonl", stepwise)
-        config = Scoring(data, str(policy), heads="steps", eval_share=0.1, epochs=2, lr=2e-5, seed=seed)
+        config = Scoring(data, str(policy), heads="steps", eval_share=0.2, epochs=2, lr=2e-5, seed=seed)
         reward_model.run(config, output=judge)
     config = Solve(
         write(output / "test.jsonl", test),
