@@ -67,7 +67,8 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
     train = write(output / "demonstrations.jsonl", more[:demonstrations])
     policy = output / "policy"
     if not policy.exists():
-        sft.run(SFT(train, epochs=2, examples_per_step=16, lr=1e-4, warmup_steps=4, seed=seed), output=policy)
+        config = SFT(train, epochs=2, examples_per_step=16, lora_rank=16, lr=5e-4, warmup_steps=4, seed=seed)
+        sft.run(config, output=policy)
     sampled = output / "samples"
     common = {"reward": "numbers", "max_new_tokens": TOKENS, "seed": seed}
     if not sampled.exists():
@@ -87,7 +88,8 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
             for row in stepwise:
                 row["labels"] = [every.pop() for _ in row["labels"]]
         data = write(output / f"{judge.name}.jsonl", stepwise)
-        config = Scoring(data, str(policy), heads="steps", eval_share=0.2, epochs=2, lr=2e-5, seed=seed)
+        words: dict[str, Any] = {"eval_share": 0.2, "lora_rank": 16, "lr": 5e-4, "warmup_steps": 4, "seed": seed}
+        config = Scoring(data, str(policy), heads="steps", epochs=2, **words)
         reward_model.run(config, output=judge)
     config = Solve(
         write(output / "test.jsonl", test),

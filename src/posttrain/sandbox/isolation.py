@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,10 +63,18 @@ def start(
     command = [python, "-S", "-P", "-c", begin, str(descriptors[-1])]
 
     def started(command: Sequence[str], *more: int) -> "subprocess.Popen[bytes]":
-        words: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": subprocess.PIPE, "env": _ENVIRONMENT}
-        words |= {"cwd": tempfile.gettempdir(), "pass_fds": [*descriptors, *more]}
-        words["start_new_session"] = True  # as bubblewrap's --new-session, and it ends with its group
-        return _starter.submit(lambda: subprocess.Popen(command, **words)).result()
+        popen = partial(
+            subprocess.Popen[bytes],
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=_ENVIRONMENT,
+            cwd=tempfile.gettempdir(),
+            pass_fds=[*descriptors, *more],
+            start_new_session=True,  # as bubblewrap's --new-session, and it ends with its group
+        )
+        return _starter.submit(popen).result()
 
     if not wrapper:
         process = started(command)
