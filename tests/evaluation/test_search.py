@@ -103,7 +103,10 @@ def test_with_a_lookahead_a_step_is_worth_what_follows_it():
     assert texts(found) == ["a\na1", "d\nd1", "d\nd2", "a\na2"]
     assert found.scores == pytest.approx([0.85, 0.75, 0.15, 0.05])
     ahead = size("a1", "b1\n", "c1\n", "d1") + 2  # decoded greedily; those that have ended have nothing ahead
-    assert found.tokens == size("a\n", "b\n", "c\n", "d\n", "a1", "a2", "d1", "d2") + 4 + ahead
+    first = size("a\n", "b\n", "c\n", "d\n")
+    assert found.tokens == first + size("a1", "a2", "d1", "d2") + 4 + ahead
+    second = size("a\n", "a1", "a\n", "a2", "d\n", "d1", "d\n", "d2") + 4
+    assert found.read == 8 * len(CHAT.prompt_ids(TASK.prompt)) + first + ahead + second
 
 
 def test_an_answer_ends_with_its_length():

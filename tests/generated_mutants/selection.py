@@ -110,8 +110,6 @@ TESTS_OF = {
     "runs/result.py": "recipes/test_pairs.py",
     "runs/run.py": "runs/test_samples.py environments/test_scored.py",
     "sandbox/inside/candidate.py": "sandbox/test_trial.py",
-    "sandbox/inside/probe.py": "sandbox/test_box.py",
-    "sandbox/inside/program.py": "sandbox/test_box.py",
     "sandbox/inside/session.py": "sandbox/test_box.py",
     "sandbox/inside/start.py": "sandbox/test_box.py",
     "sandbox/inside/tests.py": "sandbox/test_trial.py",

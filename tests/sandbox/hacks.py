@@ -239,6 +239,12 @@ def double(x):
         "    except OSError: pass\ndef double(x): return 0\n",
         "no value",
     ),
+    "forges a tuple whose parts it counts": Hack(
+        'import os\nfor n in range(3, 64):\n    try:\n        os.write(n, b\'["value", null]\\n'
+        '["value", {"builtins.tuple": {"mine": [0, "x"]}}, {}]\\n\')\n'
+        "    except OSError: pass\ndef double(x): return 0\n",
+        "no value (ValueError)",
+    ),
     "answers with brackets in brackets": Hack(
         "import os\nfor n in range(3, 64):\n    try:\n        os.write(n, b'[' * 60000 + b'\\n"
         "')\n    except OSError: pass\n"
