@@ -9,8 +9,8 @@ its commands: data, a cold start with seed 0, runs of RL and, of each model, an 
 Each command is printed before it runs, and none that has finished is run again: give the same --output to go on.
 
 Intervals are 95%, over tasks; the gain is paired by task. *Constant* is the share of the held-out tasks that one fixed
-answer gets: the most common one, or for code and constraints the best of some texts that were written to pass. *Control*
-is the same run with rewards shuffled within groups (`--reward-control shuffled`), of which a gain is no effect.
+answer gets: the most common one, or for code and constraints the best of some texts that were written to pass. The
+method *control* is the same run with rewards shuffled within groups, whose gain is no effect of them.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def knights(make: str) -> Row:
         "--max-new-tokens 96 --lr 2e-5 --microbatch-tokens 2048",
         f"{options} --dataset {{data}}/heldout.jsonl --max-new-tokens 96",
         "score",
-        cold="sft --dataset {data}/cold.jsonl --lr 5e-5 --microbatch-tokens 2048",
+        cold="sft --dataset {data}/cold.jsonl --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
         make=make,
         tasks=64,
     )
@@ -90,7 +90,7 @@ ROWS = {
         "--max-new-tokens 64 --lr 2e-5",
         "--dataset {data}/heldout.jsonl --reward code --max-new-tokens 64",
         "code",
-        cold="sft --dataset {data}/train.jsonl --limit 320 --lr 5e-5 --microbatch-tokens 2048",
+        cold="sft --dataset {data}/train.jsonl --limit 320 --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
         make="functions.py {data}",
         constants=programs,
     ),
@@ -128,9 +128,7 @@ def ran(command: str, output: Path) -> float:
         words = shlex.split(command)
         print(f"$ {'python' if words[0].endswith('.py') else 'posttrain'} {command}", flush=True)
         began = time.monotonic()
-        subprocess.run(
-            [sys.executable, *([] if words[0].endswith(".py") else ["-m", "posttrain"]), *words], check=True
-        )
+        subprocess.run([sys.executable, *([] if words[0].endswith(".py") else ["-m", "posttrain"]), *words], check=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         done.write_text(f"{time.monotonic() - began:.1f}")
     return float(done.read_text())

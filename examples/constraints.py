@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 WORDS = ("water", "morning", "people", "small", "because", "often", "green", "night", "long", "together")
+RELATIONS = ("at least", "less than")
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {  # by kind: the instruction, and the arguments of the checker
     "punctuation:no_comma": ("Do not use any commas.", {}),
     "startend:quotation": ("Wrap your whole answer in double quotation marks.", {}),
@@ -67,7 +68,7 @@ def rows(count: int, kinds: dict[str, tuple[str, dict[str, Any]]], part: str = "
     rng = random.Random(f"{sorted(kinds)} {part}")
     for number in range(count):
         kind = list(kinds)[number % len(kinds)]
-        drawn = {"word": rng.choice(WORDS), "count": rng.choice("23"), "relation": rng.choice(("at least", "less than"))}
+        drawn = {"word": rng.choice(WORDS), "count": rng.choice("23"), "relation": rng.choice(RELATIONS)}
         prompt = rng.choice(FORMS).format(rng.choice(HELD_OUT if part else TOPICS))
         said, arguments = kinds[kind]
         instruction = said.format(**drawn)

@@ -68,4 +68,3 @@ def test_held_out_constraints_are_of_other_kinds_and_can_all_be_read(tmp_path):
     found = asyncio.run(parse_rewards("constraints").score_parts(apart(episodes)))
     values = [of_one["constraints"].value for (of_one,) in found]
     assert 0 < sum(values) < len(values)  # all are read; some follow
-

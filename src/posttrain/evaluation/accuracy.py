@@ -111,7 +111,7 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
 
 
 def best_constant(answers: Sequence[object]) -> tuple[str, float] | None:
-    """The most common of the tasks' answers, and the share of tasks that it is the answer of: what one fixed answer gets.
+    """The most common of the tasks' answers, and the share of tasks whose answer it is: what one fixed answer gets.
 
     Answers are compared as texts, so that it is a lower bound where a verifier also accepts other notations. None where
     an answer is not known, or no two tasks have the same.
