@@ -77,7 +77,7 @@ def knights(make: str) -> Row:
         "--max-new-tokens 96 --lr 2e-5 --microbatch-tokens 2048",
         f"{options} --dataset {{data}}/heldout.jsonl --max-new-tokens 96",
         "score",
-        cold="sft --dataset {data}/cold.jsonl --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
+        cold="sft --dataset {data}/cold.jsonl --limit 128 --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
         make=make,
         tasks=64,
     )
@@ -90,7 +90,7 @@ ROWS = {
         "--max-new-tokens 64 --lr 2e-5",
         "--dataset {data}/heldout.jsonl --reward code --max-new-tokens 64",
         "code",
-        cold="sft --dataset {data}/train.jsonl --limit 320 --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
+        cold="sft --dataset {data}/train.jsonl --limit 48 --lr 5e-5 --warmup-steps 2 --microbatch-tokens 2048",
         make="functions.py {data}",
         constants=programs,
     ),
