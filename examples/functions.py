@@ -1,9 +1,9 @@
 r"""Simple functions with tests, at the level of a small model: demonstrations, tasks and held-out tasks.
 
     python examples/functions.py functions
-    posttrain sft --dataset functions/train.jsonl --epochs 2
-    posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl \
-        --eval-dataset functions/heldout.jsonl --reward code --max-new-tokens 64
+    posttrain sft --dataset functions/train.jsonl --limit 48
+    posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl --reward code --kl-coefficient 0 \
+        --lr 2e-5 --prompts-per-step 8 --max-new-tokens 64 --steps 8
 
 A row has `prompt`, `completion` (the function) and `test_list`. Held-out rows have other constants, and some pairs of
 steps are in them alone. docs/sandbox.md says how to use functions of your own.

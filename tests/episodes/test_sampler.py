@@ -53,7 +53,7 @@ def test_a_group_is_accepted_by_the_rewards_of_one_of_its_seats():
     """In a game of win or lose both seats together always differ; what teaches is that one seat's rewards do."""
 
     def seated(*rewards):
-        def shaped(group):
+        def shaped(group, seed):
             return with_rows(group, reward=rewards, seat=["black", "white"] * 2, episode=[0, 0, 1, 1])
 
         return shaped
@@ -122,11 +122,13 @@ def one_by_one(of, draws, **settings):
 
 def test_a_group_sampled_by_itself_is_that_of_a_batch_of_one():
     alone = sampler(lambda completions: list(map(len, completions)), prompts=1)
-    found = one_by_one(alone, range(4), shaped=lambda group: with_rows(group, metrics=[{"shaped": 1.0}] * 4))
+    found = one_by_one(alone, range(4), shaped=lambda group, seed: with_rows(group, metrics=[{"by": seed}] * 4))
+    shaping = replace(alone, shaped=lambda group, seed: with_rows(group, metrics=[{"by": seed}] * 4))
     for draw, each in enumerate(found):
         (expected,) = alone.roll_out(draw).groups
         assert each[:2] == (draw, expected) and each.failed == []
-        assert each.accepted == with_rows(expected, metrics=[{"shaped": 1.0}] * 4)
+        assert [each.accepted] == shaping.roll_out(draw).groups
+    assert len({each.accepted.rows[0].metrics["by"] for each in found}) == 4
     refused = one_by_one(alone, range(1), accepts=lambda rewards: False)
     assert refused[0].group == found[0].group and refused[0].accepted is None
 

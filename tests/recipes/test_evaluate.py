@@ -241,8 +241,9 @@ def test_what_a_run_was_trained_with_is_noted(folder, tasks, engines, tmp_path):
     engines.append(scripted(SCRIPT, GREEDY))
     found = run(options(trained, tasks, greedy=True), output=tmp_path / "run", quiet=True)
     assert found.model.model == f"{trained} (step-000003)"
-    assert found.notes == (f"{trained} (step-000003) was trained with `system` 'Think.', not with None",)
-    (typed,) = found.summary()["notes"]
+    constant = "one fixed answer, '7', is right for 100.0% of the tasks"
+    assert found.notes == (f"{trained} (step-000003) was trained with `system` 'Think.', not with None", constant)
+    typed, _ = found.summary()["notes"]
     assert typed == as_typed(found.notes[0]) and f"note: {typed}" in found.lines()
     assert escape(found.notes[0]) in found._repr_html_()
     page = replace(found, notes=("<i>",), config=replace(found.config, dataset="<data>"))._repr_html_()

@@ -7,6 +7,7 @@ from posttrain.algorithms.inputs import (
     NamedScores,
     ReferenceLogprobs,
     StateValues,
+    StepRewards,
     TeacherLogprobs,
     declared,
 )
@@ -60,6 +61,7 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
     if config.teacher_prompt and not config.teacher:
         raise UserError('`teacher_prompt` is what a teacher sees; pass `teacher` too, such as `teacher="policy"`')
     _check_reference(config, algorithm)
+    _check_control(config, algorithm)
     if config.length_penalty and any(declared(algorithm, kind) for kind in (GreedyReward, StateValues, NamedScores)):
         raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out `length_penalty`")
     if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
@@ -68,6 +70,18 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
             if algorithm.extra_losses
             else f"{config.algorithm} has no pretraining loss; leave out `pretraining_dataset`, or use ppo-ptx"
         )
+
+
+def _check_control(config: RL, algorithm: OnlineAlgorithm) -> None:
+    """Refuse a control in which something else than the rewards of a group still says what is right."""
+    told = next(filter(None, (declared(algorithm, one) for one in (StateValues, StepRewards, TeacherLogprobs))), None)
+    if config.reward_control and told:
+        raise UserError(
+            f"`reward_control` permutes rewards of completions, and {config.algorithm} also learns from "
+            f"{told.title}; leave it out"
+        )
+    if config.reward_control and config.completions_per_prompt < 2:
+        raise UserError("`reward_control` permutes rewards within groups; type `completions_per_prompt=2` or more")
 
 
 def check_pairing(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> PreferenceAlgorithm:

@@ -104,8 +104,8 @@ class Sampler:
     min_group: int = 1  # episodes of a task that must be left where others failed
     # whether to train on a group, by the rewards of one seat's rows; one accepted seat is enough
     accepts: Callable[[Sequence[float]], bool] = lambda rewards: True
-    # reward shaping of a group; those in `Rolled.sampled` keep the unshaped rewards
-    shaped: Callable[[Group], Group] = lambda group: group
+    # reward shaping of a group, by a seed of its own; those in `Rolled.sampled` keep the unshaped rewards
+    shaped: Callable[[Group, int], Group] = lambda group, seed: group
     max_refills: int = 0  # further draws in a step, if not enough groups are accepted
     curriculum: Curriculum | None = None  # which tasks are drawn; None: all alike
 
@@ -142,10 +142,11 @@ class Sampler:
                 min_group=self.min_group,
             )
             sampled += found
-            whole = [group for group in found if not group.lost]
+            seeds = [seed_for(self.seed, "shaped", draws[-1], place) for place in range(len(found))]
+            whole = [self.shaped(group, one) for group, one in zip(found, seeds, strict=True) if not group.lost]
             if found and not whole and draws[-1] == 0:
                 raise RewardError(_never(found))
-            groups += filter(self._is_accepted, map(self.shaped, whole))
+            groups += filter(self._is_accepted, whole)
         if not sampled:
             raise EpisodeError(none_left(failed))
         return Rolled(groups[: self.prompts], sampled, tuple(draws), failed)
@@ -165,7 +166,7 @@ class Sampler:
         least = max(min(self.min_group, self.completions), self.environment.reward.min_group)
         failed: list[Exception] = []  # how many may fail is said of a step
         group = await sample_group(self.environment, self.tasks[index], self.players, asks, seeds, least, failed.extend)
-        mine = self.shaped(group) if group and not group.lost else None
+        mine = self.shaped(group, seed_for(self.seed, "shaped", draw, 0)) if group and not group.lost else None
         return Finished(draw, group, mine if mine and self._is_accepted(mine) else None, failed)
 
     def rolled(self, finished: Sequence[Finished], evicted: Sequence[int], begun: int) -> Rolled:

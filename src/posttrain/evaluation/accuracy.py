@@ -110,6 +110,21 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     )
 
 
+def best_constant(answers: Sequence[object]) -> tuple[str, float] | None:
+    """The most common of the tasks' answers, and the share of tasks whose answer it is: what one fixed answer gets.
+
+    Answers are compared as texts, so that it is a lower bound where a verifier also accepts other notations. None where
+    an answer is not known, or no two tasks have the same.
+
+    Example:
+        >>> best_constant(["yes", "no", "yes", " yes"])
+        ('yes', 0.75)
+    """
+    counts = Counter("" if answer is None else " ".join(str(answer).split()) for answer in answers)
+    (answer, count), *_ = counts.most_common(1) or [("", 0)]
+    return (answer, count / len(answers)) if count > 1 and "" not in counts else None
+
+
 class Difference(NamedTuple):
     """pass@k of one policy minus that of another on the same tasks, with its 95% interval."""
 

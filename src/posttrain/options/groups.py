@@ -107,6 +107,16 @@ class HeldOut(Form):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Control(Form):
+    """The same run, from which nothing can be learned."""
+
+    reward_control: Annotated[Literal["", "shuffled"], Job()] = ""
+    """Control run: shuffled labels, from which nothing can be learned. rl permutes the rewards of each group (all that
+    is logged is true), sft the answers among prompts, reward-model swaps each pair half of the time; held-out rows
+    stay. Its notes and report say so."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TemplateArgs(Form):
     """Arguments of the chat template."""
 

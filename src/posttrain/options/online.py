@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
-from posttrain.options.groups import Computing, Ensemble, Judges, Playing, Rendering, TrainingOptions
+from posttrain.options.groups import Computing, Control, Ensemble, Judges, Playing, Rendering, TrainingOptions
 from posttrain.options.kinds import Algorithm, EngineName, Judge, Model, Rewards, Rows
 from posttrain.options.option import Job, Range
 
@@ -122,7 +122,7 @@ class OnlineOptions(SampledOptions, TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RL(OnlineOptions):
+class RL(Control, OnlineOptions):
     """Reinforcement learning from rewards."""
 
     NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = {

@@ -188,7 +188,7 @@ def expected(kind: Any) -> str:
         return " or ".join(map(expected, options))
     origin, inner = get_origin(options[0]), get_args(options[0])
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}"
+        return f"one of {', '.join(str(one) or repr(one) for one in inner)}"
     if origin is tuple:
         return f"a list, each {expected(inner[0])}"
     return _NAMES.get(dict if origin is Mapping else options[0], "a value")

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
-from posttrain.options.groups import HeldOut, Playing, TrainingOptions
+from posttrain.options.groups import Control, HeldOut, Playing, TrainingOptions
 from posttrain.options.kinds import Algorithm, Environment, Model, Rows
 from posttrain.options.option import Form, Job, Range
 
@@ -19,7 +19,7 @@ _HELP = {
 
 
 @dataclass(frozen=True)
-class SFT(Playing, HeldOut, TrainingOptions):
+class SFT(Control, Playing, HeldOut, TrainingOptions):
     """Supervised fine-tuning on demonstrations."""
 
     HELP: ClassVar[Mapping[str, str]] = _HELP | {
@@ -95,7 +95,7 @@ class Preferences(PairOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreferenceHeads(Form):
+class PreferenceHeads(Control):
     """Options of `heads="preference"` alone."""
 
     HELP: ClassVar[Mapping[str, str]] = {"model": "ensemble", "optimisation": "margin length_debias"}

@@ -33,6 +33,7 @@ from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_
 from posttrain.bindings.backend import online_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
 from posttrain.bindings.sampling import Setup, set_up
+from posttrain.data import controls
 from posttrain.data.curriculum import Curriculum, curriculum_for
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
@@ -158,8 +159,9 @@ def _rollouts(
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards)) and pstdev(rewards) >= config.min_reward_std
 
-    def shaped(group: Group) -> Group:
-        return shortened(group, config.length_penalty, setup.longest)
+    def shaped(group: Group, seed: int) -> Group:
+        group = shortened(group, config.length_penalty, setup.longest)
+        return controls.rewards_permuted(group, seed) if config.reward_control else group
 
     def with_columns(rolled: Rolled, mine: Sampler) -> tuple[Rolled, inputs.Columns]:
         context = inputs.Context(mine.greedy_rewards, partial(mine.state_values, draw=rolled.draws[-1] + 1))
@@ -200,6 +202,8 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
         group_sizes.append((states.samples, "`continuations`"))
     setup = set_up(config, saved.where, load, group_sizes=group_sizes, cluster=cluster, teachers=teachers)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
+    if config.reward_control:
+        notes = (*notes, f"{controls.SHUFFLED} the rewards of each group (logged are the true ones)")
     if config.curriculum == "success" and (setup.backend.staleness or not setup.environment.outcome):
         why = "draws each step by the one before; leave out `max_staleness`"
         if not setup.backend.staleness:

@@ -11,6 +11,7 @@ same prompt and answer are one group then.
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os.path import isfile
@@ -68,6 +69,7 @@ class ScoreResult:
     rows: tuple[Scored, ...]
     weights: Mapping[str, float]
     output: Path | None
+    seconds: float = 0.0  # that scoring took
 
     @property
     def mean(self) -> dict[str, float | None]:
@@ -102,7 +104,8 @@ class ScoreResult:
             )
         ]
         totals = [row.total for row in self.rows if not math.isnan(row.total)]
-        note = f"{len(self.rows):,} completions; "
+        speed = f" in {self.seconds:.1f} s, {len(self.rows) / self.seconds:.1f} a second" if self.seconds else ""
+        note = f"{len(self.rows):,} completions{speed}; "
         note += f"mean of the weighted sum {fmean(totals):.3f}" if totals else "no reward with a weight applies to any"
         if totals and len(totals) < len(self.rows):
             note += f", without {len(self.rows) - len(totals):,} that no reward with a weight applies to"
@@ -135,6 +138,7 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     episodes, environment, judging = _prepare(config)
     groups = _groups(episodes, environment.reward)
     found: dict[int, Scored] = {}
+    began = time.monotonic()
     with judging.kept_beside(path), Progress("score", len(episodes), quiet=quiet) as progress:
         at_once = max(1, AT_A_TIME // max(len(rows) for _, rows in groups))
         for first in range(0, len(groups), at_once):
@@ -147,10 +151,11 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
                 found |= zip(places, scored, strict=True)
             mean = _mean(row.total for row in found.values() if not math.isnan(row.total))
             progress.step(len(found), **({} if mean is None else {"reward": mean}))
+    seconds = time.monotonic() - began
     rows = [found[place] for place in range(len(episodes))]
     if path:
         jsonl.write(path, map(_written, episodes, rows))
-    return ScoreResult(tuple(rows), environment.reward.weights, path)
+    return ScoreResult(tuple(rows), environment.reward.weights, path, seconds)
 
 
 def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[EpisodeGroup, list[int]]]:

@@ -21,6 +21,7 @@ from posttrain.bindings import feedback
 from posttrain.bindings.backend import offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.bindings.feedback import Conversation, Sides, demonstrations, feedback_training
+from posttrain.data import controls
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.environments.user_methods import demonstrations_of, load_environment
@@ -119,4 +120,8 @@ def _read(config: SFT) -> Sides[Conversation]:
         own = demonstrations_of(load_environment(config.environment, config.environment_args), config.seed)
         if not own:
             raise UserError(f"{config.environment} has no demonstrations of its own; pass `dataset`")
-    return feedback.read(config, demonstrations(config.train_on), own)
+    sides = feedback.read(config, demonstrations(config.train_on), own)
+    if not config.reward_control:
+        return sides
+    learned = controls.answers_permuted(sides.learned, seed_for(config.seed, "control"))
+    return Sides(learned, sides.heldout, (*sides.notes, f"{controls.SHUFFLED} the answers among the prompts"))

@@ -88,7 +88,7 @@ def write_report(
     return _write(
         path or run.path / REPORT,
         "run.html",
-        title=run.name,
+        title=run.name + (" (control: shuffled labels)" if run.config.get("reward_control") else ""),
         about=(f"posttrain {run.command}".strip(), _started(run)),
         findings=findings,
         tables=tables,

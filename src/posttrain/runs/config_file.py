@@ -27,11 +27,11 @@ RENAMED: Mapping[str, str] = {
 
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "ratings": {"heads": "attributes"},  # of reward-model-attributes
-    "ensemble": {"heads": "preference"},
+    "ensemble": {"heads": "preference", "reward_control": ""},
     "prompt_template": {"template_args": ""},
     "ensemble_aggregation": {"step_aggregation": "min"},
-    "max_refills": {"min_reward_std": 0.0, "curriculum": ""},
-    "train_on": {"algorithm": "sft"},
+    "max_refills": {"min_reward_std": 0.0, "curriculum": "", "reward_control": ""},
+    "train_on": {"algorithm": "sft", "reward_control": ""},
     "teacher": {"teacher_prompt": ""},
 }
 """Options that runs of earlier versions do not have, and what they were, by an option that such a run has."""

@@ -27,7 +27,7 @@ from posttrain.episodes.episodes import Players, none_left, opened, sample_group
 from posttrain.episodes.metrics import lost_metrics
 from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import DataError, EpisodeError, UserError
-from posttrain.evaluation.accuracy import Accuracy, Examination, summarize
+from posttrain.evaluation.accuracy import Accuracy, Examination, best_constant, percent, summarize
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import SAMPLES, Evaluate
 from posttrain.options.option import as_written
@@ -199,6 +199,9 @@ def prepare(config: Evaluate) -> Parts:
         kept = fitting(kept, saved.where, max_prompt_tokens=config.max_prompt_tokens, **words)
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
+    constant = best_constant([task.answer for task in kept]) if environment.outcome else None
+    if constant is not None:
+        notes.append(f"one fixed answer, {constant[0][:40]!r}, is right for {percent(constant[1])} of the tasks")
     judging.load()
     return Parts(kept, environment, models, tuple(notes), judging)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from posttrain.bindings import feedback
 from posttrain.bindings.feedback import RANKINGS, STEPS, Feedback, Units
-from posttrain.data import ChatFormat, save_for_scores, seed_for
+from posttrain.data import ChatFormat, controls, save_for_scores, seed_for
 from posttrain.data.packing import Ranked, Stepwise
 from posttrain.errors import UserError
 from posttrain.evaluation import pairs
@@ -91,6 +91,11 @@ class Preference(Heads):
 
     def __init__(self, config: Scoring) -> None:
         super().__init__(config)
+        if config.reward_control:
+            sides = self._sides
+            learned = controls.pairs_swapped(sides.learned, seed_for(config.seed, "control"))
+            notes = (*sides.notes, f"{controls.SHUFFLED} which of a pair was chosen")
+            self._sides = replace(sides, learned=learned, notes=notes)
         self._members = config.ensemble
         self._loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
         self.reads = int(config.length_debias > 0)  # a batch is scored once before its update
