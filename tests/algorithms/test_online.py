@@ -641,8 +641,10 @@ def test_the_published_defaults():
     assert (SAPO().tau_positive, SAPO().tau_negative, DPPO().clip_low, DPPO().clip_high) == (1.0, 1.05, 0.2, 0.2)
     assert (ClipCov().chosen_share, ClipCov().cov_low, ClipCov().cov_high) == (2e-4, 1.0, 5.0)
     assert (KLCov().penalised_share, KLCov().penalty, PassAtK().right_from) == (2e-3, 1.0, 1.0)
+    assert (PRIME().prm_beta, PRIME().prm_lr, PRIME().kl_coefficient) == (0.05, 1e-6, 0.0)
+    assert (PAV().progress_weight, PAV().kl_coefficient) == (3.0, 1e-3)
     least = {name: algorithms.online(name)().least_group for name in algorithms.ONLINE}
-    recent = {"maxrl", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"}
+    recent = {"maxrl", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov", "prime", "pav"}
     compares = {"grpo", "dr-grpo", "dapo", "gspo", "rloo", *recent}
     assert {name for name, size in least.items() if size == 2} == compares and least["pass-at-k"] == 4
     assert [PassAtK(k=k).least_group for k in (1, 2, 8)] == [2, 2, 8]

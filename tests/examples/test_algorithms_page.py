@@ -16,8 +16,8 @@ INTRODUCTION = (
     "holds one network: the reference is the policy with its adapter disabled, and the critic a value head on its "
     "trunk (`--critic own` and `prime` hold a second network); a teacher or prover is always a separate model. "
     "Reference logprobs of pairs are precomputed before training, so the reference is not in memory, except with "
-    "`online-preference`. *Passes per step* counts forward passes over the batch, sampling excluded: of reference, teacher, critic and process "
-    "reward model, and of the policy, which has a backward pass too, once for each update.",
+    "`online-preference`. *Passes per step* counts forward passes over the batch, sampling excluded: of reference, "
+    "teacher, critic and process reward model, and of the policy, which has a backward pass too, once for each update.",
 )
 
 FIRST = {

@@ -250,8 +250,8 @@ MUTATIONS = [
         for old, new in [
             ("                self._save_model(folder)\n", "                pass\n"),
             (
-                "            optimizer.load_masters(self._shards.load(folder / (prefix_of(part) + MASTERS), masters))\n",
-                "",
+                "optimizer.load_masters(self._shards.load(folder / (prefix_of(part) + MASTERS), masters))\n",
+                "pass\n",
             ),
             ("        restore_optimizer(optimizer.adam", "        print(optimizer.adam"),
             (

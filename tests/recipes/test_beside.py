@@ -40,6 +40,7 @@ class Odds(TrainedModel):
 class Foreseen(pt.GRPO):
     \"\"\"Rewards less what a head foresees.\"\"\"
 
+    kl_coefficient: float = 0.0
     odds_lr: float = 0.05
     \"\"\"Learning rate of the head.\"\"\"
 
@@ -66,7 +67,7 @@ def test_an_algorithm_of_a_users_file_brings_a_model_of_its_own(folder, tmp_path
     typed = (
         f"rl --algorithm {tmp_path}/own.py:Foreseen --model {folder}/model --dataset {folder}/tasks.jsonl "
         f"--reward {folder}/scorer.py:score --precision float32 --lr 1e-2 --warmup-steps 0 --prompts-per-step 4 "
-        "--completions-per-prompt 4 --max-new-tokens 8 --save-every 1 --keep-last 9 --kl-coefficient 0 --quiet"
+        "--completions-per-prompt 4 --max-new-tokens 8 --save-every 1 --keep-last 9 --quiet"
     )
     whole, part, slow = (tmp_path / name for name in ("whole", "part", "slow"))
     assert main([*typed.split(), "--steps", "4", "--output", str(whole)]) == 0
@@ -127,12 +128,12 @@ def test_progress_is_measured_by_the_prover(folder, tmp_path):
 
 def test_a_prover_that_cannot_read_the_policys_tokens_is_refused_before_weights_are_read(folder, tmp_path):
     short = model_folder(tmp_path / "short", context=16)
-    with pytest.raises(UserError, match="the prover .* reads 16 tokens at most, .* or give another prover"):
+    with pytest.raises(UserError, match=r"the prover .* reads 16 tokens at most, .* or give another prover"):
         train(replace(small(folder, "pav"), prover=str(short)), output=tmp_path / "refused")
     (tmp_path / "short/tokenizer.json").write_text(
         (tmp_path / "short/tokenizer.json").read_text().replace('"a":', '"a a":')
     )
-    with pytest.raises(UserError, match="the prover .* has another tokenizer than the policy: .* in the prover's"):
+    with pytest.raises(UserError, match=r"the prover .* has another tokenizer than the policy: .* in the prover's"):
         train(replace(small(folder, "pav"), prover=str(short)), output=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 

@@ -4,7 +4,7 @@ Rows have more: `frozen`, the logprobs of stopped gradients; `scores`, one per r
 """
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import mean, pstdev, stdev
 
 from tests.references.online import branches, clipped, compared, completions, normalised, ratio
@@ -175,7 +175,7 @@ def prime(batch, *, beta, low=0.2, high=0.2):
     found = {}
     for group in compared(batch):
         implicit = {id(c): [beta * (p - t[2]) for p, t in zip(c["prm"], c["tokens"], strict=True)] for c in group}
-        process = others(group, lambda c: mean(implicit[id(c)]))
+        process = others(group, lambda c, implicit=implicit: mean(implicit[id(c)]))
         outcome = others(group, lambda c: c["reward"])
         for c in group:
             own = [reward - process[id(c)] for reward in implicit[id(c)]]
@@ -191,8 +191,7 @@ def pav(batch, *, weight):
             last = max(c["steps"])
             begins = {step: c["worth"][n] for n, step in reversed(list(enumerate(c["steps"])))}
             begins[last + 1] = c["reward"]
-            order = sorted(begins)
-            after = dict(zip(order, order[1:], strict=False))
+            after = dict(pairwise(sorted(begins)))
             found[id(c)] = [
                 c["reward"] - outcome[id(c)] + weight * (begins[after[step]] - begins[step]) for step in c["steps"]
             ]

@@ -135,7 +135,9 @@ def test_the_critic_alone_learns_the_same_in_branches():
         model = tiny_llama(dtype=torch.float64)
         critic = Critic(model)
         critics = Kept(critic.parameters())
-        learner = LocalLearner(model, Kept(model.trainable()), microbatch_tokens=tokens, beside={CRITIC: (critic, critics)})
+        learner = LocalLearner(
+            model, Kept(model.trainable()), microbatch_tokens=tokens, beside={CRITIC: (critic, critics)}
+        )
         algorithm = PPO(kl_coefficient=0.0)
         with Float64():
             batch, _ = policy_batch(groups, algorithm, context=context_of(learner))

@@ -343,6 +343,8 @@ def trained(algorithm: "Algorithm") -> dict[str, TrainedModel]:
     for need in algorithm.inputs:
         if isinstance(need, TrainedModel):
             if need.part in found or need.part in ("policy", "start", REFERENCE) or need.part.startswith(TEACHER):
-                raise UserError(f"the part '{need.part}' of {type(need).__name__} is another model; choose another name")
+                raise UserError(
+                    f"the part '{need.part}' of {type(need).__name__} is another model; choose another name"
+                )
             found[need.part] = need
     return found

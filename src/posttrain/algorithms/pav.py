@@ -14,8 +14,8 @@ with the completion's reward r_i in the place of Q after its last step, and
 
 averaged over all tokens of the batch, with w the token's ratio and D the KL estimator k3 as in GRPO.
 
-Published settings (appendix E): alpha 5 for a policy of 2B parameters and 3 for one of 9B (0.5 to 6 helped), beta 0.001,
-learning rate 1e-7, a batch of 32; the best prover was the 2B model before RL, for both.
+Published settings (appendix E): alpha 5 for a policy of 2B parameters and 3 for one of 9B (0.5 to 6 helped), beta
+0.001, learning rate 1e-7, a batch of 32; the best prover was the 2B model before RL, for both.
 
 What to know about it:
 - `--prover MODEL` is another model, with the policy's tokenizer. Its continuations cost what VinePPO's do: K for each
@@ -65,7 +65,9 @@ class PAV(VinePPO):
         """
         enough_rows(self, rollout)
         if rollout.values_N is None or rollout.step_N is None:
-            raise ValueError("progress is between states, so advantages() needs values_N and step_N; one of them is None")
+            raise ValueError(
+                "progress is between states, so advantages() needs values_N and step_N; one of them is None"
+            )
         progress_N = step_gains(rollout.values_N, rollout.step_N, rollout.row_N, rollout.per_token(rollout.rewards_R))
         metrics = {
             "value": rollout.values_N[first_of_rows(rollout.row_N)].mean().item(),

@@ -12,8 +12,8 @@ reference's are rewards of tokens:
 
 with R the reward, the label y the same clamped to 0 to 1, and w the token's ratio; A is of phi before its update.
 
-Published settings (section 4.2): beta 0.05, G 4, learning rates 1e-6 of phi and 5e-7 of the policy, no KL, and no prompts
-that are solved less than 0.2 or more than 0.8 of the time: --min-reward-std 0.4.
+Published settings (section 4.2): beta 0.05, G 4, learning rates 1e-6 of phi and 5e-7 of the policy, no KL, and no
+prompts that are solved less than 0.2 or more than 0.8 of the time: --min-reward-std 0.4.
 
 What to know about it:
 - It holds two more networks, phi and the reference: two more forward passes, and a second update.

@@ -49,9 +49,9 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
                 f"{part} warmup covers all {config.steps} steps, so the policy is never updated; type `steps` above "
                 f"{need.warmup_steps}, or a smaller `{part}_warmup_steps`"
             )
-    if not any(need.head or need.lr is None for need in trained(algorithm).values()):
-        if config.says("critic") or config.says("critic_lr"):
-            raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
+    reads = any(need.head or need.lr is None for need in trained(algorithm).values())
+    if not reads and (config.says("critic") or config.says("critic_lr")):
+        raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(
             f"{config.algorithm} has no teacher with these hyperparameters; leave out `teacher`, or type "

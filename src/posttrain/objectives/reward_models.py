@@ -152,13 +152,13 @@ def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."
 
 
 def implicit_reward_loss(
-    logprobs_N: Float[Tensor, "N"],
-    reference_N: Float[Tensor, "N"],
-    labels_N: Float[Tensor, "N"],
-    row_N: Int[Tensor, "N"],
+    logprobs_N: Float[Tensor, "..."],
+    reference_N: Float[Tensor, "..."],
+    labels_N: Float[Tensor, "..."],
+    row_N: Int[Tensor, "..."],
     *,
     beta: float,
-) -> Float[Tensor, "N"]:
+) -> Float[Tensor, "..."]:
     """The cross entropy of a response's label, its logit a language model's log-ratio; each of its tokens has it.
 
         L_i = -y_i log sigmoid(r_i) - (1 - y_i) log(1 - sigmoid(r_i)),   r_i = beta sum_t ( log phi(t) - log ref(t) )

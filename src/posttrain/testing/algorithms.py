@@ -43,9 +43,10 @@ def check_algorithm(algorithm: Algorithm, *, slopes: bool = True) -> None:
     disturbs the advantages; a batch cut into micro-batches has the same loss and gradient; at the first update a token
     of positive advantage becomes more likely, and the ratio is 1; a token of advantage 0 has no gradient where
     `silent_at_zero` says so; the entropy has a gradient only where `needs_entropy` says so; `critic_loss` trains the
-    critic as `loss` does, and another model beside the policy has a loss of what it says, however a batch is cut. One of demonstrations makes their tokens more likely. Of one of preferences: pairs (or
-    responses) do not affect each other, and a policy that is its reference makes the chosen (good) response more likely
-    and the rejected (bad) one less. Metrics carry no gradient.
+    critic as `loss` does, and another model beside the policy has a loss of what it says, however a batch is cut. One
+    of demonstrations makes their tokens more likely. Of one of preferences: pairs (or responses) do not affect each
+    other, and a policy that is its reference makes the chosen (good) response more likely and the rejected (bad) one
+    less. Metrics carry no gradient.
 
     Args:
         algorithm: an object, of posttrain's or of your own.

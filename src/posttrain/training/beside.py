@@ -68,7 +68,9 @@ def models_beside(
 ) -> dict[str, tuple[Critic | TrainedCopy, MasterAdamW]]:
     """Those models of a policy, by part, each with the optimiser of its own parameters."""
     own = options.critic == "own"
-    made = {part: Critic(model, own=own) if need.head else TrainedCopy(model) for part, need in trained(algorithm).items()}
+    made = {
+        part: Critic(model, own=own) if need.head else TrainedCopy(model) for part, need in trained(algorithm).items()
+    }
     return {
         part: (each, optimizer_for(options, each.parameters(), embedding=each.body.embedding, small=True))
         for part, each in made.items()
