@@ -179,8 +179,9 @@ def online_jobs(names: list[str], seeds: list[int], output: Path) -> list[Job]:
     ]  # fmt: skip
 
 
-def sft_row(name: str, seed: int, output: Path, folder: Path) -> dict[str, float]:
-    """Run sft with that algorithm, and ask the model: the shares of right answers."""
+def imitated(seed: int, output: Path) -> tuple[Path, sft.SFT]:
+    """A run on demonstrations of which seven in ten are right, and its options."""
+    output.mkdir(parents=True, exist_ok=True)
     model = output / f"model-{seed}"
     if not (model / "config.json").exists():
         tiny(model, seed)
@@ -191,7 +192,6 @@ def sft_row(name: str, seed: int, output: Path, folder: Path) -> dict[str, float
             one["completion"] = f"{draw.randrange(100):02d}"
     file = output / f"demonstrations-{seed}.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in said))
-    shutil.rmtree(folder, ignore_errors=True)
     common = sft.SFT(
         dataset=str(file), model=str(model), epochs=6, lr=3e-3, precision="float32", seed=seed,
         save_every=10**6, warmup_steps=0,
@@ -201,6 +201,13 @@ def sft_row(name: str, seed: int, output: Path, folder: Path) -> dict[str, float
         shutil.rmtree(first, ignore_errors=True)
         sft.run(common, output=first, quiet=True)
         (first / "done").touch()
+    return first, common
+
+
+def sft_row(name: str, seed: int, output: Path, folder: Path) -> dict[str, float]:
+    """Run sft with that algorithm, and ask the model: the shares of right answers."""
+    first, common = imitated(seed, output)
+    shutil.rmtree(folder, ignore_errors=True)
     options = replace(common, model=str(first), algorithm=name, lr=1e-3)
     sft.run(options, output=folder, quiet=True)
     policy = load_policy(saved_model(str(folder)).where)

@@ -8,6 +8,9 @@ updates   four updates on each batch, so that ratios leave 1
 rewards   two rewards, of which one (brief) is learned sooner: their sum by GRPO, each by itself by GDPO
 old       samples of the weights of four steps ago (staleness.py), with each kind of importance weights
 sft       demonstrations of which some are wrong (learn.py sft): maximum likelihood and DFT
+process   four updates; rewards of tokens by a second model that is trained beside the policy (PRIME; its control, where
+          that model learns nothing), and by a prover's continuations: the policy itself (VinePPO), the model that has
+          imitated the demonstrations of sft, and the policy before training (PAV)
 
 A row is an algorithm with its options; the runs of all rows with one seed come before those with the next. One process
 on one thread; a run that is finished is not run again: give the same --output to go on. A line is printed after each
@@ -26,7 +29,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from learn import HERE, IN_A_ROW, TARGET, online_jobs, reached, sft_row
+from learn import HERE, IN_A_ROW, TARGET, imitated, online_jobs, reached, sft_row
 from staleness import Lagging
 
 from posttrain import algorithms
@@ -35,6 +38,7 @@ from posttrain.recipes import rl
 from posttrain.runs import read_run
 
 AGE = 4
+IMITATED, START = "imitated", "start"  # provers
 COUNTING = HERE / "counting.py"
 BOTH = f"{COUNTING}:right=1.0 {COUNTING}:brief=1.0"
 
@@ -59,7 +63,8 @@ def rows() -> list[Row]:
         "kl-cov": {"penalised_share": 0.02},
     }
     four = ("grpo", "maxrl", "pass-at-k", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov")
-    plain = knobs["grpo"]
+    plain, four_updates = knobs["grpo"], {"updates_per_step": 4}
+    by_token = {"kl_coefficient": 0.0, "step_tokens": 1, "continuations": 3}
     weights: dict[str, dict[str, Any]] = {
         "grpo, no weights": {},
         "grpo, token, to 2 (TIS)": {"tis_cap": 2.0},
@@ -76,6 +81,12 @@ def rows() -> list[Row]:
         Row("old", "dppo", "dppo", {}, {"steps": 120}),
         Row("sft", "sft"),
         Row("sft", "dft"),
+        Row("process", "grpo", "grpo", plain, four_updates),
+        Row("process", "prime", "prime", {"prm_lr": 4e-3}, four_updates),
+        Row("process", "prime, second model held", "prime", {"prm_lr": 1e-12}, four_updates),
+        Row("process", "vineppo", "vineppo", by_token, four_updates),
+        Row("process", "pav", "pav", by_token, four_updates | {"prover": IMITATED}),
+        Row("process", "pav, prover as at the start", "pav", by_token, four_updates | {"prover": START}),
     ]
 
 
@@ -88,6 +99,9 @@ def train(row: Row, options: rl.RL, folder: Path) -> dict[str, float]:
     """Run it; what the table says of it."""
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut off
     rl.online_backend = lagging if row.part == "old" else online_backend
+    provers = {IMITATED: lambda: str(imitated(options.seed, folder.parent)[0]), START: lambda: options.model}
+    if prover := row.options.get("prover"):
+        row = replace(row, options=row.options | {"prover": provers[prover]()})
     algorithm = algorithms.online(row.algorithm)(**row.knobs)
     rl.run(replace(options, algorithm=row.algorithm, **row.options), algorithm, output=folder, quiet=True)
     metrics = read_run(folder).metrics
@@ -139,7 +153,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60, help="twice as many with old samples")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--parts", nargs="+", default=["updates", "rewards", "old", "sft"])
+    parser.add_argument("--parts", nargs="+", default=["updates", "rewards", "old", "sft", "process"])
     given = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[tuple[str, str], list[dict[str, float]]] = {}

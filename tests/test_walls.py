@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "algorithms.algorithm",
         "algorithms.inputs",
+        "algorithms.load",
         "environments",
         "engine",
         "episodes",

@@ -9,17 +9,23 @@ from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, SupervisedAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import (
     PretrainingNLL,
+    ProverValues,
     ReferenceDivergence,
     ReferenceLogprobs,
     TeacherLogprobs,
     declared,
+    trained,
 )
 from posttrain.options.hyperparameters import field_docstrings
 from posttrain.parsing import flag
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl", "supervised": "demonstrations.jsonl"}
 """An example dataset for each family."""
-NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
+NAMED = (
+    (TeacherLogprobs, "teacher", "OWNER/NAME"),
+    (ProverValues, "prover", "OWNER/NAME"),
+    (PretrainingNLL, "pretraining_dataset", "texts.jsonl"),
+)
 """Inputs that a command-line option provides, with an example value."""
 
 
@@ -70,7 +76,8 @@ def describe(name: str) -> CatalogueEntry:
     # a pairwise algorithm may need only reference logprobs, which are precomputed before training
     remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
     models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
-    models += declared(algorithm, TeacherLogprobs) is not None
+    models += declared(algorithm, TeacherLogprobs) is not None or declared(algorithm, ProverValues) is not None
+    models += sum(not need.head for need in trained(algorithm).values())
     changes = {"preference": "pairs", "supervised": "demonstrations"}.get(algorithm.family, "")
     changes = changes or getattr(algorithm, "changes", "advantage")
     return CatalogueEntry(name, algorithm.family, changes, algorithm.paper, there, models, forwards)

@@ -122,7 +122,7 @@ def algorithms(config: Algorithms) -> tuple[list[str], Any]:
         text += [line for row, line in zip(rows, lines, strict=True) if row.changes == changes]
     text += [
         "",
-        "models: networks in memory in full fine-tuning; one with --lora-rank, unless --critic own adds a second.",
+        "models: networks in memory in full fine-tuning; one with --lora-rank, one more by --critic own and in prime.",
         "passes: forward passes per step without sampling; the trained model also has a backward pass.",
         "posttrain explain NAME describes one; posttrain advise recommends one for your feedback and compute.",
     ]

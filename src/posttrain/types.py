@@ -355,6 +355,7 @@ class States:
     samples: int  # continuations of each state
     step_tokens: int  # tokens of a step; 0: a step is a line
     most: int  # maximum number of steps of a completion; the last one has the remaining tokens
+    by: str = ""  # the option that names the model that continues; "": the policy does
 
 
 @dataclass(frozen=True, slots=True)

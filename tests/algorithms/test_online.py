@@ -24,19 +24,23 @@ from posttrain.algorithms.inputs import (
     CriticValues,
     GreedyReward,
     PretrainingNLL,
+    ProverValues,
     ReferenceLogprobs,
     SeatBaselines,
     StateValues,
     TeacherLogprobs,
     declared,
+    trained,
 )
 from posttrain.algorithms.kl_cov import KLCov
 from posttrain.algorithms.maxrl import MaxRL
 from posttrain.algorithms.opd import OPD
 from posttrain.algorithms.pass_at_k import PassAtK
+from posttrain.algorithms.pav import PAV
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
+from posttrain.algorithms.prime import PRIME
 from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
@@ -91,6 +95,8 @@ CASES = {
     ),
     "clip-cov": (ClipCov(chosen_share=1.0, cov_low=0.2), partial(recent.clip_cov, low=0.2, high=5.0)),
     "kl-cov": (KLCov(penalised_share=0.2, penalty=0.5), partial(recent.kl_cov, share=0.2, beta=0.5)),
+    "prime": (PRIME(prm_beta=0.3, clip_low=0.1), partial(recent.prime, beta=0.3, low=0.1)),
+    "pav": (PAV(progress_weight=0.7, kl_coefficient=0.0), partial(recent.pav, weight=0.7)),
 }
 ZEROS = torch.zeros(9, dtype=torch.long)
 CRITICS = [name for name, (algorithm, _) in CASES.items() if isinstance(algorithm, ActorCritic)]
@@ -125,6 +131,7 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
             "frozen": [logprob for logprob, _, _ in tokens],
             "scores": [scores[0], None if not plain and scores[1] < 0.3 else scores[1]],
             "teacher": [0.7 * b + 0.1 * o - 0.2 for _, o, b in tokens],
+            "prm": [0.6 * b - 0.2 * o - 0.4 for _, o, b in tokens],
             "values": values,
             "now": now,
             "entropy": entropy,
@@ -154,6 +161,7 @@ def rollout_of(said: list, **columns) -> Rollout:
             [[math.nan if x is None else x for x in c["scores"]] for c in members], dtype=torch.float64
         ),
         weights_K=torch.tensor(WEIGHTS, dtype=torch.float64),
+        more={"prm_N": torch.tensor([x for c in members for x in c["prm"]], dtype=torch.float64)},
         baselines_R=moving_baselines(rewards, [str(seat) for _, seat in places], {}, decay=0.75)[0],
         **columns,
     )
@@ -458,6 +466,41 @@ def test_what_vineppo_says_of_its_batch():
     assert found.metrics == {"value": 0.25, "unchanged": 0.5}  # by completion, and by token
 
 
+def test_what_pav_and_prime_say_of_their_batch():
+    rollout = Rollout(
+        torch.tensor([1.0, 0.0], dtype=torch.float64),
+        ZEROS[:2],
+        torch.tensor([0, 0, 0, 1]),
+        reference_N=torch.tensor([-1.0, -1.0, -1.0, -1.0], dtype=torch.float64),
+        values_N=torch.tensor([0.5, 0.5, 1.0, 0.0], dtype=torch.float64),
+        step_N=torch.tensor([0, 0, 1, 0]),
+        more={"prm_N": torch.tensor([-1.0, -1.0, 1.0, 3.0], dtype=torch.float64)},
+    )
+    pav = PAV(progress_weight=2.0).advantages(rollout)
+    assert pav.metrics == {"value": 0.25, "progress": 0.25, "unchanged": 0.5}
+    assert pav.advantages_N.tolist() == [2.0, 2.0, 1.0, -1.0]  # 1 and -1 of the outcome, 2 x 0.5 of progress
+    prime = PRIME(prm_beta=0.5).advantages(rollout)
+    # 0, 0, 1 and 2 are implicit: sums 1 and 2, of which the first has its label's sign; means 1/3 and 2
+    assert prime.metrics == {"implicit_reward": 1.5, "prm_accuracy": 0.5}
+    assert prime.advantages_N.tolist() == pytest.approx([1 - 5, 1 - 3, 1 - 1, 2 - 1 / 3 - 1])
+    assert prime.returns_N.tolist() == [1.0, 1.0, 1.0, 0.0]
+    beyond = PRIME().advantages(rollout._replace(rewards_R=torch.tensor([1.2, -0.1], dtype=torch.float64)))
+    assert beyond.returns_N.tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_pav_and_prime_need_what_they_declare():
+    half = torch.full((2,), 0.5, dtype=torch.float64)
+    rollout = Rollout(half, ZEROS[:2], torch.arange(2))
+    with pytest.raises(ValueError, match="needs values_N and step_N"):
+        PAV().advantages(rollout)
+    for have in ({}, {"reference_N": half}, {"more": {"prm_N": half}}):
+        with pytest.raises(ValueError, match="needs logprobs"):
+            PRIME().advantages(rollout._replace(**have))
+    for algorithm in (PAV(), PRIME()):
+        with pytest.raises(UserError, match="needs 2 or more"):
+            algorithm.advantages(Rollout(half[:1], ZEROS[:1], torch.arange(1), more={"prm_N": half[:1]}))
+
+
 def test_a_coefficient_is_steered_to_its_target():
     algorithm = PPOPenalty(kl_coefficient=0.5, kl_target=2.0, kl_gain=0.1)
     assert algorithm.adapted(2.0) == algorithm
@@ -475,6 +518,11 @@ def test_what_else_an_algorithm_asks_for():
     assert PPOPtx().extra_losses == (PretrainingNLL(27.8),) and PPO().extra_losses == ()
     states = declared(VinePPO(continuations=3, step_tokens=2, max_states=4), StateValues)
     assert states == StateValues(3, 2, 4) and declared(PPO(), StateValues) is None
+    progress = declared(PAV(continuations=3, step_tokens=2, max_states=4), ProverValues)
+    assert progress == ProverValues(3, 2, 4) and progress.by == "prover" and not states.by
+    assert trained(PPO(critic_warmup_steps=3)) == {"critic": CriticValues(3)} and trained(VinePPO()) == {}
+    (prm,) = trained(PRIME(prm_lr=0.5, prm_beta=0.1)).values()
+    assert (prm.part, prm.lr, prm.beta, prm.warmup_steps, prm.head) == ("prm", 0.5, 0.1, 0, False)
     whole = {name for name in algorithms.ONLINE if algorithms.online(name).sequence_ratio}
     assert whole == {"reinforce", "rloo", "remax", "gspo", "rae", "gmpo"}
     assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {
@@ -547,6 +595,11 @@ def test_what_a_bucket_says_of_itself():
         (VinePPO, "continuations", 0),
         (VinePPO, "step_tokens", -1),
         (VinePPO, "max_states", 0),
+        (PAV, "progress_weight", -0.1),
+        (PAV, "std_epsilon", 0.1),
+        (PRIME, "prm_beta", 0.0),
+        (PRIME, "prm_lr", 0.0),
+        (PRIME, "std_epsilon", 0.1),
         (VinePPO, "clip_low", -0.1),
         (RAE, "baseline_decay", 0.0),
         (RAE, "baseline_decay", 1.0),
@@ -588,8 +641,10 @@ def test_the_published_defaults():
     assert (SAPO().tau_positive, SAPO().tau_negative, DPPO().clip_low, DPPO().clip_high) == (1.0, 1.05, 0.2, 0.2)
     assert (ClipCov().chosen_share, ClipCov().cov_low, ClipCov().cov_high) == (2e-4, 1.0, 5.0)
     assert (KLCov().penalised_share, KLCov().penalty, PassAtK().right_from) == (2e-3, 1.0, 1.0)
+    assert (PRIME().prm_beta, PRIME().prm_lr, PRIME().kl_coefficient) == (0.05, 1e-6, 0.0)
+    assert (PAV().progress_weight, PAV().kl_coefficient) == (3.0, 1e-3)
     least = {name: algorithms.online(name)().least_group for name in algorithms.ONLINE}
-    recent = {"maxrl", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"}
+    recent = {"maxrl", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov", "prime", "pav"}
     compares = {"grpo", "dr-grpo", "dapo", "gspo", "rloo", *recent}
     assert {name for name, size in least.items() if size == 2} == compares and least["pass-at-k"] == 4
     assert [PassAtK(k=k).least_group for k in (1, 2, 8)] == [2, 2, 8]

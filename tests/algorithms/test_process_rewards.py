@@ -21,7 +21,7 @@ from posttrain.errors import UserError
 from tests.references import process as reference
 
 TAKE = [name for name in algorithms.ONLINE if hasattr(algorithms.online(name)(), "process_rewards")]
-REFUSE = ["gspo", "grpo-bucketed", "vineppo", "gmpo", "gdpo", "maxrl", "pass-at-k"]
+REFUSE = ["gspo", "grpo-bucketed", "vineppo", "gmpo", "gdpo", "maxrl", "pass-at-k", "prime", "pav"]
 RECENT = ["cispo", "sapo", "dppo", "clip-cov", "kl-cov"]
 STEPS = st.dictionaries(st.integers(0, 4), st.sampled_from([-1.0, 0.0, 0.25, 0.1, 1.0]), max_size=4)
 ROWS = st.builds(

@@ -49,7 +49,7 @@ class Shown(LocalLearner):
 
     def held(self) -> int:
         """Numbers of weights, masters, gradients and moments in this process."""
-        bodies = [self.body, self._critic.body, *(reference.body for reference in self._references.values())]
+        bodies = [self.body, *(each.body for each in (*self._beside.values(), *self._references.values()))]
         tensors: list[Any] = [p for body in bodies for p in body.network.parameters()]
         for optimizer in self._optimizers.values():
             tensors += [*optimizer.masters, *(m.grad for m in optimizer.masters)]

@@ -5,6 +5,7 @@ import pytest
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.episodes.episodes import play, sample_groups
 from posttrain.episodes.monte_carlo_values import state_values, step_starts
+from posttrain.episodes.sampler import Sampler
 from posttrain.types import Sampling, States, StopReason, Trajectory, Turn
 from tests.episodes.conversations import CHAT, Quiz, players, question, scored
 from tests.episodes.test_episodes import STOP, letters
@@ -92,3 +93,14 @@ def test_tokens_of_later_turns_belong_to_the_last_step():
     (valued,) = state_values(groups, States(1, 0, 25), JUDGED, asks, seed=0)
     assert valued.steps == (0, 0, 1, 1, 1, 1, 1, 1) == (0, 0, *[1] * 6)
     assert len(valued.values) == len(groups[0].rows[0].trajectory.logprobs)
+
+
+def test_others_may_go_on_and_rewards_still_ask_the_policy():
+    first = players(ScriptedEngine(lambda request: (*letters("a\nb"), STOP), CHAT.stop_ids), Sampling(16))
+    groups = sample_groups(JUDGED, [question("p")], first, completions_per_prompt=2, seed=0)
+    silent = players(ScriptedEngine(lambda request: pytest.fail("the policy is asked"), CHAT.stop_ids), Sampling(16))
+    prover = players(ScriptedEngine(lambda request: (*letters("zz"), STOP), CHAT.stop_ids), Sampling(16))
+    for valued in state_values(groups, States(2, 0, 25), JUDGED, silent, seed=0, by=prover):
+        assert valued.values == pytest.approx([2.0] * 4)
+    mine = Sampler(JUDGED, [question("p")], silent, 1, 2, seed=0, others={"prover": prover.engine})
+    assert mine.state_values(groups, States(2, 0, 25, "prover"), 0)[0].values == pytest.approx([2.0] * 4)

@@ -14,10 +14,10 @@ INTRODUCTION = (
     "",
     "*Models in memory* is for full fine-tuning with default hyperparameters. With `--lora-rank` every algorithm "
     "holds one network: the reference is the policy with its adapter disabled, and the critic a value head on its "
-    "trunk (`--critic own` holds a second network); a teacher is always a separate model. Reference logprobs of pairs"
-    " are precomputed before training, so the reference is not in memory, except with `online-preference`. *Passes "
-    "per step* counts forward passes over the batch, sampling excluded: of reference, teacher and critic, and of the "
-    "policy, which has a backward pass too, once for each update.",
+    "trunk (`--critic own` and `prime` hold a second network); a teacher or prover is always a separate model. "
+    "Reference logprobs of pairs are precomputed before training, so the reference is not in memory, except with "
+    "`online-preference`. *Passes per step* counts forward passes over the batch, sampling excluded: of reference, "
+    "teacher, critic and process reward model, and of the policy, which has a backward pass too, once for each update.",
 )
 
 FIRST = {
@@ -56,8 +56,12 @@ FIRST = {
         "few tokens carry the fall",
     ),
     "a second network fits": (
-        "`ppo`",
-        "a value for each token",
+        "`ppo`, or `prime` where outcomes are right or wrong",
+        "a value, or a reward, for each token",
+    ),
+    "another model solves some of what the policy does not": (
+        "`pav`; `opd` where it is better throughout",
+        "pays steps from which the other model succeeds more often",
     ),
     "demonstrations with errors, of a task that the model nearly can": (
         "`sft --algorithm dft`",

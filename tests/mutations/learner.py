@@ -99,12 +99,19 @@ _FAULTS = {
         ("    with model.dropping(None):\n", "    if True:\n"),
     ],
     ("training/policy.py", CRITIC): [
-        ("parts.critic.values(row, states)", "parts.critic.values(row, states.detach())"),
+        ("critic.values(row, states)", "critic.values(row, states.detach())"),
         ('old_values_N=column("values")', 'old_values_N=column("returns")'),
         ('column(name.removesuffix("_N"))', 'column("values")'),
         ("= (POLICY, CRITIC)", "= (POLICY,)"),
-        ('("values", "returns"))', '("returns", "values"))'),
-        ("parts.critic.values_alone(row)", "parts.critic.values(row)"),
+    ],
+    ("training/beside.py", f"{CRITIC} training/test_beside.py"): [
+        ("made.values_alone(row)", "made.values(row)"),
+        ('present(need.columns[0].removesuffix("_N"))', "said_N.detach()"),
+        ("return (self.part,)", "return ()"),
+        ("need.reduce(self.algorithm, ", "self.algorithm.reduce("),
+        ("if alone or part != CRITIC", "if alone"),
+        ("options.critic_lr if need.lr is None else need.lr", "options.critic_lr"),
+        ('told[f"{loss.part}_loss"] = told.pop("loss")', "pass"),
     ],
     ("training/supervised.py", "training/test_supervised.py"): [
         ("reduce.token_mean(loss_N, batch.counts.tokens)", "loss_N.mean()"),

@@ -17,6 +17,13 @@ _FAULTS = {
         ("where(right_S, -logits_S, logits_S)", "where(right_S, logits_S, -logits_S)"),
         ('    require_one_shape("step_correctness"', '    dict(name="step_correctness"'),
     ],
+    ("objectives/reward_models.py", "objectives/test_implicit_reward.py"): [
+        ("beta * (logprobs_N - reference_N.detach())", "logprobs_N - reference_N.detach()"),
+        ("logprobs_N - reference_N.detach()", "logprobs_N - reference_N"),
+        ("labels_N.detach() * reward_N", "labels_N * reward_N"),
+        ("softplus(reward_N) - ", "softplus(-reward_N) - "),
+        ("row_N, rows)[row_N]\n    return softplus", "0 * row_N, rows)[row_N]\n    return softplus"),
+    ],
     ("algorithms/rollout.py", PROCESS): [
         (
             "return self._steps()[0] + self.at_end(self.outcome_R)",

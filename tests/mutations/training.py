@@ -196,12 +196,12 @@ MUTATIONS = [
         "training/test_unpaired.py",
     ),
     *(
-        Mutation("training/policy.py", old, new, "training/test_policy.py training/test_actor_critic.py")
+        Mutation("training/policy.py", old, new, "training/test_policy.py training/test_beside.py")
         for old, new in [
             ("not (algorithm.silent_at_zero and fast_paths", "not (fast_paths"),
             ("numbers_N.split(lengths)", "numbers_N.flip(0).split(lengths)"),
             ("Counts(rows, sum(lengths), longest)", "Counts(rows, len(lengths), longest)"),
-            ("if declared(algorithm, CriticValues) else None", "if rollout.values_N is not None else None"),
+            ("everything = models or not", "everything = not"),
         ]
     ),
     *(
@@ -240,9 +240,9 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/policy.py", old, new, "training/test_actor_critic.py")
+        Mutation("algorithms/inputs.py", old, new, "training/test_actor_critic.py")
         for old, new in [
-            ("algorithm.critic_loss(values_N, old_N, returns_N)", "algorithm.critic_loss(-values_N, old_N, returns_N)"),
+            ("critic.critic_loss(tokens.values_N", "critic.critic_loss(-tokens.values_N"),
         ]
     ),
     *(
@@ -250,13 +250,13 @@ MUTATIONS = [
         for old, new in [
             ("                self._save_model(folder)\n", "                pass\n"),
             (
-                "            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))\n",
-                "",
+                "optimizer.load_masters(self._shards.load(folder / (prefix_of(part) + MASTERS), masters))\n",
+                "pass\n",
             ),
             ("        restore_optimizer(optimizer.adam", "        print(optimizer.adam"),
             (
-                "(PREFIXES[part] + MASTERS), masters, writes=",
-                "(PREFIXES[part] + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes=",
+                "(prefix_of(part) + MASTERS), masters, writes=",
+                "(prefix_of(part) + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes=",
             ),
         ]
     ),

@@ -92,15 +92,15 @@ def test_a_batch_is_prompts_times_completions():
             {"weights": 2 * P, "adapter": 4 * 16 * 305_280, "Adam state": 8 * 16 * 305_280},
         ),
         (
-            Training(SHAPE, 2, lora_rank=16, references=1, critic=True),
+            Training(SHAPE, 2, lora_rank=16, references=1, trained=1),
             {"weights": 4 * P, "adapter": 8 * 16 * 305_280, "Adam state": 16 * 16 * 305_280},
         ),
         (
-            Training(SHAPE, 2, critic=True),
+            Training(SHAPE, 2, trained=1),
             {"weights": 4 * P, "float32 masters": 8 * P, "float32 gradients": 8 * P, "Adam state": 16 * P},
         ),
         (
-            Training(SHAPE, 4, critic=True, moment_bits=8),
+            Training(SHAPE, 4, trained=1, moment_bits=8),
             # of each network all but the embedding and the norms in 2 bytes, and 8 for the scales of 256 numbers
             {"weights": 8 * P, "Adam state in 8 bits": 2 * (8 * P - 6 * Q + Q // 32)},
         ),
@@ -148,7 +148,7 @@ def test_with_checkpointing_the_layers_inputs_are_kept_and_one_layer_s_activatio
     layer = 4096 * (2 * (4 * 576 + 2 * 576 + 2 * 192 + 2 * 1536) + 8)
     end = 4096 * (2 * 2 * 576 + 4) + 3906 * 2 * 576  # the last norm, and the learned states
     assert parts == {"layer inputs": 30 * 4096 * 2 * 576 + end, "activations of one layer": layer}
-    two = activations(Training(SHAPE, 2, checkpointing=True, critic=True), LOAD)
+    two = activations(Training(SHAPE, 2, checkpointing=True, trained=1), LOAD)
     assert two == {"layer inputs": 2 * parts["layer inputs"], "activations of one layer": layer}
     assert activations(FULL, LOAD) == {"activations": 30 * layer + end}
     phase = update_phase(Training(SHAPE, 2, checkpointing=True), LOAD)
@@ -195,7 +195,7 @@ def test_a_context_bounds_the_cache():
 def test_a_checkpoint_is_model_masters_and_adam():
     assert checkpoint_bytes(FULL) == (2 + 4 + 8) * P
     assert checkpoint_bytes(Training(SHAPE, 4)) == (4 + 4 + 8) * P
-    assert checkpoint_bytes(Training(SHAPE, 4, critic=True)) == (4 + 2 * (4 + 8)) * P
+    assert checkpoint_bytes(Training(SHAPE, 4, trained=1)) == (4 + 2 * (4 + 8)) * P
     assert checkpoint_bytes(Training(SHAPE, 2, lora_rank=16)) == (4 + 4 + 8) * 16 * 305_280
     merged = Training(SHAPE, 2, lora_rank=16, head=False)
     assert checkpoint_bytes(merged) == 2 * P + (4 + 8) * 16 * 305_280
@@ -214,14 +214,14 @@ def test_seconds_of_a_step():
 
 
 def test_a_critic_s_own_network_is_computed_with_too():
-    one, two = Training(SHAPE, 4), Training(SHAPE, 4, critic=True)
+    one, two = Training(SHAPE, 4), Training(SHAPE, 4, trained=1)
     assert activation_bytes(two, LOAD) == 2 * activation_bytes(one, LOAD)
     parts = [update_phase(training, LOAD).parts["gradients"] for training in (one, two)]
     assert parts == [4 * P, 8 * P]
     speed = Speed(trained_token=3e-3, read_token=1e-3, decode_step=0.5, parameter=1e-8)
     read = LOAD.tokens * 1e-3 * two.reads
     both = update_seconds(two, LOAD, speed) - read
-    assert both == pytest.approx(2 * update_seconds(replace(two, critic=False), LOAD, speed) - 2 * read)
+    assert both == pytest.approx(2 * update_seconds(replace(two, trained=0), LOAD, speed) - 2 * read)
 
 
 def test_a_straight_line_through_few_and_many_layers():

@@ -10,7 +10,7 @@ import torch
 
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
-from posttrain.algorithms.inputs import TeacherLogprobs, declared
+from posttrain.algorithms.inputs import ProverValues, TeacherLogprobs, declared
 from posttrain.bindings.cluster_options import ONE_PROCESS
 from posttrain.episodes import episodes
 from posttrain.episodes.sampler import Sampler
@@ -39,6 +39,8 @@ KNOBS: dict[str, dict[str, Any]] = {
     "vineppo": {"step_tokens": 3, "continuations": 3},
     "rae": {"baseline_decay": 0.5},
     "pass-at-k": {"k": 2, "right_from": 0.4},
+    "prime": {"prm_lr": 1e-3},
+    "pav": {"step_tokens": 3, "continuations": 3, "kl_coefficient": 0.0},
     "opd": {"reward_coefficient": 20.0},  # its teacher is the policy before training, to which nothing else is better
 }
 
@@ -48,7 +50,8 @@ def small(folder: Path, name: str, **changes: Any) -> RL:
     text = {"pretraining_dataset": str(folder / "texts.jsonl")} if name == "ppo-ptx" else {}
     critic = {"critic_lr": 1e-2} if isinstance(algorithms.online(name)(), ActorCritic) else {}
     teacher = {"teacher": str(folder / "model")} if declared(algorithms.online(name)(), TeacherLogprobs) else {}
-    return config(folder, algorithm=name, **critic, **text, **teacher, **changes)
+    prover = {"prover": str(folder / "model")} if declared(algorithms.online(name)(), ProverValues) else {}
+    return config(folder, algorithm=name, **critic, **text, **teacher, **prover, **changes)
 
 
 def train(options: RL, knobs: dict[str, Any] | None = None, **where: Any) -> Any:
@@ -89,6 +92,8 @@ def test_groups_that_are_scored_while_others_are_sampled_train_the_same_policy(f
         ("vineppo", {}),
         ("rae", {}),
         ("opd", {}),
+        ("prime", {"updates_per_step": 2}),
+        ("pav", {}),
     ],
 )
 def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, folder, tmp_path):
@@ -106,6 +111,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     assert states[0].state == states[1].state
     critic = (states[0].path / "critic-masters.safetensors").exists()
     assert critic == (name in ("ppo-penalty", "ppo-ptx", "vapo"))
+    assert (states[0].path / "prm-masters.safetensors").exists() == (name == "prime")
     assert (states[0].path / "reference.safetensors").exists() == ("ref_sync_every" in changes)
 
 
@@ -379,6 +385,9 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
         ({"algorithm": "opd"}, "opd needs a teacher; pass `teacher`"),
         ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out `teacher`, or type"),
+        ({"algorithm": "pav"}, "pav needs a prover; pass `prover`, another model with the policy's tokenizer"),
+        ({"prover": "OWNER/NAME"}, "grpo has no prover; leave out `prover`, or type `algorithm=.pav.`"),
+        ({"algorithm": "prime", "critic_lr": 1e-3}, "prime has no critic; leave out `critic` and `critic_lr`"),
         (
             {"algorithm": "vapo", "steps": 50},
             "critic warmup covers all 50 steps, so the policy is never updated; type `steps` above 50",
@@ -431,7 +440,7 @@ def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(crit
     pytest.importorskip("peft")
     parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), ONE_PROCESS, {})
     learner = parts.setup.backend.learner
-    reference, of_critic = learner._references["reference"], learner._critic
+    reference, of_critic = learner._references["reference"], learner._beside["critic"]
     held = (learner.body, reference.body, of_critic.body)
     assert len({id(model.network) for model in held}) == networks
     weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}

@@ -4,7 +4,7 @@ Rows have more: `frozen`, the logprobs of stopped gradients; `scores`, one per r
 """
 
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import mean, pstdev, stdev
 
 from tests.references.online import branches, clipped, compared, completions, normalised, ratio
@@ -156,3 +156,52 @@ def importance(logs, level, *, low, high, masked):
         whole = math.prod(ratios)
         ratios = [whole ** (1 / len(ratios)) if level == "mean" else whole] * len(ratios)
     return [w if low <= w <= high else 0.0 if masked else min(max(w, low), high) for w in ratios]
+
+
+def others(group, of):
+    """What the others of a group have on average, by row."""
+    return {id(c): mean(of(d) for d in group if d is not c) for c in group}
+
+
+def by_token(batch, found, low=0.2, high=0.2):
+    """The surrogate of advantages by row and token, averaged over all tokens."""
+    terms = [
+        clipped(ratio(t), found[id(c)][n], low, high) for c in completions(batch) for n, t in enumerate(c["tokens"])
+    ]
+    return -mean(terms)
+
+
+def prime(batch, *, beta, low=0.2, high=0.2):
+    found = {}
+    for group in compared(batch):
+        implicit = {id(c): [beta * (p - t[2]) for p, t in zip(c["prm"], c["tokens"], strict=True)] for c in group}
+        process = others(group, lambda c, implicit=implicit: mean(implicit[id(c)]))
+        outcome = others(group, lambda c: c["reward"])
+        for c in group:
+            own = [reward - process[id(c)] for reward in implicit[id(c)]]
+            found[id(c)] = [sum(own[n:]) + c["reward"] - outcome[id(c)] for n in range(len(own))]
+    return by_token(batch, found, low, high)
+
+
+def pav(batch, *, weight):
+    found = {}
+    for group in compared(batch):
+        outcome = others(group, lambda c: c["reward"])
+        for c in group:
+            last = max(c["steps"])
+            begins = {step: c["worth"][n] for n, step in reversed(list(enumerate(c["steps"])))}
+            begins[last + 1] = c["reward"]
+            after = dict(pairwise(sorted(begins)))
+            found[id(c)] = [
+                c["reward"] - outcome[id(c)] + weight * (begins[after[step]] - begins[step]) for step in c["steps"]
+            ]
+    return by_token(batch, found)
+
+
+def implicit_reward_loss(rows, *, beta):
+    """Of rows of (logprobs, reference, label): the cross entropy of each."""
+    found = []
+    for logprobs, reference, label in rows:
+        right = 1 / (1 + math.exp(-beta * sum(a - b for a, b in zip(logprobs, reference, strict=True))))
+        found.append(-label * math.log(right) - (1 - label) * math.log(1 - right))
+    return found

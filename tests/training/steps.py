@@ -9,10 +9,11 @@ from posttrain.algorithms.inputs import Context
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
 from posttrain.models.reference import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
+from posttrain.training.beside import BesideLoss
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import CriticLoss, PolicyLoss
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy import context_of as made_of
 from posttrain.training.preference import objective_for
 from posttrain.training.reward import RewardLoss, reward_gradient
@@ -42,7 +43,7 @@ def learner_of(
         optimizer or MasterAdamW(model.trainable()),
         microbatch_tokens=microbatch_tokens,
         body=getattr(model, "body", None),
-        critic=critic[:2] if critic else None,
+        beside={CRITIC: critic[:2]} if critic else None,
         references={name: held for name, held in ((REFERENCE, reference), (TEACHER, teacher)) if held is not None},
     )
 
@@ -83,7 +84,7 @@ def critic_step(
 ) -> dict[str, float]:
     """One update of the critic alone."""
     learner = learner_of(model, microbatch_tokens=microbatch_tokens, critic=critic)
-    return learner.forward_backward(batch, CriticLoss(algorithm)) | learner.optim_step({CRITIC: critic.lr})
+    return learner.forward_backward(batch, BesideLoss(algorithm)) | learner.optim_step({CRITIC: critic.lr})
 
 
 def supervised_step(

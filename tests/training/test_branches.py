@@ -15,12 +15,12 @@ from posttrain.algorithms.inputs import columns_of
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.models.float64_reference import Float64
-from posttrain.models.reference import Critic, FrozenCopy
+from posttrain.models.reference import Critic, FrozenCopy, TrainedCopy
+from posttrain.training.beside import BesideLoss
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import (
-    CriticLoss,
     PolicyLoss,
     context_of,
     distance,
@@ -104,11 +104,12 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
         critic.parameters()[0][1].copy_(0.1 * torch.linspace(-1, 1, 32)[None])
     optimizer, critics = Kept(model.trainable()), Kept(critic.parameters())
     reference = FrozenCopy(tiny_llama(seed=1, dtype=torch.float64))
+    second = TrainedCopy(tiny_llama(seed=2, dtype=torch.float64))
     learner = LocalLearner(
         model,
         optimizer,
         microbatch_tokens=tokens,
-        critic=(critic, critics),
+        beside={CRITIC: (critic, critics), "prm": (second, Kept(second.parameters()))},
         references={REFERENCE: reference, TEACHER: reference},
     )
     weights, found = {"first": 1.0, "second": 0.5, "logged": 0.0}, []
@@ -134,11 +135,13 @@ def test_the_critic_alone_learns_the_same_in_branches():
         model = tiny_llama(dtype=torch.float64)
         critic = Critic(model)
         critics = Kept(critic.parameters())
-        learner = LocalLearner(model, Kept(model.trainable()), microbatch_tokens=tokens, critic=(critic, critics))
+        learner = LocalLearner(
+            model, Kept(model.trainable()), microbatch_tokens=tokens, beside={CRITIC: (critic, critics)}
+        )
         algorithm = PPO(kl_coefficient=0.0)
         with Float64():
             batch, _ = policy_batch(groups, algorithm, context=context_of(learner))
-            learner.forward_backward(batch, CriticLoss(algorithm))
+            learner.forward_backward(batch, BesideLoss(algorithm))
             learner.optim_step({CRITIC: 0.01})
         found.append(critics.kept)
     assert difference(found[1], found[0]) < 1e-8 and difference(found[2], found[0]) < 1e-8

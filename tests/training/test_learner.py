@@ -9,7 +9,7 @@ import torch
 from posttrain.models.lora import Lora, add_adapter
 from posttrain.models.reference import Critic, FrozenAdapter, FrozenCopy, Reference
 from posttrain.testing.learners import COUNTS, EXAMPLES, Interrupted, check_learner
-from posttrain.training.learner import REFERENCE, TEACHER, Batch
+from posttrain.training.learner import CRITIC, REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
@@ -45,7 +45,7 @@ def made(
         model,
         MasterAdamW(model.trainable(), max_grad_norm=1e9, offload=offload),
         microbatch_tokens=microbatch_tokens,
-        critic=(found, MasterAdamW(found.parameters(), offload=offload)),
+        beside={CRITIC: (found, MasterAdamW(found.parameters(), offload=offload))},
         references={REFERENCE: reference, TEACHER: Reference(teacher)},
         renewed=True,
         **more,

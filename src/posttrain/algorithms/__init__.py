@@ -32,9 +32,11 @@ from posttrain.algorithms.maxrl import MaxRL
 from posttrain.algorithms.opd import OPD
 from posttrain.algorithms.orpo import ORPO
 from posttrain.algorithms.pass_at_k import PassAtK
+from posttrain.algorithms.pav import PAV
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
+from posttrain.algorithms.prime import PRIME
 from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
@@ -75,6 +77,8 @@ ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "dppo": DPPO,
     "clip-cov": ClipCov,
     "kl-cov": KLCov,
+    "prime": PRIME,
+    "pav": PAV,
 }
 """Online algorithms, trained on the policy's own samples. Maps a name to the dataclass of hyperparameters."""
 

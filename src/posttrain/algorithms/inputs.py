@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.load import Load
+from posttrain.errors import UserError
 from posttrain.objectives.advantages import moving_baselines
+from posttrain.objectives.reduce import sequence_mean
 from posttrain.types import Group, States
 from posttrain.types import StateValues as ValuesOfStates
 
 if TYPE_CHECKING:
-    from posttrain.algorithms.algorithm import Algorithm
+    from posttrain.algorithms.algorithm import Algorithm, Counts, OnlineAlgorithm, TokenLoss, Tokens
 
 REFERENCE, TEACHER = "reference", "teacher"  # models beside the policy whose logprobs a context has
+CRITIC, PROVER = "critic", "prover"
 BASELINES = "seat_baselines"  # in the state of a context, by "GAME SEAT": the average of the return
 
 Columns = Mapping[str, Any]
@@ -40,13 +43,13 @@ class Context:
     `greedy_rewards` plays the task of each group once more, greedily: what that earned, by the seat's name.
     `state_values` continues completions from their states: what those are worth, row by row. `logprobs` are of the
     sampled tokens of all branches, by a model beside the policy, at the sampling temperature, and `values` a critic's
-    before each of them.
+    (or another head's, by its part) before each of them.
     """
 
     greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
     state_values: Callable[[Sequence[Group], States], Sequence[ValuesOfStates]] | None = None
     logprobs: Callable[[Sequence[Group], str], Sequence[Sequence[float]]] | None = None
-    values: Callable[[Sequence[Group]], Sequence[Sequence[float]]] | None = None
+    values: Callable[..., Sequence[Sequence[float]]] | None = None
     weights: Mapping[str, float] = field(default_factory=dict[str, float])  # of the rewards that are optimised, by name
     # What inputs keep from step to step, by their names, as JSON. An input puts a new entry in the place of its old
     # one; a checkpoint has what the last finished step left.
@@ -143,6 +146,15 @@ class StateValues(States, Input):
         return replace(step, group=self.samples), later
 
 
+@dataclass(frozen=True, slots=True)
+class ProverValues(StateValues):
+    """The same, of continuations by another model: the one that the option `prover` names."""
+
+    by: str = PROVER
+
+    title: ClassVar[str] = "a prover's continuations"
+
+
 @dataclass(frozen=True)
 class PromptKinds(Input):
     """The kind of each row's prompt, from the data's column `kind`, "" where it has none: `kinds_R`."""
@@ -172,18 +184,56 @@ class NamedScores(Input):
 
 
 @dataclass(frozen=True)
-class CriticValues(Input):
-    """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it."""
+class TrainedModel(Input):
+    """A model that begins as the policy and is trained beside it, by a loss of its own, on the same batches.
 
-    warmup_steps: int = 0  # initial steps in which only the critic is updated
+    A subclass names its `part` and the one column that has what it says of each sampled token before the batch's first
+    update. It is a second network, and says logprobs; a `head` says values, and reads the policy's trunk unless the
+    option `critic` gives it a network of its own.
+    """
 
-    title: ClassVar[str] = "critic"
+    warmup_steps: int = 0  # initial steps in which the policy is not updated
+    lr: float | None = None  # its learning rate, which is constant; None: the option `critic_lr`
+
+    part: ClassVar[str]
+    """Its name: of the learner's part, its files in checkpoints, and its metrics, `PART_loss` and `PART_grad_norm`."""
+
+    head: ClassVar[bool] = False
+    """Whether it is a head that says values."""
+
     passes: ClassVar[int] = 1
-    columns: ClassVar[tuple[str, ...]] = ("values_N",)
 
     def of(self, groups: Sequence[Group], context: Context) -> Columns:
-        """What the critic expects."""
-        return {"values_N": flat(given(context.values, "a critic")(groups))}
+        """What it says now."""
+        said = given(context.values if self.head else context.logprobs, f"a {self.title}")
+        return {self.columns[0]: flat(said(groups, self.part))}
+
+    def loss(self, algorithm: "OnlineAlgorithm", tokens: "Tokens") -> "TokenLoss":
+        """One loss value per token: `values_N` is what it says, with gradient, `old_values_N` what its column has."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method loss")
+
+    def reduce(self, algorithm: "OnlineAlgorithm", values_N: Tensor, length_N: Tensor, counts: "Counts") -> Tensor:
+        """As `OnlineAlgorithm.reduce`: by default the mean over rows of the mean over a row's tokens."""
+        return sequence_mean(values_N, length_N, denominator=counts.sequences)
+
+
+@dataclass(frozen=True)
+class CriticValues(TrainedModel):
+    """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it."""
+
+    title: ClassVar[str] = "critic"
+    columns: ClassVar[tuple[str, ...]] = ("values_N",)
+    part: ClassVar[str] = CRITIC
+    head: ClassVar[bool] = True
+
+    def loss(self, algorithm: "OnlineAlgorithm", tokens: "Tokens") -> "TokenLoss":
+        """The value loss alone."""
+        critic: Any = algorithm
+        return critic.critic_loss(tokens.values_N, tokens.old_values_N, tokens.returns_N)
+
+    def reduce(self, algorithm: "OnlineAlgorithm", values_N: Tensor, length_N: Tensor, counts: "Counts") -> Tensor:
+        """As the algorithm's loss."""
+        return algorithm.reduce(values_N, length_N, counts)
 
 
 @dataclass(frozen=True)
@@ -279,3 +329,22 @@ def declared(algorithm: "Algorithm", kind: type[N]) -> N | None:
     """
     needs: tuple[Input, ...] = (*algorithm.inputs, *getattr(algorithm, "extra_losses", ()))
     return next((need for need in needs if isinstance(need, kind)), None)
+
+
+def trained(algorithm: "Algorithm") -> dict[str, TrainedModel]:
+    """The models that are trained beside the policy, by part; raises `UserError` for two of one name, or a taken one.
+
+    Example:
+        >>> from posttrain.algorithms.ppo import PPO
+        >>> trained(PPO(critic_warmup_steps=3))
+        {'critic': CriticValues(warmup_steps=3, lr=None)}
+    """
+    found: dict[str, TrainedModel] = {}
+    for need in algorithm.inputs:
+        if isinstance(need, TrainedModel):
+            if need.part in found or need.part in ("policy", "start", REFERENCE) or need.part.startswith(TEACHER):
+                raise UserError(
+                    f"the part '{need.part}' of {type(need).__name__} is another model; choose another name"
+                )
+            found[need.part] = need
+    return found

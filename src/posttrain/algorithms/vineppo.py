@@ -28,6 +28,7 @@ No other tool is known to have it.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import Advantages, OnlineAlgorithm
@@ -54,6 +55,7 @@ class VinePPO(GRPO):
     max_states: int = 25
     """Maximum number of states per completion to sample continuations from, the initial state included."""
 
+    values_by: ClassVar[type[StateValues]] = StateValues
     token_advantages = False
     least_group = 1
     paper = "2410.01679"
@@ -67,7 +69,7 @@ class VinePPO(GRPO):
     @property
     def inputs(self) -> tuple[Input, ...]:
         """GRPO's, and the values of states."""
-        return (*super().inputs, StateValues(self.continuations, self.step_tokens, self.max_states))
+        return (*super().inputs, self.values_by(self.continuations, self.step_tokens, self.max_states))
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """The whitened change of value over each step.

@@ -2,14 +2,15 @@
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm, enough
 from posttrain.algorithms.inputs import (
-    CriticValues,
     GreedyReward,
     NamedScores,
+    ProverValues,
     ReferenceLogprobs,
     StateValues,
     StepRewards,
     TeacherLogprobs,
     declared,
+    trained,
 )
 from posttrain.bindings.backend import lora_of
 from posttrain.bindings.cluster_options import ClusterOptions
@@ -43,13 +44,14 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
     players = named_models("seats", config.seats).values()
     if cluster.trainers and any(isinstance(player, str) and player.startswith(PAST) for player in players):
         raise UserError("an earlier policy plays where the policy is trained in one process; leave out `trainers`")
-    if critic := declared(algorithm, CriticValues):
-        if critic.warmup_steps >= config.steps:
+    for part, need in trained(algorithm).items():
+        if need.warmup_steps >= config.steps:
             raise UserError(
-                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type `steps` above "
-                f"{critic.warmup_steps}, or a smaller `critic_warmup_steps`"
+                f"{part} warmup covers all {config.steps} steps, so the policy is never updated; type `steps` above "
+                f"{need.warmup_steps}, or a smaller `{part}_warmup_steps`"
             )
-    elif config.says("critic") or config.says("critic_lr"):
+    reads = any(need.head or need.lr is None for need in trained(algorithm).values())
+    if not reads and (config.says("critic") or config.says("critic_lr")):
         raise UserError(f"{config.algorithm} has no critic; leave out `critic` and `critic_lr`")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(
@@ -57,6 +59,12 @@ def check_algorithm(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOpti
             '`algorithm="opd"`'
             if config.teacher
             else f"{config.algorithm} needs a teacher; pass `teacher`, a model with the policy's tokenizer"
+        )
+    if bool(config.prover) != (declared(algorithm, ProverValues) is not None):
+        raise UserError(
+            f'{config.algorithm} has no prover; leave out `prover`, or type `algorithm="pav"`'
+            if config.prover
+            else f"{config.algorithm} needs a prover; pass `prover`, another model with the policy's tokenizer"
         )
     if config.teacher_prompt and not config.teacher:
         raise UserError('`teacher_prompt` is what a teacher sees; pass `teacher` too, such as `teacher="policy"`')
@@ -107,7 +115,6 @@ def leaves_start(config: RL) -> bool:
     return bool(config.gold or config.gold_model or config.kl_budget)
 
 
-def critic_warmup(algorithm: OnlineAlgorithm) -> int:
-    """Critic warmup: initial steps in which only the critic is updated."""
-    critic = declared(algorithm, CriticValues)
-    return critic.warmup_steps if critic else 0
+def warmup_of(algorithm: OnlineAlgorithm) -> int:
+    """Critic warmup: initial steps in which only models beside the policy are updated."""
+    return max((need.warmup_steps for need in trained(algorithm).values()), default=0)

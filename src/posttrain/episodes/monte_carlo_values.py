@@ -20,12 +20,14 @@ def state_values(
     players: Players,
     *,
     seed: int,
+    by: Players | None = None,
 ) -> list[StateValues]:
     """For each trajectory, group by group: the steps of its first turn, and the values of their initial states.
 
         V(s) = 1/K sum_j r(continuation j of s)
 
-    K are the continuations to which a reward applies. States of one task with the same tokens are continued once.
+    K are the continuations to which a reward applies, sampled `by` others than the `players` if given. States of one
+    task with the same tokens are continued once.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
     rows = [(p, row.trajectory) for p, group in enumerate(groups) for row in group.rows]
@@ -39,7 +41,7 @@ def state_values(
     played = play(
         environment,
         [task for task in tasks for _ in range(states.samples)],
-        players,
+        by or players,
         [seed_for(seed, "continuation", n, k) for n in range(len(tasks)) for k in range(states.samples)],
         [opening for _, opening in wanted for _ in range(states.samples)],
     )

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 from posttrain.data.curriculum import Curriculum
 from posttrain.data.order import seed_for
 from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import (
     COMPLETIONS,
@@ -22,7 +23,7 @@ from posttrain.episodes.episodes import (
 )
 from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.errors import EpisodeError, RewardError
-from posttrain.types import Group, States, StateValues, Task
+from posttrain.types import Engine, Group, States, StateValues, Task
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ class Sampler:
     shaped: Callable[[Group, int], Group] = lambda group, seed: group
     max_refills: int = 0  # further draws in a step, if not enough groups are accepted
     curriculum: Curriculum | None = None  # which tasks are drawn; None: all alike
+    # other models that continue completions, by the option that names them
+    others: Mapping[str, Engine | Scheduler] = field(default_factory=dict[str, Engine | Scheduler])
 
     @property
     def most(self) -> int:
@@ -206,8 +209,9 @@ class Sampler:
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
+        by = replace(self.players, engine=self.others[states.by], least=None) if states.by else self.players
         seed = seed_for(self.seed, "states", draw)
-        return state_values(groups, states, self.environment, self.players, seed=seed)
+        return state_values(groups, states, self.environment, self.players, seed=seed, by=by)
 
     def _chosen(self, batch: int, draw: int) -> list[int]:
         return (self.curriculum or Curriculum(len(self.tasks))).indices(batch, draw, self.seed)

@@ -1,4 +1,4 @@
-"""Models beside the policy: references, and critics.
+"""Models beside the policy: references, critics, and copies that are trained.
 
 Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
 """
@@ -108,6 +108,25 @@ def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy 
     if model.adapter is None:
         return FrozenCopy(model)
     return AdapterOff(model) if model.fresh_adapter and not renewed else FrozenAdapter(model)
+
+
+@final
+class TrainedCopy:
+    """A second network, `body`, that begins as the policy is now, and has gradients of its own.
+
+    With an adapter if the policy has one.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.body = copy.deepcopy(model)
+
+    def logprobs(self, row: Packed, temperature: float) -> Tensor:
+        """Logprobs of a row's learned tokens, [M]."""
+        return self.body.logprobs(row, temperature).logprobs
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """What its optimiser holds, by name."""
+        return self.body.trainable()
 
 
 class Critic:

@@ -1,12 +1,13 @@
-"""Reward models beside pairwise.py: centred scores, length debiasing (ODIN), ratings of attributes, labels of steps.
+"""Reward models beside pairwise.py: centred scores, length debiasing (ODIN), ratings, labels of steps, implicit ones.
 
-Shape legend: B pairs, E responses of a batch, D hidden width, K attributes, S steps.
+Shape legend: B pairs, E responses of a batch, D hidden width, K attributes, S steps, N tokens of several responses.
 """
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, where
 from torch.nn.functional import softplus
 
+from posttrain.objectives.reduce import sequence_sum
 from posttrain.objectives.shapes import require_one_shape
 
 
@@ -148,3 +149,33 @@ def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."
     """
     require_one_shape("step_correctness", logits_S=logits_S, right_S=right_S)
     return softplus(where(right_S, -logits_S, logits_S))
+
+
+def implicit_reward_loss(
+    logprobs_N: Float[Tensor, "..."],
+    reference_N: Float[Tensor, "..."],
+    labels_N: Float[Tensor, "..."],
+    row_N: Int[Tensor, "..."],
+    *,
+    beta: float,
+) -> Float[Tensor, "..."]:
+    """The cross entropy of a response's label, its logit a language model's log-ratio; each of its tokens has it.
+
+        L_i = -y_i log sigmoid(r_i) - (1 - y_i) log(1 - sigmoid(r_i)),   r_i = beta sum_t ( log phi(t) - log ref(t) )
+
+    Yuan et al. 2024 (https://arxiv.org/abs/2412.01981), the form with cross entropy: each term of the sum is then a
+    reward of its token. Labels are 0 to 1, the same at all tokens of a response; `row_N` says which response a token
+    belongs to, from 0, and all its tokens are here. In nats. The gradient reaches `logprobs_N` alone. Raises
+    `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> said, row = torch.tensor([0.0, 0.0]), torch.tensor([0, 0])
+        >>> implicit_reward_loss(said, said, torch.ones(2), row, beta=1.0)  # log 2
+        tensor([0.6931, 0.6931])
+    """
+    columns = {"logprobs_N": logprobs_N, "reference_N": reference_N, "labels_N": labels_N, "row_N": row_N}
+    require_one_shape("implicit_reward_loss", **columns)
+    rows = int(row_N.max()) + 1 if len(row_N) else 0
+    reward_N = sequence_sum(beta * (logprobs_N - reference_N.detach()), row_N, rows)[row_N]
+    return softplus(reward_N) - labels_N.detach() * reward_N

@@ -118,6 +118,12 @@ def _imports(tree: ast.Module) -> dict[str, Path]:
     }
 
 
+def _modules(tree: ast.Module) -> list[str]:
+    """The names under which posttrain is imported."""
+    names = (alias for node in tree.body if isinstance(node, ast.Import) for alias in node.names)
+    return [alias.asname or alias.name for alias in names if alias.name in ("posttrain", _PACKAGE[:-1])]
+
+
 def _declarations(file: Path, owner: str) -> Iterator[ast.ClassDef]:
     """The dataclasses that declare the fields of one, those of its bases first."""
     tree = _parsed(file)
@@ -127,9 +133,11 @@ def _declarations(file: Path, owner: str) -> Iterator[ast.ClassDef]:
             f"`algorithm`: '{file}' has no class '{owner}'; it has: {', '.join(sorted(classes)) or 'no class'}"
         )
     homes = _imports(tree) | dict.fromkeys(classes, file)
+    packaged = _imports(_parsed(_HERE / "__init__.py"))  # as `import posttrain as pt` has them
+    homes |= {f"{name}.{kind}": packaged[kind] for name in _modules(tree) for kind in packaged}
     for base in map(ast.unparse, reversed(classes[owner].bases)):
         if base in homes:
-            yield from _declarations(homes[base], base)
+            yield from _declarations(homes[base], base.rpartition(".")[2])
     if any("dataclass" in ast.unparse(one) for one in classes[owner].decorator_list):
         yield classes[owner]
 

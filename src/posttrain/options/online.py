@@ -13,7 +13,7 @@ ALIKE = "or all completions of a group are equal"
 JOB_ALGORITHMS = (
     *("grpo", "dr-grpo", "dapo", "gspo", "grpo-bucketed", "reinforce", "reinforce++", "rloo", "remax"),
     *("ppo", "ppo-penalty", "vapo", "vineppo"),
-    *("maxrl", "pass-at-k", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov"),
+    *("maxrl", "pass-at-k", "gdpo", "cispo", "sapo", "gmpo", "dppo", "clip-cov", "kl-cov", "prime"),
 )
 """Those that need no other model and no further data."""
 _GOLD: Mapping[str, tuple[str, str]] = dict.fromkeys(
@@ -177,6 +177,9 @@ class RL(Control, OnlineOptions):
     """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's.
     Several teach the rows whose column `teacher` names them: "math=runs/a code=runs/b". policy is the policy itself
     with its current weights, which `teacher_prompt` shows more."""
+    prover: Model = ""
+    """Prover of algorithms that need one (pav): a model whose continuations measure progress. Hub id, folder, run or
+    packaged; tokenizer as the policy's, and another model than it."""
     teacher_prompt: str = ""
     """What teachers see in place of the last user message. It has the fields {prompt} (that message), {answer}, {gold}
     and other columns: "{prompt} The solution is: {answer}". Default: what the policy sees."""

@@ -38,9 +38,9 @@ class Networks:
     references: int = 0  # frozen networks that compute logprobs
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
-    critic: bool = False  # whether there is a separate critic network, of the policy's size
+    trained: int = 0  # trained networks beside the policy, of its size, such as a separate critic
     reward_models: int = 0  # parameters of all reward models
-    chat_models: int = 0  # parameters of local judges and players of seats
+    chat_models: int = 0  # parameters of local judges, players of seats and a prover
     teachers: tuple[Shape, ...] = ()  # models that are distilled; one of `reads` is theirs, which share the rows
 
 
@@ -66,8 +66,8 @@ class Training(Networks):
 
     @property
     def networks(self) -> int:
-        """Number of trained networks: the policy, and a separate critic."""
-        return 1 + self.critic
+        """Number of trained networks: the policy, and those beside it."""
+        return 1 + self.trained
 
     @property
     def copies_masters(self) -> bool:

@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.algorithms.inputs import ReferenceLogprobs, declared
+from posttrain.algorithms.inputs import ReferenceLogprobs, declared, trained
 from posttrain.algorithms.load import Load
 from posttrain.bindings import cluster_options
 from posttrain.bindings.algorithm import check_algorithm, check_pairing, leaves_start
 from posttrain.bindings.backend import lora_of
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, shards_of
+from posttrain.bindings.prover import find_prover
 from posttrain.bindings.sampling import read_prompts
 from posttrain.errors import UserError, words_of
 from posttrain.models.footprint import adapter_size, empty_network, read_shape
@@ -174,12 +175,13 @@ def plan_rl(
     teachers = find_teachers(config.teacher, config.teacher_prompt, began, microbatch_tokens=tokens)
     compared = declared(algorithm, ReferenceLogprobs) is not None
     apart = leaves_start(config) and (not compared or config.ref_sync_every > 0)
-    work = _sampled("rl", config, model, config.steps, teachers=teachers)
+    work, prover = _sampled("rl", config, model, config.steps, teachers=teachers), find_prover(config, began)
     work = replace(
         with_algorithm(work, algorithm, text=_text(config, model) if algorithm.extra_losses else None),
         updates=config.updates_per_step,
-        critic=config.critic == "own",
+        trained=sum(config.critic == "own" if need.head else 1 for need in trained(algorithm).values()),
         references=compared + apart,
+        chat_models=work.chat_models + (prover.shape.parameters if prover else 0),
         teachers=tuple(each.shape for each in teachers.models.values()),
     )
     return plan_of(config, work, cluster, measure=measure)

@@ -11,6 +11,7 @@ loads it and computes the logprobs of some texts, which must be those of what wa
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,8 @@ from posttrain.options.tools import ExportHF, ExportMerge
 from posttrain.runs.run import read_run
 from posttrain.training.resolve_model import SavedModel, saved_model
 
-TRAINING = ("optimizer", "masters", "reference", "state.json", "checksums.json", "critic-")
-"""What the names of files begin with that a checkpoint keeps for resuming."""
+TRAINING = re.compile(r"(\w+-)?(optimizer|masters)|reference|state\.json|checksums\.json|\.")
+"""What the names of files begin with that a checkpoint keeps for resuming; PART- are models beside the policy."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def refuse_occupied(target: Path) -> None:
 def copy_model(source: Path, target: Path) -> None:
     """Copy the files of a model, byte for byte, without those that are for resuming."""
     for path in source.iterdir():
-        if path.is_file() and not path.name.startswith((*TRAINING, ".")) and path.suffix not in (".bin", ".pt", ".pkl"):
+        if path.is_file() and not TRAINING.match(path.name) and path.suffix not in (".bin", ".pt", ".pkl"):
             shutil.copyfile(path, target / path.name)
 
 

@@ -29,14 +29,16 @@ import torch
 from posttrain.algorithms import inputs
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.bindings import heldout
-from posttrain.bindings.algorithm import check_algorithm, critic_warmup, leaves_start
+from posttrain.bindings.algorithm import check_algorithm, leaves_start, warmup_of
 from posttrain.bindings.backend import online_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
+from posttrain.bindings.prover import find_prover, load_prover
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import controls
 from posttrain.data.curriculum import Curriculum, curriculum_for
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
+from posttrain.engine.scheduler import Scheduler
 from posttrain.episodes.ahead import ages_of
 from posttrain.episodes.metrics import lost_metrics, rollout_metrics, solved_of
 from posttrain.episodes.sampler import Draws, Rolled, Rollouts, Sampler
@@ -50,13 +52,12 @@ from posttrain.runs.resuming import restarted
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
 from posttrain.runs.training import Evaluations, RunOptions, Training
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
+from posttrain.training.beside import gradients, losses_beside, models_beside, rates_beside
+from posttrain.training.learner import POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
 from posttrain.training.policy import (
-    CriticLoss,
     PolicyLoss,
     context_of,
-    critic_for,
     distance,
     examples_in,
     policy_batch,
@@ -125,12 +126,12 @@ def run(
             context = context_at(state=dict(state["inputs"]))
             batch, metrics = batch_of(rolled.groups, algorithm, columns, context=context, seed=seed, key=f"{step}")
             with session.update(batch.examples):  # none, where no group has a gradient: then it adds none
-                loss, texts, rates = _update(config, algorithm, parts, session, seed)
+                losses, texts, rates = _update(config, algorithm, parts, session, seed)
                 for _ in range(config.updates_per_step if POLICY in rates else 1):  # the last one's metrics stay
-                    metrics |= learner.forward_backward(batch, loss)
+                    metrics |= gradients(learner, batch, losses)
                     metrics |= _auxiliary_losses(learner, texts)
                     metrics |= learner.optim_step(rates)
-                if "kl" in batch.scalars and step >= critic_warmup(algorithm):  # adaptive KL control
+                if "kl" in batch.scalars and step >= warmup_of(algorithm):  # adaptive KL control
                     algorithm = algorithm.adapted(batch.scalars["kl"])
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
@@ -168,10 +169,9 @@ def _rollouts(
         return rolled, inputs.columns_of(algorithm.inputs, rolled.groups, context, samples=True)
 
     tokens = session.progress.tokens if not setup.backend.staleness else None
-    sampler = replace(setup.sampler(config, tokens, algorithm.least_group), curriculum=parts.curriculum)
-    return Rollouts(
-        replace(sampler, accepts=accepts, shaped=shaped, max_refills=config.max_refills), draws, with_columns
-    )
+    own = {"accepts": accepts, "shaped": shaped, "max_refills": config.max_refills, "others": parts.others}
+    sampler = setup.sampler(config, tokens, algorithm.least_group)
+    return Rollouts(replace(sampler, curriculum=parts.curriculum, **own), draws, with_columns)
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ class _Parts:
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
     curriculum: Curriculum
+    others: Mapping[str, Scheduler]  # who samples besides the policy, by the option that names the model
 
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> _Parts:
@@ -192,6 +193,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     saved = began_from(config.model, resume)
     most = config.microbatch_tokens
     teachers = find_teachers(config.teacher, config.teacher_prompt, saved.where, microbatch_tokens=most)
+    prover = find_prover(config, saved.where)
     make_learner = partial(_learner, config, algorithm, teachers.models)
     load = partial(online_backend, config, saved.where, make_learner, cluster, where.get("learner"))
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
@@ -211,13 +213,14 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
         raise UserError(f"`curriculum=success` {why}")
     curriculum = curriculum_for(config.curriculum, setup.tasks, config.steps * config.prompts_per_step)
     teachers = replace(teachers, chat=setup.backend.chat)
-    return _Parts(setup, teachers, pretraining, saved.where, notes, curriculum)
+    others, cost = load_prover(config, algorithm, prover, setup.model_folders)
+    return _Parts(setup, teachers, pretraining, saved.where, (*notes, *cost), curriculum, others)
 
 
 def _learner(
     config: RL, algorithm: OnlineAlgorithm, teachers: Mapping[str, Teacher], policy: Policy, ranks: Ranks
 ) -> Learner:
-    """The learner of a policy: with the critic, reference and teachers that the algorithm declares."""
+    """The learner of a policy: with the reference, teachers and trained models that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
     references: dict[str, Reference] = {part: teacher.load(model) for part, teacher in teachers.items()}
     if inputs.declared(algorithm, inputs.ReferenceLogprobs):
@@ -225,8 +228,8 @@ def _learner(
     if leaves_start(config):
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
-    critic = critic_for(config, model) if inputs.declared(algorithm, inputs.CriticValues) else None
-    return learner_for(config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks)
+    beside = models_beside(config, algorithm, model)
+    return learner_for(config, model, policy.save, beside=beside, references=references, renewed=renewed, ranks=ranks)
 
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
@@ -244,20 +247,19 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
 
 def _update(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, session: Session, seed: int | None
-) -> tuple[Loss[Any], list[tuple[inputs.PretrainingNLL, Batch]], dict[str, float]]:
-    """The loss of a step, batches of auxiliary losses, and learning rates; during critic warmup the critic's alone."""
-    if session.step < critic_warmup(algorithm):
-        return CriticLoss(algorithm), [], {CRITIC: config.critic_lr}
+) -> tuple[list[Loss[Any]], list[tuple[inputs.PretrainingNLL, Batch]], dict[str, float]]:
+    """The losses of a step, batches of auxiliary losses, and learning rates; in warmup without the policy's."""
+    warming, rates = session.step < warmup_of(algorithm), rates_beside(config, algorithm)
+    beside = losses_beside(algorithm, config.temperature, alone=warming)
+    if warming:
+        return [*beside], [], rates
     backend = parts.setup.backend
     cap = config.tis_cap if config.tis_cap is not None else TIS_CAP if backend.staleness else 0.0
     words = (config.importance, config.importance_level, config.importance_floor)
     loss = PolicyLoss(algorithm, config.temperature, 0.0 if algorithm.corrects else cap, *words)
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
-    rates = {POLICY: session.lr}
-    if inputs.declared(algorithm, inputs.CriticValues):
-        rates[CRITIC] = config.critic_lr
-    return loss, texts, rates
+    return [loss, *beside], texts, {POLICY: session.lr, **rates}
 
 
 def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[inputs.PretrainingNLL, Batch]]) -> dict[str, float]:
@@ -285,7 +287,7 @@ def _training(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, settings: M
     return Training(
         steps=config.steps,
         trained=parts.setup.trained,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=critic_warmup(algorithm)),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=warmup_of(algorithm)),
         evaluations=Evaluations(
             config.eval_every, held, held, score, partial(heldout.reason_to_stop, config, parts.setup)
         ),

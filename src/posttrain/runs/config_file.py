@@ -32,7 +32,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "ensemble_aggregation": {"step_aggregation": "min"},
     "max_refills": {"min_reward_std": 0.0, "curriculum": "", "reward_control": ""},
     "train_on": {"algorithm": "sft", "reward_control": ""},
-    "teacher": {"teacher_prompt": ""},
+    "teacher": {"teacher_prompt": "", "prover": ""},
 }
 """Options that runs of earlier versions do not have, and what they were, by an option that such a run has."""
 

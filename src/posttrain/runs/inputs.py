@@ -29,7 +29,7 @@ CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template", "algor
 """Options that name code or prompts: files that are copied into the run."""
 CHAT_MODELS = ("judge", "seats")
 """Options of words NAME=MODEL and NAME=URL#MODEL."""
-MODELS = ("model", "reward_model", "gold_model", "teacher", *CHAT_MODELS)
+MODELS = ("model", "reward_model", "gold_model", "teacher", "prover", *CHAT_MODELS)
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
 SPLIT = ("reward", "gold", "reward_model", "judge_prompt", *CHAT_MODELS)
@@ -132,7 +132,8 @@ def _digests(text: str | None) -> list[str]:
 def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
     """The folders of reward models, classifiers and teachers, known by their names, by the options that name them."""
     named = {"reward_model": _words(options.get("reward_model") or "")}
-    named |= {"gold_model": [options.get("gold_model") or ""], "teacher": [text := str(options.get("teacher") or "")]}
+    named |= {name: [options.get(name) or ""] for name in ("gold_model", "prover")}
+    named |= {"teacher": [text := str(options.get("teacher") or "")]}
     if text not in judges:  # NAME=MODEL of each
         named["teacher"] = [word[_lead("teacher", word) :] for word in _words(text)]
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}

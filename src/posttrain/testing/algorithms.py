@@ -24,7 +24,7 @@ from posttrain.algorithms.algorithm import (
     Tokens,
     UnpairedAlgorithm,
 )
-from posttrain.algorithms.inputs import CriticValues, Input, PromptKinds, StateValues, declared
+from posttrain.algorithms.inputs import CRITIC, CriticValues, Input, PromptKinds, StateValues, declared, trained
 from posttrain.algorithms.rollout import Rollout
 from posttrain.errors import described, place_in_user_code
 from posttrain.testing.conformance import require
@@ -43,9 +43,10 @@ def check_algorithm(algorithm: Algorithm, *, slopes: bool = True) -> None:
     disturbs the advantages; a batch cut into micro-batches has the same loss and gradient; at the first update a token
     of positive advantage becomes more likely, and the ratio is 1; a token of advantage 0 has no gradient where
     `silent_at_zero` says so; the entropy has a gradient only where `needs_entropy` says so; `critic_loss` trains the
-    critic as `loss` does. One of demonstrations makes their tokens more likely. Of one of preferences: pairs (or
-    responses) do not affect each other, and a policy that is its reference makes the chosen (good) response more likely
-    and the rejected (bad) one less. Metrics carry no gradient.
+    critic as `loss` does, and another model beside the policy has a loss of what it says, however a batch is cut. One
+    of demonstrations makes their tokens more likely. Of one of preferences: pairs (or responses) do not affect each
+    other, and a policy that is its reference makes the chosen (good) response more likely and the rejected (bad) one
+    less. Metrics carry no gradient.
 
     Args:
         algorithm: an object, of posttrain's or of your own.
@@ -394,6 +395,35 @@ def _the_critic_alone_learns_the_same(algorithm: OnlineAlgorithm) -> list[str]:
     return [f"the critic's gradients in loss and in critic_loss are {gap:.1e} apart"] if gap > 1e-9 else []
 
 
+def _models_beside_have_a_loss(algorithm: OnlineAlgorithm) -> list[str]:
+    faults = list[str]()
+    for part, need in trained(algorithm).items():
+        if part == CRITIC:
+            continue
+        sample = _sample(algorithm)
+        tokens = _tokens(algorithm, sample, algorithm.advantages(sample.rollout))
+        said_N = sample.values_N.clone().requires_grad_()
+        tokens = tokens._replace(values_N=said_N, old_values_N=sample.rollout.columns[need.columns[0]])
+        length_N = sample.rollout.per_token(sample.rollout.lengths_R)
+        counts = Counts(len(sample.rollout.rewards_R), len(length_N), LONGEST)
+        out = need.loss(algorithm, tokens)
+        faults += ill_formed(f"the loss of {part}", out.loss_N, said_N.shape) + metric_faults(out.metrics, said_N.shape)
+        if faults:
+            return faults
+        whole = need.reduce(algorithm, out.loss_N, length_N, counts)
+        cuts = list[Tensor]()
+        for here_N in (sample.branch_N % 2 == half for half in range(2)):
+            given = {name: column if column is None else column[here_N] for name, column in tokens._asdict().items()}
+            given["branch_N"] = torch.unique(given["branch_N"], return_inverse=True)[1]
+            loss_N = need.loss(algorithm, Tokens(**given)).loss_N
+            cuts.append(need.reduce(algorithm, loss_N, length_N[here_N], counts))
+        if gap := apart(whole, cuts[0] + cuts[1]):
+            faults += [f"cut into micro-batches, a batch has a loss of {part} {gap:.1e} apart"] if gap > 1e-9 else []
+        if not torch.autograd.grad(whole, said_N, allow_unused=True, materialize_grads=True)[0].any():
+            faults.append(f"the loss of {part} does not depend on what it says, values_N")
+    return faults
+
+
 def _imitates(algorithm: SupervisedAlgorithm) -> list[str]:
     logprobs_N = torch.linspace(-3.0, -0.1, 8, dtype=torch.float64, requires_grad=True)
     loss_N = algorithm.loss_of_tokens(logprobs_N)
@@ -424,5 +454,6 @@ ONLINE: tuple[Rule, ...] = (
     _silent_at_zero,
     _entropy_is_declared,
     _the_critic_alone_learns_the_same,
+    _models_beside_have_a_loss,
     _it_adapts_and_accepts,
 )

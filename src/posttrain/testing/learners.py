@@ -14,8 +14,9 @@ from posttrain.data.packing import Example, PackedRow
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.testing.conformance import require
+from posttrain.training.beside import BesideLoss
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column, Learner, Models, Share
-from posttrain.training.policy import CriticLoss, PolicyLoss
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.supervised import NLL, supervised_batch
 
 Make = Callable[[int], Learner]
@@ -185,7 +186,7 @@ def rates_are_of_each_part(make: Make, folder: Path) -> list[str]:
     learner = make(1000)
     batch = Batch(EXAMPLES, COUNTS, tokens=policy_columns(learner))
     before = learner.logprobs(EXAMPLES), learner.values(EXAMPLES)
-    learner.forward_backward(batch, CriticLoss(PPO()))
+    learner.forward_backward(batch, BesideLoss(PPO()))
     norms = learner.optim_step({CRITIC: 1e-2})
     after = learner.logprobs(EXAMPLES), learner.values(EXAMPLES)
     faults = [] if set(norms) == {"critic_grad_norm"} else [f"a step of the critic tells {sorted(norms)}"]
@@ -221,7 +222,7 @@ def what_is_not_finite_touches_nothing(make: Make, folder: Path) -> list[str]:
         pass
     if norm := learner.optim_step({POLICY: 0.1})["grad_norm"]:
         faults.append(f"after a loss that raises a gradient of {norm} is left")
-    learner.forward_backward(batch, CriticLoss(PPO()))
+    learner.forward_backward(batch, BesideLoss(PPO()))
     learner.forward_backward(supervised_batch(EXAMPLES), NLL(weight=1e38))
     learner.forward_backward(supervised_batch(EXAMPLES), NLL(weight=1e38))
     try:

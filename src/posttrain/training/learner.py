@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow
-from posttrain.models.reference import Critic, Reference
+from posttrain.models.reference import Reference
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is the main trained model, which may be a reward model."""
@@ -70,7 +70,7 @@ class Models(Generic[M]):
     """The models that a loss may use; `keep` returns what `compute` gave in the batch's first update."""
 
     model: M
-    critic: Critic | None
+    beside: Mapping[str, Any]  # those that are trained beside it, by part: a `Critic` or a `TrainedCopy`
     reference: Reference | None
     keep: Callable[[str, PackedRow, Callable[[], Tensor]], Tensor]
 
@@ -131,8 +131,8 @@ class Learner(Protocol):
         """Logprobs of each example's learned tokens, in nats, by a language-model part, without dropout."""
         ...
 
-    def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
-        """The critic's value before each learned token."""
+    def values(self, examples: Sequence[Example], model: str = CRITIC) -> list[tuple[float, ...]]:
+        """The value before each learned token by a critic, or another head."""
         ...
 
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
@@ -147,7 +147,7 @@ class Learner(Protocol):
         ...
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
-        """Update each part at its learning rate; returns `grad_norm` and `critic_grad_norm`, those before clipping.
+        """Update each part at its learning rate; returns `grad_norm` and `PART_grad_norm`, those before clipping.
 
         Raises `TrainingError` where one is not finite: all are discarded, and no weight of any part has changed.
         """

@@ -17,7 +17,7 @@ from torch import Tensor
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import Critic, Reference
+from posttrain.models.reference import Reference
 from posttrain.options.groups import TrainingOptions
 from posttrain.training.adam import optimizer_state, restore_optimizer
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Means, Models
@@ -28,7 +28,11 @@ from posttrain.training.ranks import ALONE, Ranks, Shards, over, together
 M = TypeVar("M")
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
 RENEWED = "reference.safetensors"
-PREFIXES = {POLICY: "", CRITIC: "critic-"}  # of the names of a part's files in a checkpoint
+
+
+def prefix_of(part: str) -> str:
+    """How the names of a part's files in a checkpoint begin."""
+    return "" if part == POLICY else f"{part}-"
 
 
 class _Kept:
@@ -62,7 +66,7 @@ class LocalLearner(Generic[M]):
         *,
         microbatch_tokens: int,
         body: LanguageModel | None = None,
-        critic: tuple[Critic, MasterAdamW] | None = None,
+        beside: Mapping[str, tuple[Any, MasterAdamW]] | None = None,
         references: Mapping[str, Reference] | None = None,
         renewed: bool = False,
         save_model: Callable[[Path], None] = lambda folder: None,
@@ -70,22 +74,23 @@ class LocalLearner(Generic[M]):
     ) -> None:
         """Create a learner from its parts.
 
-        Losses use the frozen model `reference` of `references`, `logprobs` any. One that is `renewed` in training is
+        Models `beside` it are trained, too: each has the optimiser of its own parameters. Losses use these, and the
+        frozen model `reference` of `references`; `logprobs` any. One that is `renewed` in training is
         saved with checkpoints, for which `save_model` writes the model folder. Each of the `ranks` has parts of its own
         that are alike; sharded ranks shard them here, and hold them in full until then.
         """
         self.model = model
         self.body: Any = model if body is None else body
-        self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
+        self._beside = {part: made for part, (made, _) in (beside or {}).items()}
+        self._optimizers = {POLICY: optimizer, **{part: own for part, (_, own) in (beside or {}).items()}}
         self._save_model = save_model
         self._references = references or {}
-        self._critic = critic[0] if critic else None
         self._microbatch_tokens, self._ranks = microbatch_tokens, ranks
         self._kept = _Kept()
         reference = self._references.get(REFERENCE)
-        self._parts = Models(model, self._critic, reference, self._kept.keep)
+        self._parts = Models(model, self._beside, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
-        read = [*([self._critic] if self._critic else []), *self._references.values()]
+        read = [*self._beside.values(), *self._references.values()]
         self._renewed = reference if renewed else None
         self._shards: Shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
         self._read = partial(by_example, microbatch_tokens=microbatch_tokens, ranks=ranks, shards=self._shards)
@@ -113,21 +118,21 @@ class LocalLearner(Generic[M]):
         self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
     ) -> list[tuple[float, ...]]:
         """As in `Learner`."""
-        reference = None if model == POLICY else self._references[model]
+        other = None if model == POLICY else {**self._references, **self._beside}[model]
 
         def of_row(row: PackedRow) -> Tensor:
-            if reference is None:
+            if other is None:
                 return self.body.logprobs(row, temperature).logprobs
-            return reference.logprobs(row, temperature)
+            return other.logprobs(row, temperature)
 
         with self.body.dropping(None):
             return self._read(examples, of_row, together=together)
 
-    def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
+    def values(self, examples: Sequence[Example], model: str = CRITIC) -> list[tuple[float, ...]]:
         """As in `Learner`."""
-        assert self._critic is not None, "this learner has no critic"
+        assert model in self._beside, f"this learner has no {model}"
         with self.body.dropping(None):
-            return self._read(examples, self._critic.values)
+            return self._read(examples, self._beside[model].values)
 
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
         """As in `Learner`."""
@@ -201,11 +206,11 @@ class LocalLearner(Generic[M]):
             self._shards.save(folder / RENEWED, weights, writes=writes)
         for part, optimizer in self._optimizers.items():
             masters = optimizer.named_masters()
-            self._shards.save(folder / (PREFIXES[part] + MASTERS), masters, writes=writes)
+            self._shards.save(folder / (prefix_of(part) + MASTERS), masters, writes=writes)
             tensors, about = optimizer_state(optimizer.adam, masters)
-            self._shards.save(folder / (PREFIXES[part] + OPTIMIZER), tensors, writes=writes)
+            self._shards.save(folder / (prefix_of(part) + OPTIMIZER), tensors, writes=writes)
             if writes:
-                (folder / (PREFIXES[part] + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
+                (folder / (prefix_of(part) + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
@@ -216,9 +221,9 @@ class LocalLearner(Generic[M]):
     def _restore(self, folder: Path) -> None:
         for part, optimizer in self._optimizers.items():
             masters = optimizer.named_masters()
-            about: dict[str, Any] = json.loads((folder / (PREFIXES[part] + ABOUT)).read_text(encoding="utf-8"))
-            tensors = self._shards.load(folder / (PREFIXES[part] + OPTIMIZER), masters)  # first: it may not be there
-            optimizer.load_masters(self._shards.load(folder / (PREFIXES[part] + MASTERS), masters))
+            about: dict[str, Any] = json.loads((folder / (prefix_of(part) + ABOUT)).read_text(encoding="utf-8"))
+            tensors = self._shards.load(folder / (prefix_of(part) + OPTIMIZER), masters)  # first: it may not be there
+            optimizer.load_masters(self._shards.load(folder / (prefix_of(part) + MASTERS), masters))
             restore_optimizer(optimizer.adam, masters, tensors, about, self._shards)
         if self._renewed is not None:
             own = self._renewed.kept()

@@ -1,4 +1,4 @@
-"""From scored groups to a batch with columns of numbers per token; the policy loss on it, and that of a critic.
+"""From scored groups to a batch with columns of numbers per token; the policy loss on it.
 
 Shape letters: N sampled tokens of a (micro-)batch; R rows, one for each episode and trained seat.
 """
@@ -14,18 +14,15 @@ import torch
 from torch import Tensor
 
 from posttrain import fast_paths
-from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, OnlineAlgorithm, Tokens
-from posttrain.algorithms.inputs import Columns, Context, CriticValues, columns_of, declared, flat
+from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, Tokens
+from posttrain.algorithms.inputs import Columns, Context, columns_of, flat, trained
 from posttrain.algorithms.rollout import Rollout
 from posttrain.data.packing import Example, PackedRow
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import Critic
 from posttrain.objectives.off_policy import importance_weights
 from posttrain.objectives.shaping import adaptive_length_penalty
-from posttrain.options.online import RL
 from posttrain.training.learner import CRITIC, POLICY, TEACHER, Batch, Column, Learner, Loss, Models, Share
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.teacher import Teachers
 from posttrain.types import Group, Trajectory
 
@@ -89,7 +86,10 @@ def context_of(learner: Learner, *, temperature: float = 1.0, teachers: Teachers
             return teacher_logprobs(groups, learner, teachers, temperature=temperature)
         return learner.logprobs(examples_in(groups), model, temperature=temperature)
 
-    return Context(logprobs=logprobs, values=lambda groups: learner.values(examples_in(groups)), **more)
+    def values(groups: Sequence[Group], part: str = CRITIC) -> Column:
+        return learner.values(examples_in(groups), *([part] if part != CRITIC else []))
+
+    return Context(logprobs=logprobs, values=values, **more)
 
 
 def shortened(group: Group, weight: float, longest: int) -> Group:
@@ -133,8 +133,9 @@ def policy_batch(
     """Compute the advantage of every token, and leave out groups without gradient; `seed` and `key` as in `Batch`.
 
     Each branch of a row is a separate example. The batch has the columns `sampler_logprobs` and `length` (sampled
-    tokens of the row, over all its branches), those of `reference_logprobs` and `values` that the algorithm has, and
-    what its advantages have for the loss (`Advantages.columns`); its scalar `kl` is the mean KL of the rows from the
+    tokens of the row, over all its branches), `reference_logprobs` and those of models beside the policy, such as a
+    critic's `values`, and what its advantages have for the loss (`Advantages.columns`), as far as the algorithm has
+    them; its scalar `kl` is the mean KL of the rows from the
     reference in nats, where there is one. `sampled` has the columns of the inputs that sample, `context` makes those of
     the others. A row has at most `longest` tokens.
     """
@@ -142,12 +143,12 @@ def policy_batch(
         return Batch([], Counts(0, 0, longest), seed=seed, key=key), {"groups/kept": 0}
     of_others = columns_of(algorithm.inputs, groups, context, samples=False)
     rollout = Rollout.of({**rows_of(groups), **(sampled or {}), **of_others}, longest)
-    found = algorithm.advantages(rollout)
+    found, models = algorithm.advantages(rollout), trained(algorithm)
     columns = {
         "sampler_logprobs": rollout.sampler_N,
         "length": rollout.per_token(rollout.lengths_R),
         "reference_logprobs": rollout.reference_N,
-        "values": rollout.values_N if declared(algorithm, CriticValues) else None,
+        **{name.removesuffix("_N"): rollout.columns[name] for need in models.values() for name in need.columns},
         **{name.removesuffix("_N"): numbers_N for name, numbers_N in found.columns.items()},
     }
     lengths = [len(branch.logprobs) for branch in branches_in(groups)]
@@ -160,7 +161,7 @@ def policy_batch(
     kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / rows}
     counts = Counts(rows, sum(lengths), longest)
     batch = Batch(examples_in(groups), counts, tokens=tokens, scalars=kl, seed=seed, key=key)
-    everything = not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
+    everything = models or not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
     numbers = count()
     members = [[next(numbers) for row in group.rows for _ in row.trajectory.branches] for group in groups]
     taken = [group for group in members if everything or any(any(tokens["advantages"][i]) for i in group)]
@@ -235,6 +236,7 @@ class PolicyLoss(Loss[LanguageModel]):
             per_token |= {"importance": weight_N, "importance_capped": outside_N, "sampler_kl": -gap_N}
             per_token |= by_length(log_N.abs(), present("length"), batch.tokens["length"])
             advantages_N = advantages_N * weight_N
+        critic = parts.beside.get(CRITIC)
         tokens = Tokens(
             found.logprobs,
             old_N,
@@ -242,7 +244,7 @@ class PolicyLoss(Loss[LanguageModel]):
             branch_N,
             reference_N=column("reference_logprobs"),
             entropy_N=found.entropy,
-            values_N=None if parts.critic is None else parts.critic.values(row, states),
+            values_N=None if critic is None else critic.values(row, states),
             old_values_N=column("values"),
             sampler_N=present("sampler_logprobs"),
             **{name: column(name.removesuffix("_N")) for name in OF_ADVANTAGES},
@@ -262,29 +264,3 @@ def by_length(log_N: Tensor, length_N: Tensor, lengths: Column) -> dict[str, Ten
     """Logs of importance weights of short rows and of rows above the mean length, to see whether they drift with it."""
     long_N = length_N > fmean(length for example in lengths for length in example)
     return {"log_importance/short": log_N[~long_N], "log_importance/long": log_N[long_N]}
-
-
-@dataclass(frozen=True)
-class CriticLoss(Loss[Any]):
-    """The value loss of an actor-critic algorithm, for warmup; the policy gets no gradient."""
-
-    algorithm: OnlineAlgorithm
-
-    reaches: ClassVar[tuple[str, ...]] = (CRITIC,)
-
-    def of_row(self, row: PackedRow, batch: Batch, parts: Models[Any]) -> Share:
-        """As in `Loss`."""
-        assert isinstance(self.algorithm, ActorCritic), "an algorithm without a critic"
-        assert parts.critic is not None, "this learner has no critic"
-        values_N = parts.critic.values_alone(row)
-        old_N, returns_N = (batch.present(name, row, values_N) for name in ("values", "returns"))
-        loss_N, per_token = self.algorithm.critic_loss(values_N, old_N, returns_N)
-        branch_N = torch.tensor(row.rows, dtype=torch.long, device=loss_N.device)
-        length_N = batch.present("length", row, branch_N)
-        return Share(self.algorithm.reduce(loss_N, length_N, batch.counts), per_token)
-
-
-def critic_for(options: RL, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
-    """The critic of a policy that the options name, and the optimiser of its own parameters."""
-    made = Critic(model, own=options.critic == "own")
-    return made, optimizer_for(options, made.parameters(), embedding=made.body.embedding, small=True)

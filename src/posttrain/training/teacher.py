@@ -143,7 +143,7 @@ def find_teachers(typed: Model, prompt: str, policy: str, *, microbatch_tokens: 
                 )
             parts[name] = POLICY
         else:
-            models[parts[name]] = _find(model, policy, microbatch_tokens)
+            models[parts[name]] = find_model("teacher", model, policy, microbatch_tokens=microbatch_tokens)
     return Teachers(parts, models, prompt)
 
 
@@ -165,30 +165,31 @@ def _place(task: Task) -> str:
     return f"the row {task.id or repr(task.prompt[-1].content)[:60]}"
 
 
-def _find(name: Model, policy: str, microbatch_tokens: int) -> Teacher:
+def find_model(role: str, name: Model, policy: str, *, microbatch_tokens: int) -> Teacher:
+    """A model that reads the tokens of the policy in the folder `policy`; `role` is what errors call it."""
     where = saved_model(name).where
     mine, its = (load_tokenizer(tokenizer_of(one)).get_vocab() for one in (policy, where))
-    if said := differing(mine, its):
+    if said := differing(mine, its, role):
         raise UserError(
-            f"the teacher {name} has another tokenizer than the policy: {said}; logprobs are compared token by token, "
-            "so pass a teacher of the policy's model family"
+            f"the {role} {name} has another tokenizer than the policy: {said}; it reads the policy's tokens as they "
+            f"are, so pass a {role} of the policy's model family"
         )
     student, teacher = read_shape(policy), read_shape(where)
     if teacher.vocabulary < student.vocabulary:
         raise UserError(
-            f"the teacher {name} predicts {teacher.vocabulary:,} tokens and the policy {student.vocabulary:,}, so that "
-            "it has no logprob for some; give another teacher"
+            f"the {role} {name} predicts {teacher.vocabulary:,} tokens and the policy {student.vocabulary:,}, so that "
+            f"it has no logprob for some; give another {role}"
         )
     longest = min(student.context, microbatch_tokens)
     if teacher.context < longest:
         raise UserError(
-            f"the teacher {name} reads {teacher.context} tokens at most, and a prompt with its completion may have "
-            f"{longest}; lower microbatch_tokens to {teacher.context}, or give another teacher"
+            f"the {role} {name} reads {teacher.context} tokens at most, and a prompt with its completion may have "
+            f"{longest}; lower microbatch_tokens to {teacher.context}, or give another {role}"
         )
     return Teacher(name, where, teacher)
 
 
-def differing(mine: dict[str, int], its: dict[str, int]) -> str:
+def differing(mine: dict[str, int], its: dict[str, int], role: str = "teacher") -> str:
     """The difference of the teacher's vocabulary from the policy's; "" if they are equal.
 
     Example:
@@ -201,5 +202,5 @@ def differing(mine: dict[str, int], its: dict[str, int]) -> str:
     first = other[0]
     return (
         f"{len(other)} of {len(tokens)} tokens differ, such as {first!r} ({mine.get(first, 'none')} in the policy's, "
-        f"{its.get(first, 'none')} in the teacher's)"
+        f"{its.get(first, 'none')} in the {role}'s)"
     )
