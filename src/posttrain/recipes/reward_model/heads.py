@@ -2,8 +2,8 @@
 
 Scores learn by Bradley and Terry's likelihood of preference pairs; the prompt of a ranking is computed once for all its
 pairs. A process reward model learns by binary cross-entropy on steps, labelled up to the first wrong one (Uesato et al.
-2022, https://arxiv.org/abs/2211.14275; Lightman et al. 2023, https://arxiv.org/abs/2305.20050). Left out: labels by
-Monte Carlo, and the pretraining on mathematics.
+2022, https://arxiv.org/abs/2211.14275; Lightman et al. 2023, https://arxiv.org/abs/2305.20050); labels by Monte Carlo
+are those of `best-of-n` (evaluation/step_labels.py). Left out: the pretraining on mathematics.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +26,9 @@ from posttrain.options.option import Form
 from posttrain.options.training import PreferenceHeads, Scoring
 from posttrain.training.learner import Learner
 from posttrain.training.reward import RewardLoss, StepLoss, reward_gradient, step_batch
+
+
+HALF = 0.5  # a step whose label is above it counts as right in metrics
 
 
 class Heads:
@@ -184,7 +187,7 @@ class Steps(Heads):
 def scored_steps(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> list[pairs.ScoredPair]:
     """Each labelled step as a pair of the label that it has and the other one."""
     return [
-        pairs.ScoredPair((logit if right else -logit,), (0.0,), prompt=number)
+        pairs.ScoredPair((logit if right > HALF else -logit,), (0.0,), prompt=number)
         for number, (unit, of_unit) in enumerate(zip(units, logits, strict=True))
         for right, logit in zip(unit.right, of_unit, strict=True)
     ]
@@ -198,17 +201,18 @@ def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) 
     """
     steps = scored_steps(units, logits)
     found = [
-        next((place for place, logit in enumerate(of_unit) if logit < 0), None) == _first_wrong(unit)
+        next((place for place, logit in enumerate(of_unit) if logit < 0), None) == first_wrong(unit)
         for unit, of_unit in zip(units, logits, strict=True)
     ]
     return {
         "loss": pairs.log_loss(steps),
         "accuracy": pairs.accuracy(steps).value,
         "first_error": fmean(found),
-        "wrong": fmean(_first_wrong(unit) is not None for unit in units),
+        "wrong": fmean(first_wrong(unit) is not None for unit in units),
         "calibration_error": pairs.calibration_error(steps),
     }
 
 
-def _first_wrong(unit: Stepwise) -> int | None:
-    return unit.right.index(False) if False in unit.right else None
+def first_wrong(unit: Stepwise) -> int | None:
+    """The place of the first labelled step that is wrong; None where none is."""
+    return next((place for place, right in enumerate(unit.right) if right <= HALF), None)
