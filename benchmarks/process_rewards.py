@@ -2,7 +2,7 @@
 
     python benchmarks/process_rewards.py --output runs/steps --stage cold samples labels models table
     python benchmarks/process_rewards.py --output runs/steps --stage active
-    python benchmarks/process_rewards.py --output runs/steps --stage rl --arms verifier sum softmin
+    python benchmarks/process_rewards.py --output runs/steps --stage rl --arms verifier all-steps paid-lines sum softmin
     python benchmarks/process_rewards.py --output runs/steps --stage bench --data PROCESSBENCH
 
 A cold start on demonstrations of three to six terms writes each step of a sum as a line inside its tags. The rule by
@@ -15,6 +15,7 @@ and olympiadbench.json.gz. Prints tables in Markdown.
 import argparse
 import gzip
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,18 +34,18 @@ from posttrain.engine.scorer import load_scorer
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.evaluation.step_labels import most_convincing
+from posttrain.evaluation.steps import crossfitted
 from posttrain.evaluation.voting import Answered
 from posttrain.models.heads import load_step_model
 from posttrain.models.load import locate
 from posttrain.models.precision import dtype_of
 from posttrain.recipes.evaluate.solve import points
-from posttrain.recipes.evaluate_reward.steps import crossfitted
 from posttrain.recipes.quickstart import work_out
-from posttrain.rewards import GymVerifier, Weighted
-from posttrain.rewards.verifiers.equations import labels_of
+from posttrain.rewards import GymVerifier, Weighted, reward_function
+from posttrain.rewards.verifiers.equations import equations, labels_of
 from posttrain.runs import jsonl
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Message, Sampling, StopReason, Task, steps_in
+from posttrain.types import Episode, Message, Sampling, Score, Span, StopReason, Task, steps_in
 
 SYSTEM = "Solve the problem."
 ONE_DIGIT = "min_digits=1&max_digits=1"
@@ -62,6 +63,19 @@ def lines(completion: str) -> float:
     return float(len(steps_in(completion)))
 
 
+@reward_function(bounds=(-math.inf, math.inf))
+def paid_lines(episode: Episode) -> Score:
+    """Each line with an equation is paid 1 if it holds, else -1, whatever their number: a sum that can be farmed."""
+    (text,) = episode.turn_texts()
+    told = [(start, end, equations(text[start:end])) for start, end in steps_in(text)]
+    return Score(
+        0.0,
+        spans=tuple(
+            Span(0, start, end, 2.0 * all(one.holds for one in found) - 1) for start, end, found in told if found
+        ),
+    )
+
+
 def tasks(spec: str, size: int, split: str, seed: int) -> list[Task]:
     """Sums with the system message."""
     found = load_gym(spec, size=size, seed=seed, split=split)
@@ -72,9 +86,7 @@ def cold_start(where: Path, seed: int, demonstrations: int) -> None:
     """Fine-tune the packaged model on worked sums, a step a line."""
     chance = random.Random(seed)
     asked = tasks(DEMONSTRATED, demonstrations, "train", seed + 1)
-    rows = [
-        {"prompt": t.prompt[-1].content, "completion": work_out(t, 0.0, chance).replace(", ", "\n")} for t in asked
-    ]
+    rows = [{"prompt": t.prompt[-1].content, "completion": work_out(t, 0.0, chance).replace(", ", "\n")} for t in asked]
     options: dict[str, Any] = {"examples_per_step": 16, "lr": 3e-5, "warmup_steps": 6, "decay": "linear"}
     pt.run(pt.SFT(dataset=rows, system=SYSTEM, microbatch_tokens=1024, epochs=1, seed=seed, **options), output=where)
 
@@ -124,7 +136,8 @@ def label(model: Path, output: Path, prompts: int, seed: int) -> None:
         step_labels=str(file),
         continuations=4,
     )
-    pt.run(form)
+    if not file.exists():
+        pt.run(form)
     rows = jsonl.read(file)
     by_id = {t.id: t for t in tasks(SUMS, prompts, "train", seed)}
     hard = [[float(one > 0) for one in row["labels"]] for row in rows]
@@ -137,9 +150,7 @@ def label(model: Path, output: Path, prompts: int, seed: int) -> None:
         *(("hard", hard), ("rule", rule), ("outcome", outcome)),
         ("shuffled", [[next(left) for _ in row] for row in rule]),
     ):
-        jsonl.write(
-            output / f"{name}.jsonl", [row | {"labels": own} for row, own in zip(rows, labels, strict=True)]
-        )
+        jsonl.write(output / f"{name}.jsonl", [row | {"labels": own} for row, own in zip(rows, labels, strict=True)])
     both = [
         (h, r)
         for one, other in zip(hard, rule, strict=True)
@@ -147,7 +158,9 @@ def label(model: Path, output: Path, prompts: int, seed: int) -> None:
         if r is not None
     ]
     said = {kind: fmean(h for h, r in both if r is kind) for kind in (True, False) if any(r is kind for _, r in both)}
-    print(f"{len(rows)} completions, {fmean(row['solved'] for row in rows):.3f} right; hard labels say right of: {said}")
+    print(
+        f"{len(rows)} completions, {fmean(row['solved'] for row in rows):.3f} right; hard labels say right of: {said}"
+    )
 
 
 def until_wrong(labels: Sequence[Any]) -> list[Any]:
@@ -158,7 +171,9 @@ def until_wrong(labels: Sequence[Any]) -> list[Any]:
 def train(model: Path, file: Path, where: Path, seed: int) -> None:
     """A process reward model on labelled steps."""
     if not where.exists():
-        pt.run(pt.RewardModel(dataset=str(file), model=str(model), seed=seed, save_every=1000, **TRAINING), output=where)
+        pt.run(
+            pt.RewardModel(dataset=str(file), model=str(model), seed=seed, save_every=1000, **TRAINING), output=where
+        )
 
 
 def logits_of(where: Path, rows: Rows) -> list[tuple[float, ...]]:
@@ -212,16 +227,16 @@ def table(output: Path, names: Sequence[str]) -> None:
                 )
                 for some in problems.values()
             ]
+            chosen = ("weighted", "best") if name else ("one sample", "majority", "oracle")
             for point in points(answered):
-                if (name and point.way in ("weighted", "best")) or (not name and "until" not in point.way):
-                    if point.samples in (1, 2, 4, 8):
-                        low, high = point.ci95
-                        gain, (least, most) = point.over_one, point.over_one_ci95
-                        print(
-                            f"| {name} {way} | {point.way} | {point.samples:g} | {point.tokens:.0f} | "
-                            f"{point.accuracy:.3f} ({low:.3f}-{high:.3f}) | {gain:+.3f} ({least:+.3f} to {most:+.3f}) |",
-                            flush=True,
-                        )
+                if point.way in chosen:
+                    low, high = point.ci95
+                    least, most = point.over_one_ci95
+                    print(
+                        f"| {name} {way} | {point.way} | {point.samples:g} | {point.tokens:.0f} | {point.accuracy:.3f} "
+                        f"({low:.3f}-{high:.3f}) | {point.over_one:+.3f} ({least:+.3f} to {most:+.3f}) |",
+                        flush=True,
+                    )
     print("\n| verifier | AUC of steps | F1 | first wrong step found | right ones left alone |\n|---|---|---|---|---|")
     numbers = {name: place for place, name in enumerate(problems)}
     kept = [row for row in rows if row["steps"] and None not in row["labels"]]
@@ -277,11 +292,14 @@ def active(output: Path, seed: int, first: int = 64, budget: int = 400) -> None:
 
 
 def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
-    """RL by the verifier, or by a process reward model with steps' rewards summed or in min form."""
+    """RL by the verifier, by right lines, or by a process reward model with steps' rewards summed or in min form."""
     where = output / f"rl-{arm}"
-    grpo = pt.GRPO(kl_coefficient=0, process_rewards=arm != "verifier")
-    rewards = {"gym_bare": 1.0 if arm == "verifier" else 0.0, "lines": (lines, 0.0)}
-    models = {} if arm == "verifier" else {"reward_model": str(output / "rule"), "step_aggregation": arm}
+    learned = arm in ("sum", "softmin")
+    grpo = pt.GRPO(kl_coefficient=0, process_rewards=learned or arm == "paid-lines")
+    rewards: dict[str, Any] = {"gym_bare": 1.0 if arm == "verifier" else 0.0, "lines": (lines, 0.0)}
+    rewards |= {"all-steps?verifier=gym_bare": 1.0} if arm == "all-steps" else {}
+    rewards |= {"paid": (paid_lines, 1.0)} if arm == "paid-lines" else {}
+    models = {"reward_model": str(output / "rule"), "step_aggregation": arm} if learned else {}
     form = pt.RL(
         model=str(output / "cold"),
         dataset=SUMS,

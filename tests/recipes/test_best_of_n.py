@@ -271,7 +271,9 @@ def test_steps_are_labelled_of_all_answers_that_ended(config, tmp_path, capsys):
         ({"step_labels": "s.jsonl", "reward": "length"}, "`step_labels` needs a `reward` that says what is right"),
     ],
 )
-def test_labels_that_cannot_be_made_are_refused_before_sampling(config, engine, changes, message, tmp_path, monkeypatch):
+def test_labels_that_cannot_be_made_are_refused_before_sampling(
+    config, engine, changes, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         run(replace(config, **changes), quiet=True)

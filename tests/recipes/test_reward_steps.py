@@ -9,9 +9,9 @@ import torch
 
 from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
+from posttrain.evaluation.steps import crossfitted, first_below
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
-from posttrain.recipes.evaluate_reward.steps import crossfitted, first_below
 from posttrain.recipes.reward_model import Scoring, dry_run, run
 from posttrain.runs import read_run
 from posttrain.training import checkpoint

@@ -139,8 +139,8 @@ def load_steps(
 
     A row has `prompt`, `steps` and `labels`, as `annotate export --to steps` writes them: for each step true (or 1),
     false (or 0, -1), a probability between them, or null where nobody labelled it. Or it is one of PRM800K, of TRL's
-    stepwise labels, of Math-Shepherd or of ProcessBench, whose columns say so. Steps after the first wrong one are left out: they follow from it. Arguments
-    and errors are those of `load_preferences`.
+    stepwise labels, of Math-Shepherd or of ProcessBench, whose columns say so. Steps after the first wrong one are left
+    out: they follow from it. Arguments and errors are those of `load_preferences`.
     """
 
     def read(row: Record) -> list[Reasoning]:
@@ -181,7 +181,7 @@ def _own_steps(row: Record) -> Labelled:
     said = [typed(label) for label in given]
     if not steps:
         raise row.fail("'steps' must be a list of one or more texts; it is empty")
-    if wrong := [label for label in said if not (label in (None, -1) or _number(label) and 0 <= label <= 1)]:
+    if wrong := [label for label in said if not (label in (None, -1) or (_number(label) and 0 <= label <= 1))]:
         raise row.fail(
             f"a label of a step must be true (or 1), false (or 0, -1), a number between or null; got {wrong[0]!r:.60}"
         )

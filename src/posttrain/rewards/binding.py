@@ -32,7 +32,9 @@ from posttrain.user_code import fitted, made
 def _all_steps(verifier: str = "numbers", name: str = AllSteps.name) -> AllSteps:
     found = made("the reward 'all-steps'", REWARDS[verifier], {}) if verifier in REWARDS else None
     if not isinstance(found, EpisodeReward) or role_of(found) != "verifier":
-        raise UserError(f"the reward 'all-steps' asks a verifier; got '{verifier}', expected such as all-steps?verifier=gym")
+        raise UserError(
+            f"the reward 'all-steps' asks a verifier; got '{verifier}', expected such as all-steps?verifier=gym"
+        )
     return AllSteps(found, name)
 
 

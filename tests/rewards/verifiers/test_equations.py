@@ -65,6 +65,7 @@ SUM = Task((), metadata={"dataset": "chain_sum", "entry": {"metadata": {"express
         ("<think>4-1=3\nso far\n3+3=6</think>6", True, [True, None, True]),
         ("<think>4-1=3\n3+3=6</think>7", False, [True, False]),  # the answer is another one
         ("4-1=3, 3+3=6\n6", True, [True, True]),
+        ("4-1=3\n3+3=7 so 6", True, [True, False]),
         ("6", True, [True]),
         ("", False, []),
     ],
@@ -96,11 +97,14 @@ def test_all_steps_pays_a_right_answer_whose_steps_are_right():
 
 def test_all_steps_asks_any_verifier_by_its_name():
     weighted = parse_rewards("all-steps?verifier=gym_bare=0.5")
-    ((reward, weight),) = weighted.parts
-    assert weight == 0.5 and weighted.outcome == "all-steps" and {"dataset", "entry"} <= set(weighted.columns)
+    assert (
+        weighted.weights == {"all-steps": 0.5}
+        and weighted.outcome == "all-steps"
+        and {"dataset", "entry"} <= set(weighted.columns)
+    )
     assert asyncio.run(weighted.unreadable([Task((), id="t")]))[0].startswith("reward 'gym_bare' needs the keys")
     ((plain, _),) = parse_rewards("all-steps").parts
-    with pytest.raises(RewardError, match="needs a number as task.answer"):
+    with pytest.raises(RewardError, match=r"needs a number as task\.answer"):
         scored(plain, episode("#### 7", "seven apples"))
     for other in ("tags", "nothing"):
         with pytest.raises(UserError, match=f"'all-steps' asks a verifier; got '{other}'"):

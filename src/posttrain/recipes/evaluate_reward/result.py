@@ -111,7 +111,9 @@ def write_page(result: EvaluateRewardResult) -> None:
     read = read_run(result.run)
     ours = [row for row in read.samples if row["model"] == result.model.model]
     wrong = sorted((row for row in ours if row["reward"] < 0), key=lambda row: row["reward"])
-    page = replace(read, metrics=[], samples=[row | {"answer": row.get("chosen") or row["answer"]} for row in wrong[:SHOWN]])
+    page = replace(
+        read, metrics=[], samples=[row | {"answer": row.get("chosen") or row["answer"]} for row in wrong[:SHOWN]]
+    )
     write_report(page, tables=_tables(result), findings=_findings(result), charts=[("Calibration", [_curve(result)])])
 
 
@@ -158,8 +160,8 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
         lines = [(model, Estimate(one.f1, *one.ci95), percent(one.wrong), percent(one.right)) for model, one in said]
         columns = ("model", "F1", "wrong: the first wrong step found", "right: none said")
         note = (
-            f"{said[0][1].n_wrong} reasonings with a wrong step and {said[0][1].n_right} without; the threshold is found "
-            "on one half of the prompts and used on the other. Saying that all are right has an F1 of 0."
+            f"{said[0][1].n_wrong} reasonings with a wrong step and {said[0][1].n_right} without; the threshold is "
+            "found on one half of the prompts and used on the other. Saying that all are right has an F1 of 0."
         )
         tables.append(Table("First wrong step (ProcessBench)", columns, lines, note))
     if categories := pairs.by_category(result.model.pairs):

@@ -1,9 +1,6 @@
 """Process reward models on labelled steps: are steps told right from wrong, and is the first wrong one found?
 
-ProcessBench's protocol (Zheng et al. 2024, https://arxiv.org/abs/2412.06559): a model says that the first step whose
-score is below a threshold is the first wrong one, or that there is none. The threshold of highest F1 on one half of the
-prompts is used on the other, so that a model gains nothing by chance. A critic that says of everything that it is right
-has an F1 of 0.
+The second is ProcessBench's protocol (`evaluation/steps.py`).
 """
 
 import time
@@ -12,28 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.data import ChatFormat, load_tokenizer, parse_columns, split_for
+from posttrain.data import parse_columns, split_for
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import Stepwise, size_of
 from posttrain.data.ratings import Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.engine.scorer import Scorer, load_scorer
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import accuracy
-from posttrain.evaluation.process_bench import ALL_RIGHT, ProcessBench, process_bench
-from posttrain.models.footprint import read_shape
+from posttrain.evaluation.process_bench import ALL_RIGHT
+from posttrain.evaluation.steps import HALF, crossfitted, first_wrong, scored_steps, step_measures
 from posttrain.models.heads import scores_steps
 from posttrain.models.load import locate, read_config
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, write_page
-from posttrain.recipes.reward_model.heads import first_wrong, scored_steps, step_measures
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, spoken_otherwise
 
 AT_A_TIME = 64  # reasonings between two steps of the progress bar
-THRESHOLDS = 200  # that are tried
 
 
 def judges_steps(saved: SavedModel) -> bool:
@@ -60,13 +55,13 @@ def run(
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
     directory = RunDirectory.create(output, "evaluate-reward-model", as_written(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
-    found = list[ModelResult]()
+    found, logits = list[ModelResult](), list[tuple[float, ...]]()
     with directory, Progress("evaluate", len(units) * len(models), quiet=quiet) as progress:
         for saved in models:
             if found:
                 scorer = _load(config, saved)
                 units = _units(config, scorer, reasonings, [])
-            logits = list[tuple[float, ...]]()
+            logits = []
             for first in range(0, len(units), AT_A_TIME):
                 some = units[first : first + AT_A_TIME]
                 with progress.phase("scoring"):
@@ -120,12 +115,11 @@ def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
 
 def _units(config: EvaluateReward, scorer: Scorer, reasonings: Sequence[Reasoning], notes: list[str]) -> list[Unit]:
     """Reasonings as tokens; of those that are too long the steps that fit."""
-    chat, most = ChatFormat(load_tokenizer(locate(scorer.model.body.name))), min(config.max_tokens, scorer.most)
-    most = min(most, read_shape(locate(scorer.model.body.name)).context)
+    most = min(config.max_tokens, scorer.most)
     found, left = list[Unit](), list[str]()
     for one in reasonings:
         try:
-            unit: Stepwise | None = stepwise_of(chat, one)
+            unit: Stepwise | None = stepwise_of(scorer.chat, one)
         except Unusable as reason:
             left.append(str(reason))
             continue
@@ -149,43 +143,13 @@ def _judged(title: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]
     return ModelResult(title, pairs, first_wrong=crossfitted(labels, logits, numbers))
 
 
-def crossfitted(
-    labels: Sequence[int], logits: Sequence[Sequence[float]], prompts: Sequence[int]
-) -> ProcessBench | None:
-    """ProcessBench's measure, with the threshold of each half of the prompts from the other half.
-
-    The halves are the prompts of even and of odd number. None where one of them has not both kinds of reasonings.
-    """
-    halves = [[place for place, prompt in enumerate(prompts) if prompt % 2 == half] for half in (0, 1)]
-    if not all({labels[place] == ALL_RIGHT for place in half} == {True, False} for half in halves):
-        return None
-    said = [ALL_RIGHT] * len(labels)
-    for half, other in zip(halves, halves[::-1], strict=True):
-        threshold = best_threshold([labels[place] for place in other], [logits[place] for place in other])
-        for place in half:
-            said[place] = first_below(logits[place], threshold)
-    return process_bench(labels, said)
-
-
-def best_threshold(labels: Sequence[int], logits: Sequence[Sequence[float]]) -> float:
-    """The threshold of highest F1, of `THRESHOLDS` logits that occur; the lowest of equal ones."""
-    every = sorted({logit for one in logits for logit in one})
-    tried = every[:: max(1, len(every) // THRESHOLDS)]
-    return max(tried, key=lambda at: process_bench(labels, [first_below(one, at) for one in logits]).f1)
-
-
-def first_below(logits: Sequence[float], threshold: float) -> int:
-    """The first step whose logit is below the threshold; -1 where none is."""
-    return next((place for place, logit in enumerate(logits) if logit < threshold), ALL_RIGHT)
-
-
 def _rows(model: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]) -> list[Sample]:
     """Reasonings, each with the margin of its worst judged step: below 0 where one is judged wrongly."""
     return [
         Sample(
             prompt="\n".join(f"{message.role}: {message.text}" for message in one.prompt),
             completion="\n".join(f"{step} [{logit:+.2f}]" for step, logit in zip(one.steps, scores, strict=False)),
-            reward=min(logit if right > 0.5 else -logit for right, logit in zip(unit.right, scores, strict=True)),
+            reward=min(logit if right > HALF else -logit for right, logit in zip(unit.right, scores, strict=True)),
             answer=f"first wrong step: {'none' if (place := first_wrong(unit)) is None else place + 1}",
             model=model,
         )

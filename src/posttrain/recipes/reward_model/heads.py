@@ -21,14 +21,12 @@ from posttrain.data import ChatFormat, save_for_scores, seed_for
 from posttrain.data.packing import Ranked, Stepwise
 from posttrain.errors import UserError
 from posttrain.evaluation import pairs
+from posttrain.evaluation.steps import scored_steps, step_measures
 from posttrain.models import heads
 from posttrain.options.option import Form
 from posttrain.options.training import PreferenceHeads, Scoring
 from posttrain.training.learner import Learner
 from posttrain.training.reward import RewardLoss, StepLoss, reward_gradient, step_batch
-
-
-HALF = 0.5  # a step whose label is above it counts as right in metrics
 
 
 class Heads:
@@ -182,37 +180,3 @@ class Steps(Heads):
             found |= {"temperature": self.calibration.temperature}
             found |= {"calibration_error": pairs.calibration_error(steps, self.calibration.temperature)}
         return found
-
-
-def scored_steps(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> list[pairs.ScoredPair]:
-    """Each labelled step as a pair of the label that it has and the other one."""
-    return [
-        pairs.ScoredPair((logit if right > HALF else -logit,), (0.0,), prompt=number)
-        for number, (unit, of_unit) in enumerate(zip(units, logits, strict=True))
-        for right, logit in zip(unit.right, of_unit, strict=True)
-    ]
-
-
-def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Metrics of labelled steps.
-
-    `accuracy` is the share of steps that are told right from wrong, by reasoning; `first_error` the share of reasonings
-    of which the first wrong step is found, or that none is wrong; `wrong` the share of reasonings with one.
-    """
-    steps = scored_steps(units, logits)
-    found = [
-        next((place for place, logit in enumerate(of_unit) if logit < 0), None) == first_wrong(unit)
-        for unit, of_unit in zip(units, logits, strict=True)
-    ]
-    return {
-        "loss": pairs.log_loss(steps),
-        "accuracy": pairs.accuracy(steps).value,
-        "first_error": fmean(found),
-        "wrong": fmean(first_wrong(unit) is not None for unit in units),
-        "calibration_error": pairs.calibration_error(steps),
-    }
-
-
-def first_wrong(unit: Stepwise) -> int | None:
-    """The place of the first labelled step that is wrong; None where none is."""
-    return next((place for place, right in enumerate(unit.right) if right <= HALF), None)

@@ -38,9 +38,11 @@ def equations(text: str) -> list[Equation]:
     """
     text, found = _THOUSANDS.sub("", text), list[Equation]()
     for run in _RUN.finditer(text):
-        before, after = text[max(0, run.start() - 1) : run.start()], text[run.end() : run.end() + 1]
         written = run[0].translate(_OPERATORS)
-        if before in ("", "\n") and (numbering := _NUMBERING.match(written)):
+        before = "" if written[0].isspace() else text[max(0, run.start() - 1) : run.start()]
+        after = "" if written[-1].isspace() else text[run.end() : run.end() + 1]
+        begins = text[max(0, run.start() - 1) : run.start()] in ("", "\n")
+        if begins and (numbering := _NUMBERING.match(written)):
             written = written[numbering.end() :]
         if "=" not in written or _BESIDE.match(before) or _BESIDE.match(after) or _GOES_ON.match(written):
             continue
@@ -56,7 +58,7 @@ def equations(text: str) -> list[Equation]:
 
 def _equal(first: Fraction, value: Fraction, side: str, left: str) -> bool:
     decimals = len(side.partition(".")[2]) if "/" in left and re.fullmatch(r"-?[0-9]+\.[0-9]+", side) else 0
-    return first == value or bool(decimals) and abs(first - value) * 2 * 10**decimals <= 1
+    return first == value or (bool(decimals) and abs(first - value) * 2 * 10**decimals <= 1)
 
 
 def chain_of(expression: str) -> list[str]:
@@ -80,12 +82,12 @@ def labels_of(task: Task, text: str, solved: bool) -> list[bool | None]:
     A line is right if its equations hold. Of `gym:chain_sum` they must also be the next ones of the sum from left to
     right, so that a wrong term or a wrong beginning is a wrong step. The last line, with the answer, must be `solved`.
     """
-    expression = (task.metadata.get("entry") or {}).get("metadata", {}).get("expression")
-    expected = iter(chain_of(expression) if task.metadata.get("dataset") == "chain_sum" and expression else ())
+    summed = task.metadata.get("dataset") == "chain_sum"
+    expected = iter(chain_of(task.metadata["entry"]["metadata"]["expression"]) if summed else ())
     found: list[bool | None] = []
     for start, end in steps_in(text):
         told = equations(text[start:end])
-        right = all(one.holds and (not expression or one.text == next(expected, "")) for one in told)
+        right = all(one.holds and (not summed or one.text == next(expected, "")) for one in told)
         found.append(right if told else None)
     return [*found[:-1], found[-1] is not False and solved] if found else []
 
