@@ -245,7 +245,8 @@ class BestOfN(SampledOptions):
     annotation_items: str = ""
     """Output file for items of two completions, for annotate import. The one of highest reward, and a random one."""
     step_labels: str = ""
-    """Output file of labelled steps (lines), for reward-model with `heads="steps"`. Needs a verifier in `reward`."""
+    """Output file of labelled steps (lines), for reward-model. There with `heads="steps"`; needs a verifier in
+    `reward`."""
     label_by: Literal["soft", "hard", "rule"] = "soft"
     """Labels of steps: soft, hard or rule. soft is the share of continuations from a step that end right, hard whether
     any does (Math-Shepherd); rule checks equations, without sampling."""
