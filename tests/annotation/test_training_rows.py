@@ -7,7 +7,8 @@ import pytest
 from posttrain.annotation.aggregation import METHODS
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.annotation.training_rows import LESSONS, Told
-from posttrain.data import load_demonstrations, load_judgements, load_preferences, load_ratings
+from posttrain.data import in_memory, load_demonstrations, load_judgements, load_preferences, load_ratings
+from posttrain.data.ratings import load_steps
 from posttrain.types import Message
 
 PROMPT = [{"role": "user", "content": "My house is too hot."}]
@@ -100,6 +101,9 @@ def test_steps_end_with_the_first_wrong_one():
     def found(*wrong):
         return rows("steps", told("steps", *({"wrong": one} for one in wrong), texts=texts))
 
+    (read,) = load_steps(in_memory(found(1, 1, None))).items  # as reward-model reads it
+    assert (read.steps, read.labels) == (("17 - 9 is 8.", "8 + 4 is 13."), (True, False))
+    assert read.prompt == (Message("user", PROMPT[0]["content"]),)
     (row,) = found(1, 1, None)
     assert (row["steps"], row["labels"], row["model"]) == (["17 - 9 is 8.", "8 + 4 is 13."], [True, False], "model 0")
     assert (row["agree"], row["annotators"]) == (2, 3)

@@ -66,9 +66,26 @@ def test_a_neutral_rating_counts_as_right_and_alternatives_follow_the_steps_befo
         read(prm800k({"said": [("a", 2)], "chosen": 0}))
 
 
+def test_a_label_may_be_how_likely_a_step_is_right():
+    row = {"prompt": "q", "steps": ["a", "b", "c", "d"], "labels": [1.0, 0.25, 0.0, 0.5]}
+    assert read(row) == [(("a", "b", "c"), (True, 0.25, False))]
+
+
+def test_rows_of_processbench_have_the_first_wrong_step():
+    row = {"id": "x", "problem": "q", "steps": ["a", "b", "c"], "label": 1, "final_answer_correct": True}
+    assert read(row, row | {"label": -1}) == [(("a", "b"), (True, False)), (("a", "b", "c"), (True, True, True))]
+    assert load_steps(in_memory([row])).items[0].prompt == (Message("user", "q"),)
+    for wrong in (3, -2, "1", None):
+        with pytest.raises(DataError, match="field 'label' must be -1 or the number of a step, below 3; got"):
+            read(row | {"label": wrong})
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ({"prompt": "q", "steps": ["a"], "labels": [1.5]}, "a number between or null; got 1.5"),
+        ({"prompt": "q", "steps": ["a"], "labels": [float("nan")]}, "a number between or null; got nan"),
+        ({"prompt": "q", "steps": [], "labels": []}, "'steps' must be"),
         ({"prompt": "q", "steps": ["a"], "labels": [True, False]}, "1 'steps' need as many 'labels'; got 2"),
         ({"prompt": "q", "steps": ["a"], "labels": ["maybe"]}, r"must be true \(or 1\).*got 'maybe'"),
         ({"prompt": "q", "steps": ["a"]}, "field 'labels' is missing"),
@@ -88,7 +105,7 @@ def chat() -> ChatFormat:
     return ChatFormat(of_family("smollm2"))
 
 
-def reasoning(*steps: str, labels: tuple[bool | None, ...] = ()) -> Reasoning:
+def reasoning(*steps: str, labels: tuple[float | None, ...] = ()) -> Reasoning:
     return Reasoning((Message("user", "q"),), steps, labels or (True,) * len(steps), "here")
 
 

@@ -14,7 +14,9 @@ _FAULTS = {
         ("return returns(normalised_N, row_N)", "return normalised_N"),
     ],
     ("objectives/reward_models.py", STEPS): [
-        ("where(right_S, -logits_S, logits_S)", "where(right_S, logits_S, -logits_S)"),
+        ("right_S * softplus(-logits_S)", "right_S * softplus(logits_S)"),
+        ("(1 - right_S) * softplus(logits_S)", "(1 - right_S) * softplus(-logits_S)"),
+        ("right_S = right_S.to(logits_S.dtype)", "right_S = right_S.round().to(logits_S.dtype)"),
         ('    require_one_shape("step_correctness"', '    dict(name="step_correctness"'),
     ],
     ("objectives/reward_models.py", "objectives/test_implicit_reward.py"): [
@@ -58,7 +60,7 @@ _FAULTS = {
     ("training/reward.py", "training/test_reward.py"): [
         ("cost_S.sum() / batch.counts.tokens", "cost_S.mean()"),
         ("sum(len(unit.right) for unit in units)", "len(units)"),
-        ("(logits_S > 0) == right_S", "(logits_S < 0) == right_S"),
+        ("(logits_S > 0) == (right_S", "(logits_S < 0) == (right_S"),
     ],
     ("algorithms/inputs.py", INPUTS): [
         ("[token in paid for", "[bool(paid.get(token)) for"),

@@ -59,10 +59,10 @@ def test_docstring_examples_run():
     assert doctest.testmod(shaping).failed == 0
 
 
-@given(st.lists(st.tuples(st.floats(-20, 20), st.booleans()), min_size=1))
+@given(st.lists(st.tuples(st.floats(-20, 20), st.one_of(st.booleans(), st.floats(0, 1))), min_size=1))
 def test_the_loss_of_a_step_is_that_of_its_probability(steps_):
     logits, right = zip(*steps_, strict=True)
-    found = step_correctness(tensor(logits), torch.tensor(right))
+    found = step_correctness(tensor(logits), tensor(right))
     assert found.tolist() == pytest.approx([reference.correctness(*one) for one in steps_], rel=1e-6, abs=1e-8)
 
 
@@ -70,5 +70,8 @@ def test_a_wrong_step_pulls_its_logit_down_and_shapes_must_agree():
     logits = torch.tensor([0.0, 0.0], requires_grad=True)
     step_correctness(logits, torch.tensor([True, False])).sum().backward()
     assert logits.grad is not None and logits.grad.tolist() == [-0.5, 0.5]
+    logits.grad = None
+    step_correctness(logits, torch.tensor([0.75, 0.25])).sum().backward()
+    assert logits.grad is not None and logits.grad.tolist() == [-0.25, 0.25]
     with pytest.raises(ValueError, match="right_S"):
         step_correctness(torch.zeros(2), torch.tensor([True]))

@@ -250,6 +250,56 @@ def test_nobody_is_asked_where_all_answers_say_the_same(config, tmp_path):
     assert [row["prompt"][0]["content"] for row in lines(asked)] == ["1?", "3?"]  # of 2? one was cut off
 
 
+def test_steps_are_labelled_of_all_answers_that_ended(config, tmp_path, capsys):
+    labelled = replace(config, step_labels=str(tmp_path / "steps.jsonl"), label_by="rule")
+    found = run(labelled, quiet=True)
+    rows = lines(tmp_path / "steps.jsonl")
+    assert found.step_labels == len(rows) == 11 and "11 completions with labelled steps" in found.lines()
+    assert [(row["steps"], row["labels"]) for row in rows[:2]] == [(["mz"], [False]), (["ab"], [True])]
+    one = replace(labelled, output=str(tmp_path / "o.jsonl"), step_labels=str(tmp_path / "p.jsonl"), label_per_prompt=1)
+    assert run(one, quiet=True).step_labels == 3
+    sampled = replace(one, output=str(tmp_path / "s.jsonl"), step_labels=str(tmp_path / "t.jsonl"), label_by="hard")
+    run(replace(sampled, continuations=1), quiet=True)
+    assert all(row["labels"] in ([0.0], [1.0]) for row in lines(tmp_path / "t.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label_by": "hard"}, "`label_by` needs labels of steps: pass `step_labels` too"),
+        ({"step_labels": "s.jsonl", "output": "s.jsonl"}, "different files"),
+        ({"step_labels": "s.jsonl", "reward": "length"}, "`step_labels` needs a `reward` that says what is right"),
+    ],
+)
+def test_labels_that_cannot_be_made_are_refused_before_sampling(
+    config, engine, changes, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        run(replace(config, **changes), quiet=True)
+    assert not engine.asked
+
+
+def test_labels_go_on_where_they_were_interrupted(config, monkeypatch, tmp_path):
+    monkeypatch.setattr(recipe, "TOGETHER", 1)
+    told = replace(config, step_labels=str(tmp_path / "steps.jsonl"), label_by="rule")
+    right = recipe.step_rows
+    calls: list[int] = []
+
+    def stop(*args, **options):
+        calls.append(len(calls))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return right(*args, **options)
+
+    monkeypatch.setattr(recipe, "step_rows", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(told, quiet=True)
+    with pytest.raises(UserError, match="with other label_by; remove it"):
+        run(replace(told, label_by="soft"), quiet=True)
+    assert run(told, quiet=True).step_labels == len(lines(tmp_path / "steps.jsonl")) == 11
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,5 +1,6 @@
 """Process reward models as a user trains and uses them, on a model that takes no time."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
+from posttrain.evaluation.steps import crossfitted, first_below
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, dry_run, run
@@ -110,10 +112,70 @@ def test_heads_of_other_kinds_are_named(config, tmp_path):
     scores = run(scoring, output=tmp_path / "scores", quiet=True)
     with pytest.raises(ModelError, match="a reward model with other heads; start from a language model"):
         run(replace(config, model=str(scores.run)), output=tmp_path / "steps", quiet=True)
-    with pytest.raises(UserError, match="is a process reward model, which scores steps"):
+    with pytest.raises(UserError, match="field 'steps' is missing"):
         evaluate_reward.run(EvaluateReward(dataset=pairs, model=str(trained.run)), output=tmp_path / "e", quiet=True)
     with pytest.raises(UserError, match="`ensemble` is for `heads` preference"):
         run(replace(config, ensemble=2), output=tmp_path / "several", quiet=True)
+
+
+def test_a_model_is_evaluated_on_labelled_steps_beside_one_that_learned_nothing(config, tmp_path):
+    trained = run(config, output=tmp_path / "run", quiet=True)
+    other = run(replace(config, steps=1, lr=0.0), output=tmp_path / "none", quiet=True)
+    asked = EvaluateReward(dataset=config.eval_dataset, model=str(trained.run), precision="float32")
+    found = evaluate_reward.run(replace(asked, baseline=str(other.run)), output=tmp_path / "judged", quiet=True)
+    told = found.summary()
+    assert told["accuracy"] == 1.0 and told["n"] == sum(len(labels_until_wrong(row)) for row in HELDOUT)
+    first = told["first_wrong"]
+    assert (first["f1"], first["wrong"], first["right"]) == (1.0, 1.0, 1.0)
+    assert (first["n_wrong"], first["n_right"]) == (8, 4)
+    assert told["baseline"]["first_wrong"]["f1"] == 0.0  # equal logits: no threshold finds anything
+    assert told["difference"]["value"] == pytest.approx(0.5)
+    assert any("First wrong step" in line for line in found.lines())
+    assert "First wrong step" in found.report.read_text(encoding="utf-8")
+    rows = read_run(found.run).samples
+    assert len(rows) == 24 and rows[0]["answer"] == "first wrong step: 2" and rows[0]["reward"] > 0
+
+
+def labels_until_wrong(row: dict) -> list[bool]:
+    labels = row["labels"]
+    return labels[: labels.index(False) + 1] if False in labels else labels
+
+
+def test_an_evaluation_on_steps_says_what_it_leaves_out_and_refuses_the_rest(config, tmp_path):
+    trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    right = [row for row in HELDOUT if all(row["labels"])]
+    source = write(tmp_path / "some.jsonl", [*right, ROWS[2], {"prompt": "z?", "steps": ["x" * 300], "labels": [1]}])
+    asked = EvaluateReward(dataset=source, model=str(trained.run), exclude=config.dataset, precision="float32")
+    found = evaluate_reward.run(asked, output=tmp_path / "judged", quiet=True)
+    assert found.summary()["n"] == 3 * len(right) and "first_wrong" not in found.summary()
+    for said in ("1 rows left out: their prompt is in", "1 rows left out: no labelled step ends", "is not measured"):
+        assert any(said in note for note in found.notes)
+    with pytest.raises(UserError, match="leave out `ties`"):
+        evaluate_reward.run(replace(asked, ties=source), output=tmp_path / "ties", quiet=True)
+    with pytest.raises(UserError, match="no labelled step is left"):
+        evaluate_reward.run(replace(asked, max_tokens=3), output=tmp_path / "none", quiet=True)
+    with pytest.raises(UserError, match="`dataset` is required: labelled steps"):
+        evaluate_reward.run(replace(asked, dataset=""), output=tmp_path / "no", quiet=True)
+
+
+def test_the_threshold_of_a_half_is_that_of_the_other():
+    labels, logits = [1, 1, -1, -1], [(2.0, -1.0), (2.0, 3.0), (4.0, 1.0), (4.0, 4.0)]
+    # prompts 0 and 2 are one half: -1 < t <= 1 finds all there, so the other half, all above that, has none found
+    found = crossfitted(labels, logits, [0, 1, 2, 3])
+    assert found is not None and (found.wrong, found.right) == (0.5, 0.5)
+    assert crossfitted(labels, logits, [0, 2, 1, 3]) is None  # a half with wrong ones alone
+    assert first_below((1.0, -1.0, -2.0), 0.0) == 1 and first_below((1.0,), 0.0) == -1 and first_below((), 0.0) == -1
+
+
+def test_soft_labels_are_learned_as_probabilities(config, tmp_path):
+    soft = [row | {"labels": [0.75 if label else 0.25 for label in row["labels"]]} for row in ROWS]
+    found = run(
+        replace(config, dataset=write(tmp_path / "soft.jsonl", soft), eval_dataset="", calibrate=False),
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    (one,) = logits(found.run, "5+5?", f"{GOOD} 3\n{BAD} 4")
+    assert [1 / (1 + math.exp(-logit)) for logit in one] == pytest.approx([0.75, 0.25], abs=0.08)
 
 
 def test_a_run_that_is_only_planned_reads_no_weights(config, monkeypatch):

@@ -41,7 +41,15 @@ def gae(row: dict, values: list[float], gamma: float, lam: float) -> list[float]
     return [sum((gamma * lam) ** (u - t) * deltas[u] for u in range(t, row["length"])) for t in range(row["length"])]
 
 
-def correctness(logit: float, right: bool) -> float:
-    """Binary cross-entropy of one step, from the probability that it is right."""
+def correctness(logit: float, right: float) -> float:
+    """Binary cross-entropy of one step, from the probability that it is right; `right` may be a probability too."""
     probability = 1 / (1 + exp(-logit))
-    return -log(probability if right else 1 - probability)
+    told = [(right, probability), (1 - right, 1 - probability)]
+    return -sum(weight * log(one) for weight, one in told if weight)
+
+
+def softmin(steps: list[float], temperature: float) -> list[float]:
+    """What PURE pays each step (arXiv 2504.15275): its reward 2p - 1 by its share of exp(-r / T)."""
+    rewards = [p - (1 - p) for p in steps]
+    total = sum(exp(-r / temperature) for r in rewards)
+    return [r * exp(-r / temperature) / total for r in rewards]

@@ -23,6 +23,7 @@ from posttrain.rewards import (
 )
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, EpisodeGroup, Message, Span, Task
+from tests.references.process import softmin
 from tests.rewards.episodes import parts as parts_of
 from tests.rewards.episodes import scores as scores_of
 
@@ -134,6 +135,8 @@ def logits(conversations):
         ("product", 1.0, [-0.1, 0.45 - 0.9, 0.36 - 0.45], 0.36),
         ("last", 0.0, [0.9, -0.4, 0.3], 0.8),
         ("mean", 0.0, [0.3, 0.5 / 3, 0.8 / 3], 2.2 / 3),
+        ("sum", 0.0, [0.8, 0.0, 0.6], 1.4),
+        ("softmin", 0.0, (weighed := softmin([0.9, 0.5, 0.8], 0.1)), sum(weighed)),
     ],
 )
 def test_each_step_is_paid_what_it_changes_of_the_aggregate(aggregation, before, parts, total):
@@ -142,6 +145,19 @@ def test_each_step_is_paid_what_it_changes_of_the_aggregate(aggregation, before,
     assert [(span.turn, span.start, span.end) for span in found.spans] == [(0, 0, 1), (0, 5, 6), (0, 7, 8)]
     assert [span.value for span in found.spans] == pytest.approx(parts)
     assert found.explanation == "steps 0.90 0.50 0.80"
+
+
+def test_min_form_credit_stops_behind_the_worst_step_and_does_not_grow_with_their_number():
+    """PURE: what follows a step sums to the least reward ahead; one more good step changes nothing."""
+
+    def paid(text: str, aggregation: str) -> list[float]:
+        (found,) = scores_of(StepReward([logits], aggregation), episodes(text), timeout_s=5)
+        return [span.value for span in found.spans]
+
+    worst = paid("a\nd\nc", "softmin")
+    assert sum(worst) == pytest.approx(-0.8, abs=1e-3) and sum(worst[2:]) == pytest.approx(0.0, abs=1e-3)
+    assert sum(paid("a\nd\nc\na", "softmin")) == pytest.approx(sum(worst), abs=1e-3)
+    assert sum(paid("a\nd\nc\na", "sum")) == pytest.approx(sum(paid("a\nd\nc", "sum")) + 0.8)
 
 
 def test_a_response_without_steps_is_worth_nothing_and_the_model_is_not_asked():

@@ -207,7 +207,9 @@ _STEP_TAG = "\u043a\u0438"  # Math-Shepherd's, in Cyrillic
 
 
 def labelled_steps(row: Record) -> Fields | None:
-    """`prompt`, `steps` and `labels` of a row of TRL's or of Math-Shepherd; None of another one."""
+    """`prompt`, `steps` and `labels` of a row of TRL's, Math-Shepherd's or ProcessBench's; None of another one."""
+    if {"problem", "steps", "label"} <= row.fields.keys():
+        return _process_bench(row)
     if not all(name in row for name in ("prompt", "completions", "labels")):
         return _math_shepherd(row) if "label" in row and _STEP_TAG in str(row.fields.get("input")) else None
     steps = [row.as_text("completions", step) for step in row.as_list("completions")]
@@ -217,6 +219,15 @@ def labelled_steps(row: Record) -> Fields | None:
     if len(steps) != len(labels):
         raise row.fail(f"{len(steps)} 'completions' need as many 'labels'; got {len(labels)}")
     return {"prompt": row.get("prompt"), "steps": steps, "labels": labels}
+
+
+def _process_bench(row: Record) -> Fields:
+    """`label`: the number of the first wrong step, from 0; -1 where all are right."""
+    steps, label = row.as_list("steps"), row.get("label")
+    if not isinstance(label, int) or not -1 <= label < len(steps):
+        raise row.fail(f"field 'label' must be -1 or the number of a step, below {len(steps)}; got {label!r:.60}")
+    labels = [place != label for place in range(len(steps) if label < 0 else label + 1)]
+    return {"prompt": row.get("problem"), "steps": steps[: len(labels)], "labels": labels}
 
 
 def _math_shepherd(row: Record) -> Fields:

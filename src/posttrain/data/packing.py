@@ -73,7 +73,7 @@ class Stepwise(NamedTuple):
     """A sequence of steps, in which the token behind each labelled one is learned; and whether those are right."""
 
     example: Example
-    right: tuple[bool, ...]
+    right: tuple[float, ...]  # true or false, or how likely it is
 
 
 @dataclass(slots=True)

@@ -127,7 +127,8 @@ class Reasoning:
 
     prompt: tuple[Message, ...]
     steps: tuple[str, ...]
-    labels: tuple[bool | None, ...]  # one for each step: whether it is right; None where that was not labelled
+    # one for each step: whether it is right, or how likely that is; None where that was not labelled
+    labels: tuple[float | None, ...]
     source: str = ""  # where it was read: file and line
 
 
@@ -137,9 +138,9 @@ def load_steps(
     """The labelled reasonings of a data set.
 
     A row has `prompt`, `steps` and `labels`, as `annotate export --to steps` writes them: for each step true (or 1),
-    false (or 0, -1), or null where nobody labelled it. Or it is one of PRM800K, of TRL's stepwise labels, or of
-    Math-Shepherd, whose columns say so. Steps after the first wrong one are left out: they follow from it. Arguments
-    and errors are those of `load_preferences`.
+    false (or 0, -1), a probability between them, or null where nobody labelled it. Or it is one of PRM800K, of TRL's
+    stepwise labels, of Math-Shepherd or of ProcessBench, whose columns say so. Steps after the first wrong one are left
+    out: they follow from it. Arguments and errors are those of `load_preferences`.
     """
 
     def read(row: Record) -> list[Reasoning]:
@@ -166,7 +167,7 @@ def _gathered(rows: Sequence[Record]) -> list[Record]:
     return found
 
 
-Labelled = tuple[list[str], list[bool | None]]  # steps, and the label of each
+Labelled = tuple[list[str], list[float | None]]  # steps, and the label of each
 
 
 def _own_steps(row: Record) -> Labelled:
@@ -178,11 +179,19 @@ def _own_steps(row: Record) -> Labelled:
     if len(steps) != len(given):
         raise row.fail(f"{len(steps)} 'steps' need as many 'labels'; got {len(given)}")
     said = [typed(label) for label in given]
-    if wrong := [label for label in said if label is not None and label not in (True, False, -1)]:
-        raise row.fail(f"a label of a step must be true (or 1), false (or 0, -1) or null; got {wrong[0]!r:.60}")
-    labels = [None if label is None else label > 0 for label in said]
+    if not steps:
+        raise row.fail("'steps' must be a list of one or more texts; it is empty")
+    if wrong := [label for label in said if not (label in (None, -1) or (_number(label) and 0 <= label <= 1))]:
+        raise row.fail(
+            f"a label of a step must be true (or 1), false (or 0, -1), a number between or null; got {wrong[0]!r:.60}"
+        )
+    labels = [None if label is None else label if 0 < label < 1 else label > 0 for label in said]
     until = labels.index(False) + 1 if False in labels else len(labels)
     return steps[:until], labels[:until]
+
+
+def _number(label: object) -> bool:
+    return isinstance(label, int | float)
 
 
 def _prm800k(row: Record) -> list[Labelled]:
@@ -192,7 +201,7 @@ def _prm800k(row: Record) -> list[Labelled]:
     reasoning. (Lightman et al. 2023, https://arxiv.org/abs/2305.20050, have the three ratings.)
     """
     found: list[Labelled] = []
-    steps, labels = list[str](), list[bool | None]()
+    steps, labels = list[str](), list[float | None]()
     for step in prm800k_steps(row):
         said = [(text, None if rating is None else rating >= 0) for text, rating in step.rated]
         others = [one for place, one in enumerate(said) if place != step.chosen and one[0].strip()]

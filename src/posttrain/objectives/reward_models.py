@@ -4,7 +4,7 @@ Shape legend: B pairs, E responses of a batch, D hidden width, K attributes, S s
 """
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, where
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from posttrain.objectives.reduce import sequence_sum
@@ -133,14 +133,17 @@ def shares(attributes_EK: Float[Tensor, "E K"], apart: int) -> Float[Tensor, "K"
     return (centred_EK * centred_EK[:, [apart]]).sum(0) / spread
 
 
-def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."]) -> Float[Tensor, "..."]:
+def step_correctness(
+    logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."] | Float[Tensor, "..."]
+) -> Float[Tensor, "..."]:
     """Binary cross-entropy of a process reward model at each labelled step, in nats.
 
         L_s = -y_s log sigma(z_s) - (1 - y_s) log(1 - sigma(z_s))
 
     z_s is the logit that step s is right, read at its end, and y_s whether it is. Uesato et al. 2022
     (https://arxiv.org/abs/2211.14275) and Lightman et al. 2023 (https://arxiv.org/abs/2305.20050) train so, on steps up
-    to the first wrong one.
+    to the first wrong one. y_s may lie between 0 and 1, as the soft labels of Math-Shepherd do, the shares of
+    continuations that end right (Wang et al. 2023, https://arxiv.org/abs/2312.08935).
 
     Example:
         >>> import torch
@@ -148,7 +151,8 @@ def step_correctness(logits_S: Float[Tensor, "..."], right_S: Bool[Tensor, "..."
         tensor([0.6931, 0.1269, 2.1269])
     """
     require_one_shape("step_correctness", logits_S=logits_S, right_S=right_S)
-    return softplus(where(right_S, -logits_S, logits_S))
+    right_S = right_S.to(logits_S.dtype)
+    return right_S * softplus(-logits_S) + (1 - right_S) * softplus(logits_S)
 
 
 def implicit_reward_loss(

@@ -140,7 +140,8 @@ class EvaluateReward(Form):
         "model": "model baseline precision microbatch_tokens",
     }
     dataset: Rows = ""
-    """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
+    """Held-out pairs or labelled steps: a file, folder, glob or hub id. In any layout that training reads; a process
+    reward model needs steps."""
     model: Model = ""
     """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
     _: KW_ONLY

@@ -211,9 +211,9 @@ class Ensemble(Form):
     """Ensemble: mean, worst or uncertain. uncertain: mean - `uncertainty_penalty` x variance."""
     uncertainty_penalty: Annotated[float, Range(0)] = 0.5
     """Weight of the ensemble variance, with `ensemble_aggregation="uncertain"`."""
-    step_aggregation: Literal["min", "product", "last", "mean"] = "min"
-    """Process reward models: the score of a response from its steps. min, product, last or mean of the probabilities
-    that they are right."""
+    step_aggregation: Literal["min", "product", "last", "mean", "sum", "softmin"] = "min"
+    """Process reward models: the score of a response from its steps. min, product, last or mean of the probabilities p
+    that they are right; sum of 2p - 1; softmin, PURE's min-form credit."""
 
     def together(self) -> None:
         """A penalty is of one aggregation."""

@@ -224,9 +224,13 @@ class OnlinePreference(OnlineOptions):
 class BestOfN(SampledOptions):
     """Best-of-n sampling: keep the completions of highest reward (rejection sampling)."""
 
+    NEEDS: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(
+        ("label_by", "continuations", "label_per_prompt"), ("step_labels", "labels of steps: pass `step_labels` too")
+    )
+
     HELP: ClassVar[Mapping[str, str]] = {
         "sampling": "keep at_least",
-        "run": "output adversarial_pairs annotation_items",
+        "run": "output step_labels adversarial_pairs annotation_items",
     }
 
     completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 16
@@ -243,3 +247,14 @@ class BestOfN(SampledOptions):
     highest reward), where the two rewards rank them differently."""
     annotation_items: str = ""
     """Output file for items of two completions, for annotate import. The one of highest reward, and a random one."""
+    step_labels: str = ""
+    """Output file of labelled steps (lines), for reward-model. There with `heads="steps"`; needs a verifier in
+    `reward`."""
+    label_by: Literal["soft", "hard", "rule"] = "soft"
+    """Labels of steps: soft, hard or rule. soft is the share of continuations from a step that end right, hard whether
+    any does (Math-Shepherd); rule checks equations, without sampling."""
+    continuations: Annotated[int, Range(1)] = 8
+    """Continuations sampled from each step, with `label_by` soft or hard."""
+    label_per_prompt: Annotated[int, Range(0)] = 0
+    """Completions of a prompt whose steps are labelled, 0: all. With a `reward_model` the wrong ones that it rates
+    highest first (active learning), else random ones."""

@@ -5,6 +5,7 @@
     posttrain best-of-n --dataset train.jsonl --reward numbers --at-least 1 --keep 4 --output right.jsonl
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --gold-model OTHER \
         --output best.jsonl --adversarial-pairs fooled.jsonl
+    posttrain best-of-n --dataset gym:chain_sum --reward gym --output best.jsonl --step-labels steps.jsonl
 
 The first two lines are one round of RAFT (Dong et al. 2023, https://arxiv.org/abs/2304.06767) and of the rejection
 sampling of Llama 2 (Touvron et al. 2023, https://arxiv.org/abs/2307.09288, section 3.2.3); the third keeps different
@@ -12,10 +13,12 @@ right answers, as RFT does (Yuan et al. 2023, https://arxiv.org/abs/2308.01825).
 is told as well, with the gold reward beside if one is given: where gold falls while the reward rises, it is being
 gamed. An answer that was cut off is never kept.
 
-The last line also writes adversarial pairs: (chosen: highest gold, rejected: highest reward), where the two rewards
-rank them differently. Adding them to a reward model's training pairs is a round of adversarial training. Where people
-are the gold, `--annotation-items items.jsonl` writes the answer of highest reward and a random other one, for `annotate
-import`.
+The one before the last also writes adversarial pairs: (chosen: highest gold, rejected: highest reward), where the two
+rewards rank them differently. Adding them to a reward model's training pairs is a round of adversarial training. Where
+people are the gold, `--annotation-items items.jsonl` writes the answer of highest reward and a random other one, for
+`annotate import`.
+
+The last line also writes completions whose steps are labelled, for a process reward model (evaluation/step_labels.py).
 
 What is finished of a run that was interrupted lies beside the output (`best.jsonl.part`): the same command goes on.
 """
@@ -39,6 +42,7 @@ from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.episodes.episodes import sample_groups
 from posttrain.errors import RewardError, UserError, as_typed
+from posttrain.evaluation.step_labels import step_rows
 from posttrain.options.online import BestOfN, OnlineOptions, SampledOptions
 from posttrain.options.option import as_written
 from posttrain.report import Table
@@ -51,6 +55,7 @@ from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason
 
+LABELS = ("step_labels", "label_by", "continuations", "label_per_prompt")  # the options of labelled steps
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
 
@@ -77,6 +82,7 @@ class BestOfNResult:
     notes: tuple[str, ...]
     adversarial_pairs: int | None  # pairs written; None where not asked for
     annotation_items: int | None  # items
+    step_labels: int | None = None  # completions whose steps are labelled
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
@@ -97,6 +103,7 @@ class BestOfNResult:
         cut = f"; {self.cut_off:,} answers were truncated and left out" if self.cut_off else ""
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
+        told += [] if self.step_labels is None else [f"{self.step_labels:,} completions with labelled steps"]
         notes = [f"note: {as_typed(note)}" for note in self.notes]
         return [*notes, *table.lines(), kept + cut, *told]
 
@@ -114,6 +121,7 @@ class _Seen:
     cut_off: int = 0
     adversarial_pairs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     annotation_items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    step_labels: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def add(self, other: "_Seen") -> None:
         """What was seen of more prompts."""
@@ -150,6 +158,8 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     saved = saved_model(config.model)
     options = OnlineOptions(**{option.name: getattr(config, option.name) for option in fields(SampledOptions)})
     setup = set_up(replace(options, prompts_per_step=1), saved.where, partial(online_backend, options, saved.where))
+    if config.step_labels and not setup.environment.outcome:
+        raise UserError("`step_labels` needs a `reward` that says what is right, such as numbers, math or gym")
     parts = Chunks(path, _about(config, setup, saved.where))
     seen = _Seen()
     for part in parts.done:
@@ -176,12 +186,13 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     written = jsonl.write(path, seen.rows) if seen.rows else 0
     pairs = _written(config.adversarial_pairs, seen.adversarial_pairs)
     items = _written(config.annotation_items, seen.annotation_items)
+    labelled = _written(config.step_labels, seen.step_labels)
     parts.remove()
     seconds = time.perf_counter() - began
     if not written:
         notes.append(_why_none(config, seen))
     return BestOfNResult(
-        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), pairs, items
+        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), pairs, items, labelled
     )
 
 
@@ -199,17 +210,18 @@ def _why_none(config: BestOfN, seen: _Seen) -> str:
 
 
 def _check(config: BestOfN) -> Path:
-    if config.environment and (config.adversarial_pairs or config.annotation_items):
+    extra = ("step_labels", "adversarial_pairs", "annotation_items")
+    if config.environment and any(getattr(config, option) for option in extra):
         raise UserError(
-            "`adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out with `environment`"
+            "`step_labels`, `adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out with "
+            "`environment`"
         )
     if config.adversarial_pairs and not (config.gold or config.gold_model):
         raise UserError("`adversarial_pairs` needs a gold reward: `gold_model` or `gold`; or use `annotation_items`")
-    options = ("output", "adversarial_pairs", "annotation_items")
-    files = {option: name for option in options if (name := getattr(config, option))}
+    files = {option: name for option in ("output", *extra) if (name := getattr(config, option))}
     if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
-        raise UserError("`output`, `adversarial_pairs` and `annotation_items` must be different files")
-    for option in ("adversarial_pairs", "annotation_items"):
+        raise UserError("`output`, `step_labels`, `adversarial_pairs` and `annotation_items` must be different files")
+    for option in extra:
         if option in files:
             jsonl.new_file(files[option], option=option)
     return jsonl.new_file(config.output)
@@ -218,10 +230,11 @@ def _check(config: BestOfN) -> Path:
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
-    left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
+    left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER, *([] if config.step_labels else LABELS))
     options = {key: value for key, value in as_written(config).items() if key not in left_out}
     return {
         **options,
+        **({"step_labels": True} if config.step_labels else {}),
         "prompts": blake2b(prompts.encode()).hexdigest(),
         "models": [model, *setup.model_folders.values()],
     }
@@ -240,6 +253,17 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         )
     whole = [group for group in groups if not group.lost and len(group.rows) == config.completions_per_prompt]
     seen.lost = len(setup.tasks[start : start + TOGETHER]) - len(whole)
+    if config.step_labels:
+        with progress.phase("labelling"):
+            seen.step_labels = step_rows(
+                whole,
+                setup.environment,
+                replace(setup.players, on_tokens=progress.tokens),
+                by=config.label_by,
+                continuations=config.continuations,
+                per_prompt=config.label_per_prompt,
+                seed=seed_for(config.seed, "step labels", start),
+            )
     for group in whole:
         best = chosen(group, config.keep, config.at_least)
         seen.rewards.append(group.rewards)

@@ -19,13 +19,24 @@ from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_fu
 from posttrain.rewards.inputs import OURS
 from posttrain.rewards.learned import Classifier, rlpr
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
-from posttrain.rewards.reward import Earned, Reward, Solved, role_of
+from posttrain.rewards.reward import Earned, EpisodeReward, Reward, Solved, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
 from posttrain.rewards.verifiers.constraints import ConstraintsVerifier, FormatVerifier
+from posttrain.rewards.verifiers.equations import AllSteps
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import ExactVerifier, NumberVerifier
 from posttrain.user_code import fitted, made
+
+
+def _all_steps(verifier: str = "numbers", name: str = AllSteps.name) -> AllSteps:
+    found = made("the reward 'all-steps'", REWARDS[verifier], {}) if verifier in REWARDS else None
+    if not isinstance(found, EpisodeReward) or role_of(found) != "verifier":
+        raise UserError(
+            f"the reward 'all-steps' asks a verifier; got '{verifier}', expected such as all-steps?verifier=gym"
+        )
+    return AllSteps(found, name)
+
 
 REWARDS: dict[str, Callable[..., Reward]] = {
     "environment": Earned,
@@ -39,6 +50,7 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "pattern": partial(FormatVerifier, "pattern"),
     "json_schema": partial(FormatVerifier, "json_schema"),
     "code": CodeVerifier,
+    "all-steps": _all_steps,
     "gym": GymVerifier,
     "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": rules.Tags,

@@ -65,12 +65,24 @@ class LearnedReward(EpisodeReward):
         return [Score(COMBINATIONS[self.use](scores, self.penalty)) for scores in found]
 
 
+SOFTMIN_TEMPERATURE = 0.1  # of `softmin`; the authors'
+
+
+def _softmin(steps: Sequence[float]) -> Sequence[float]:
+    """The sums so far of the steps' rewards, each with its weight."""
+    rewards = [2 * step - 1 for step in steps]
+    weights = [math.exp((min(rewards) - reward) / SOFTMIN_TEMPERATURE) for reward in rewards]
+    return list(accumulate(w * r / math.fsum(weights) for w, r in zip(weights, rewards, strict=True)))
+
+
 STEP_AGGREGATIONS: Mapping[str, tuple[float, Callable[[Sequence[float]], Sequence[float]]]] = MappingProxyType(
     {
         "min": (1.0, lambda steps: list(accumulate(steps, min))),
         "product": (1.0, lambda steps: list(accumulate(steps, operator.mul))),
         "last": (0.0, lambda steps: steps),
         "mean": (0.0, lambda steps: list(accumulate(step / len(steps) for step in steps))),
+        "sum": (0.0, lambda steps: list(accumulate(2 * step - 1 for step in steps))),
+        "softmin": (0.0, _softmin),
     }
 )
 """Aggregations of the probabilities that steps are right: the value before the first step, and that after each.
@@ -79,6 +91,12 @@ STEP_AGGREGATIONS: Mapping[str, tuple[float, Callable[[Sequence[float]], Sequenc
     product   prod_s p_s, the probability that all are right (Lightman et al. 2023, https://arxiv.org/abs/2305.20050)
     last      p_S
     mean      1/S sum_s p_s
+    sum       sum_s r_s,   r_s = 2 p_s - 1, which grows with the number of steps
+    softmin   sum_s w_s r_s,   w_s = exp(-r_s / T) / sum_u exp(-r_u / T),   T = 0.1
+
+The last is the min-form credit of PURE (Cheng et al. 2025, https://arxiv.org/abs/2504.15275): paid w_s r_s, the steps
+from one on sum to about the least r_s of all if that is still to come, and to about 0 behind it. (The paper could be
+read in summaries only; r, w and T are those of the authors' code.)
 
 A step is paid by how much it changes that, so that its steps' rewards and the value before them are the aggregate.
 """

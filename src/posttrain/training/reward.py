@@ -85,9 +85,9 @@ class StepLoss(Loss[StepModel]):
         """As in `Loss`."""
         logits_S = parts.model.logits(row)
         labels = [label for number in row.examples for label in batch.units["steps"][number].right]
-        right_S = torch.tensor(labels, device=logits_S.device)
+        right_S = torch.tensor(labels, dtype=logits_S.dtype, device=logits_S.device)
         cost_S = step_correctness(logits_S, right_S)
-        return Share(cost_S.sum() / batch.counts.tokens, {"accuracy": ((logits_S > 0) == right_S).float()})
+        return Share(cost_S.sum() / batch.counts.tokens, {"accuracy": ((logits_S > 0) == (right_S > 0.5)).float()})
 
 
 def step_batch(units: Sequence[Stepwise], *, seed: int | None = None) -> Batch:

@@ -6,7 +6,7 @@
 Accuracy alone hides what a policy will exploit, so beside it stand how sure the model is when it is wrong, how far its
 scores follow the length of a response, and whether an ensemble disagrees where it errs. Pairs are read in any layout
 that training reads; RewardBench's is one, whose `subset` is a category here. With `--ties`, pairs that people found
-equal, it is told whether the model does so, too.
+equal, it is told whether the model does so, too. A process reward model is evaluated on labelled steps (steps.py).
 """
 
 import time
@@ -29,7 +29,9 @@ from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
+from posttrain.recipes.evaluate_reward import steps
 from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, write_page
+from posttrain.recipes.evaluate_reward.steps import judges_steps
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
@@ -58,6 +60,8 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     if not config.model:
         raise UserError("`model` is required: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
+    if judges_steps(models[0]):
+        return steps.run(config, models, output=output, quiet=quiet)
     rankings, notes = _read(config, models, config.dataset)
     equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
     notes += [note for note in more if note not in notes]
@@ -105,8 +109,8 @@ def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
     scorer = load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
     if scorer.steps:
         raise UserError(
-            f"'{saved.title}' is a process reward model, which scores steps and not pairs; reward-model measures it on "
-            "held-out steps (`eval_dataset`)"
+            f"'{saved.title}' is a process reward model, which scores steps and not pairs; name it as `model`, with "
+            "labelled steps"
         )
     return scorer
 

@@ -9,6 +9,7 @@ from posttrain.errors import as_typed
 from posttrain.evaluation import pairs
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.pairs import PairAccuracy, ScoredPair, Ties, ties_of
+from posttrain.evaluation.process_bench import ProcessBench
 from posttrain.report import Estimate, Finding, Severity, Table, write_report
 from posttrain.report.chart import Chart, Series
 from posttrain.runs import read_run
@@ -26,6 +27,8 @@ class ModelResult:
     model: str
     pairs: tuple[ScoredPair, ...]
     equal: tuple[ScoredPair, ...] = ()  # those that people found equally good
+    # of a process reward model, whose pairs are steps, each with its label and the other one
+    first_wrong: ProcessBench | None = None
 
     @property
     def ties(self) -> Ties | None:
@@ -51,6 +54,7 @@ class ModelResult:
             "members": len(self.pairs[0].chosen),
             "disagreement_tells": tells,
             "ties_said": None if self.ties is None else self.ties._asdict(),
+            **({"first_wrong": self.first_wrong._asdict()} if self.first_wrong else {}),
         }
 
 
@@ -107,7 +111,9 @@ def write_page(result: EvaluateRewardResult) -> None:
     read = read_run(result.run)
     ours = [row for row in read.samples if row["model"] == result.model.model]
     wrong = sorted((row for row in ours if row["reward"] < 0), key=lambda row: row["reward"])
-    page = replace(read, metrics=[], samples=[row | {"answer": row["chosen"]} for row in wrong[:SHOWN]])
+    page = replace(
+        read, metrics=[], samples=[row | {"answer": row.get("chosen") or row["answer"]} for row in wrong[:SHOWN]]
+    )
     write_report(page, tables=_tables(result), findings=_findings(result), charts=[("Calibration", [_curve(result)])])
 
 
@@ -150,6 +156,14 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
             "up to which a pair is called a tie is found on one half of the pairs and used on the other."
         )
         tables.append(Table("Ties", columns, lines, note))
+    if said := [(judged.model, judged.first_wrong) for judged in result._models if judged.first_wrong is not None]:
+        lines = [(model, Estimate(one.f1, *one.ci95), percent(one.wrong), percent(one.right)) for model, one in said]
+        columns = ("model", "F1", "wrong: the first wrong step found", "right: none said")
+        note = (
+            f"{said[0][1].n_wrong} reasonings with a wrong step and {said[0][1].n_right} without; the threshold is "
+            "found on one half of the prompts and used on the other. Saying that all are right has an F1 of 0."
+        )
+        tables.append(Table("First wrong step (ProcessBench)", columns, lines, note))
     if categories := pairs.by_category(result.model.pairs):
         each = [pairs.by_category(judged.pairs) for judged in result._models]
         lines = [

@@ -2,8 +2,8 @@
 
 Scores learn by Bradley and Terry's likelihood of preference pairs; the prompt of a ranking is computed once for all its
 pairs. A process reward model learns by binary cross-entropy on steps, labelled up to the first wrong one (Uesato et al.
-2022, https://arxiv.org/abs/2211.14275; Lightman et al. 2023, https://arxiv.org/abs/2305.20050). Left out: labels by
-Monte Carlo, and the pretraining on mathematics.
+2022, https://arxiv.org/abs/2211.14275; Lightman et al. 2023, https://arxiv.org/abs/2305.20050); labels by Monte Carlo
+are those of `best-of-n` (evaluation/step_labels.py). Left out: the pretraining on mathematics.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from posttrain.data import ChatFormat, controls, save_for_scores, seed_for
 from posttrain.data.packing import Ranked, Stepwise
 from posttrain.errors import UserError
 from posttrain.evaluation import pairs
+from posttrain.evaluation.steps import scored_steps, step_measures
 from posttrain.models import heads
 from posttrain.options.option import Form
 from posttrain.options.training import PreferenceHeads, Scoring
@@ -184,36 +185,3 @@ class Steps(Heads):
             found |= {"temperature": self.calibration.temperature}
             found |= {"calibration_error": pairs.calibration_error(steps, self.calibration.temperature)}
         return found
-
-
-def scored_steps(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> list[pairs.ScoredPair]:
-    """Each labelled step as a pair of the label that it has and the other one."""
-    return [
-        pairs.ScoredPair((logit if right else -logit,), (0.0,), prompt=number)
-        for number, (unit, of_unit) in enumerate(zip(units, logits, strict=True))
-        for right, logit in zip(unit.right, of_unit, strict=True)
-    ]
-
-
-def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Metrics of labelled steps.
-
-    `accuracy` is the share of steps that are told right from wrong, by reasoning; `first_error` the share of reasonings
-    of which the first wrong step is found, or that none is wrong; `wrong` the share of reasonings with one.
-    """
-    steps = scored_steps(units, logits)
-    found = [
-        next((place for place, logit in enumerate(of_unit) if logit < 0), None) == _first_wrong(unit)
-        for unit, of_unit in zip(units, logits, strict=True)
-    ]
-    return {
-        "loss": pairs.log_loss(steps),
-        "accuracy": pairs.accuracy(steps).value,
-        "first_error": fmean(found),
-        "wrong": fmean(_first_wrong(unit) is not None for unit in units),
-        "calibration_error": pairs.calibration_error(steps),
-    }
-
-
-def _first_wrong(unit: Stepwise) -> int | None:
-    return unit.right.index(False) if False in unit.right else None
