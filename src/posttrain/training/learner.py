@@ -73,6 +73,7 @@ class Models(Generic[M]):
     critic: Critic | None
     reference: Reference | None
     keep: Callable[[str, PackedRow, Callable[[], Tensor]], Tensor]
+    references: Mapping[str, Reference] = field(default_factory=dict[str, Reference])  # all parts that are not trained
 
 
 class Share(NamedTuple):

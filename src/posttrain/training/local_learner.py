@@ -83,7 +83,7 @@ class LocalLearner(Generic[M]):
         self._microbatch_tokens, self._ranks = microbatch_tokens, ranks
         self._kept = _Kept()
         reference = self._references.get(REFERENCE)
-        self._parts = Models(model, self._critic, reference, self._kept.keep)
+        self._parts = Models(model, self._critic, reference, self._kept.keep, self._references)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*([self._critic] if self._critic else []), *self._references.values()]
         self._renewed = reference if renewed else None
