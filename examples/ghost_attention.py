@@ -23,7 +23,20 @@ from pathlib import Path
 import posttrain as pt
 
 RULE = "Always end your answer with the word over."
-THINGS = ("grass", "snow", "coal", "milk", "gold", "the sky", "a lemon", "a carrot", "honey", "the sea", "rice", "a rose")
+THINGS = (
+    "grass",
+    "snow",
+    "coal",
+    "milk",
+    "gold",
+    "the sky",
+    "a lemon",
+    "a carrot",
+    "honey",
+    "the sea",
+    "rice",
+    "a rose",
+)
 FRAMES = ("What colour is {}?", "Is {} hot or cold?", "Write one sentence about {}.", "Where do people find {}?")
 TURNS = 5
 
