@@ -101,6 +101,7 @@ def test_rows_have_all_algorithms_by_name():
     assert needs["vineppo"] == ("reward", "reference", "continuations") and needs["vapo"] == ("reward", "critic")
     assert needs["ppo-ptx"] == ("reward", "critic", "reference", "pretraining text")
     assert needs["rae"] == ("reward", "moving baselines") and needs["opd"] == ("reward", "teacher")
+    assert needs["gkd"] == ("reward", "teacher's distributions")
     assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference")
     assert needs["gdpo"] == ("reward", "groups", "scores by name") and needs["dft"] == ("demonstrations",)
     changes = {row.name: row.changes for row in catalogue.rows()}
@@ -115,7 +116,7 @@ def test_what_a_step_costs():
     assert costs["dapo"] == (1, 1)  # nothing but the policy
     assert costs["vapo"] == (1, 2)  # the values before the update
     assert costs["ppo"] == (2, 3)  # those, and the reference
-    assert costs["opd"] == (2, 2) and costs["rae"] == (1, 1)
+    assert costs["opd"] == costs["gkd"] == (2, 2) and costs["rae"] == (1, 1)
     assert costs["dpo"] == (1, 2) and costs["simpo"] == (1, 1)  # what a reference says of pairs is remembered
     assert costs["tdpo"] == (2, 2)
     assert costs["kto"] == (2, 4)  # responses and others that do not answer their prompts, by policy and reference

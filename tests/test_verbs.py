@@ -387,3 +387,11 @@ def test_a_loaded_model_stops_at_a_string_and_scores_given_answers(folder: Path)
     assert len(yes) == 3 and len(no) == 2 and max(*yes, *no) < 0
     with pytest.raises(pt.UserError, match="none of them empty"):
         model.generate(["ab"], stop=[""])
+    (places,) = model.top_logprobs("ab", ["Yes"], top_k=len(model.policy.model.head))
+    assert len(places) == 3 and all(len(each) == len(model.policy.model.head) for each in places)
+    letters = [dict(reversed(each))[letter] for letter, each in zip("Yes", places, strict=True)]
+    assert letters == pytest.approx(yes, abs=1e-5)
+    assert all(list(each) == sorted(each, key=lambda pair: -pair[1]) for each in places)
+    assert [each[:2] for each in places] == model.top_logprobs("ab", ["Yes"], 2)[0]
+    with pytest.raises(pt.UserError, match="`top_k` is from 1 to"):
+        model.top_logprobs("ab", ["Yes"], top_k=0)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from posttrain.data.order import seed_for
+from posttrain.data.packing import Example, PackedRow
 from posttrain.data.tasks import dress
 from posttrain.engine.chat_models import scored, scoring_requests
 from posttrain.engine.engine import cut_at_stop
@@ -97,6 +98,26 @@ class Loaded:
         chat, context = self.policy.chat, self.policy.model.context
         requests = scoring_requests(chat, context, self._messages(said), continuations)
         return scored(requests, self.policy.engine.generate(requests))
+
+    def top_logprobs(
+        self, said: Said, continuations: Sequence[str], top_k: int = 5
+    ) -> list[list[tuple[tuple[str, float], ...]]]:
+        """What the model would have said most likely in place of each token of given answers.
+
+        For each answer and each of its tokens the `top_k` likeliest tokens there as (text, logprob), the likeliest
+        first; of the raw logits, and whatever engine there is, by the model in this process. Errors as of `logprobs`.
+        """
+        policy, model = self.policy, self.policy.model
+        if not 1 <= top_k <= len(model.head):
+            raise UserError(f"`top_k` is from 1 to the {len(model.head):,} tokens of the vocabulary; got {top_k}")
+        found: list[list[tuple[tuple[str, float], ...]]] = []
+        for request in scoring_requests(policy.chat, model.context, self._messages(said), continuations):
+            row, cut = PackedRow(), request.scored_from
+            prompt, answer = request.token_ids[:cut], request.token_ids[cut:]
+            row.add_family(prompt, [(0, Example(prompt, answer, (True,) * len(answer)))])
+            places = zip(*(each.tolist() for each in model.likeliest(row, top_k)), strict=True)
+            found.append([tuple((policy.chat.decode([i]), n) for i, n in zip(*each, strict=True)) for each in places])
+        return found
 
     def _messages(self, said: Said) -> tuple[Message, ...]:
         if isinstance(said, str):

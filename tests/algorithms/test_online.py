@@ -17,6 +17,7 @@ from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dppo import DPPO
 from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.gdpo import GDPO
+from posttrain.algorithms.gkd import GKD
 from posttrain.algorithms.gmpo import GMPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
 from posttrain.algorithms.gspo import GSPO
@@ -28,6 +29,7 @@ from posttrain.algorithms.inputs import (
     ReferenceLogprobs,
     SeatBaselines,
     StateValues,
+    TeacherDistributions,
     TeacherLogprobs,
     declared,
     trained,
@@ -82,6 +84,7 @@ CASES = {
     "rae": (RAE(baseline_decay=0.75), partial(reference.rae, alpha=0.75)),
     "opd": (OPD(reward_coefficient=0.5, clip=0.1), partial(reference.opd, c_reward=0.5, clip=0.1)),
     "opd without rewards": (OPD(), partial(reference.opd, c_reward=0.0, clip=0.2)),
+    "gkd": (GKD(reward_coefficient=0.5, clip=0.1), partial(reference.gkd, c_reward=0.5, clip=0.1)),
     "maxrl": (MaxRL(clip_low=0.1), partial(recent.maxrl, longest=LONGEST, low=0.1)),
     "pass-at-k": (PassAtK(k=2, right_from=0.2), partial(recent.pass_at_k, k=2, right_from=0.2)),
     "gdpo": (GDPO(), partial(recent.gdpo, weights=WEIGHTS)),
@@ -132,6 +135,7 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
             "scores": [scores[0], None if not plain and scores[1] < 0.3 else scores[1]],
             "teacher": [0.7 * b + 0.1 * o - 0.2 for _, o, b in tokens],
             "prm": [0.6 * b - 0.2 * o - 0.4 for _, o, b in tokens],
+            "divergence": [0.1 + 0.3 * abs(b - o) for _, o, b in tokens],
             "values": values,
             "now": now,
             "entropy": entropy,
@@ -161,7 +165,10 @@ def rollout_of(said: list, **columns) -> Rollout:
             [[math.nan if x is None else x for x in c["scores"]] for c in members], dtype=torch.float64
         ),
         weights_K=torch.tensor(WEIGHTS, dtype=torch.float64),
-        more={"prm_N": torch.tensor([x for c in members for x in c["prm"]], dtype=torch.float64)},
+        more={
+            "prm_N": torch.tensor([x for c in members for x in c["prm"]], dtype=torch.float64),
+            "taught_B": None,
+        },
         baselines_R=moving_baselines(rewards, [str(seat) for _, seat in places], {}, decay=0.75)[0],
         **columns,
     )
@@ -183,11 +190,11 @@ def with_tokens(algorithm: OnlineAlgorithm, said: list, branches: list[int] | No
     """The same, and everything that carries a gradient, by name."""
     members, branch = reference.completions(said), branches_of(said)
     logprobs, old, behind = torch.tensor([t for c in members for t in c["tokens"]], dtype=torch.float64).unbind(1)
-    now, entropy, values, worth, steps = (
+    now, entropy, values, worth, steps, divergence = (
         torch.tensor([x for c in members for x in c[name]], dtype=torch.float64)
-        for name in ("now", "entropy", "values", "worth", "steps")
+        for name in ("now", "entropy", "values", "worth", "steps", "divergence")
     )
-    leaves = {"logprobs_N": logprobs.clone(), "values_N": now, "entropy_N": entropy}
+    leaves = {"logprobs_N": logprobs.clone(), "values_N": now, "entropy_N": entropy, "divergence_N": divergence}
     for leaf in leaves.values():
         leaf.requires_grad_()
     states = isinstance(algorithm, VinePPO)
@@ -211,6 +218,7 @@ def with_tokens(algorithm: OnlineAlgorithm, said: list, branches: list[int] | No
         values_N=leaves["values_N"][here],
         old_values_N=values[here],
         sampler_N=old[here],
+        divergence_N=leaves["divergence_N"][here],
         **{name: numbers_N[here] for name, numbers_N in found.columns.items() if name != "advantages_N"},
     )
     out = algorithm.loss(tokens)
@@ -308,6 +316,7 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
             imitation_N=ones,
             penalty_N=ones,
             sampler_N=logprobs,
+            divergence_N=ones,
         )
     )
     assert (found.metrics["ratio"] == 1).all() and not found.metrics["clip_fraction"].any()
@@ -344,7 +353,7 @@ def test_the_critic_alone_learns_what_it_learns_beside(name):
     assert set(algorithm.critic_loss(now, old, target).metrics) == {"value_loss", "value_clip_fraction"}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "KL" not in name and name not in CRITICS])
+@pytest.mark.parametrize("name", [name for name in CASES if "KL" not in name and name not in (*CRITICS, "gkd")])
 def test_where_it_is_silent_at_zero_a_token_of_no_advantage_has_no_gradient(name):
     algorithm, _ = CASES[name]
     logprobs = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
@@ -413,6 +422,22 @@ def test_opd_compares_rewards_only_where_they_weigh_something():
     assert (found.advantages_N.tolist(), found.metrics) == ([-2.0], {"teacher_kl": 2.0})
     with pytest.raises(UserError, match="needs 2 or more"):
         OPD(reward_coefficient=0.1).advantages(rollout)
+
+
+def test_gkd_needs_a_teacher_and_its_distributions():
+    assert GKD(beta=0.1, top_k=5).inputs == (TeacherDistributions(0.1, 5),) and not GKD().silent_at_zero
+    one = torch.ones(1, dtype=torch.float64)
+    rollout = Rollout(one, ZEROS[:1], torch.tensor([0]), more={"taught_B": [("teacher", None)]})
+    assert GKD().advantages(rollout).advantages_N.tolist() == [0.0]
+    with pytest.raises(ValueError, match="needs taught_B"):
+        GKD().advantages(rollout._replace(more={}))
+    with pytest.raises(UserError, match="needs 2 or more"):
+        GKD(reward_coefficient=0.1).advantages(rollout)
+    tokens = Tokens(one, one, 0 * one, ZEROS[:1], divergence_N=2 * one)
+    assert GKD().loss(tokens).loss_N.tolist() == [2.0] and list(GKD().loss(tokens).metrics) == ["divergence"]
+    assert GKD().loss(tokens._replace(advantages_N=-one)).loss_N.tolist() == [3.0]
+    with pytest.raises(ValueError, match="needs divergence_N"):
+        GKD().loss(tokens._replace(divergence_N=None))
 
 
 def test_without_a_critic_or_continuations_there_is_nothing_to_compare_with():
@@ -606,6 +631,10 @@ def test_what_a_bucket_says_of_itself():
         (RAE, "kl_coefficient", -0.1),
         (OPD, "reward_coefficient", -0.1),
         (OPD, "clip", math.nan),
+        (GKD, "beta", -0.1),
+        (GKD, "beta", 1.1),
+        (GKD, "top_k", -1),
+        (GKD, "reward_coefficient", math.inf),
     ],
 )
 def test_a_knob_that_cannot_be_is_refused(kind, knob, value):
@@ -637,6 +666,7 @@ def test_the_published_defaults():
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
     assert (RAE().baseline_decay, RAE().kl_coefficient) == (0.95, 0.0)
     assert (OPD().reward_coefficient, OPD().clip) == (0.0, 0.2)
+    assert (GKD().reward_coefficient, GKD().clip, GKD().beta, GKD().top_k) == (0.0, 0.2, 0.5, 0)
     assert (CISPO().clip_low, CISPO().clip_high, GMPO().clip_low, GMPO().clip_high) == (1.0, 4.0, 0.4, 0.4)
     assert (SAPO().tau_positive, SAPO().tau_negative, DPPO().clip_low, DPPO().clip_high) == (1.0, 1.05, 0.2, 0.2)
     assert (ClipCov().chosen_share, ClipCov().cov_low, ClipCov().cov_high) == (2e-4, 1.0, 5.0)

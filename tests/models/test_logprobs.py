@@ -274,3 +274,40 @@ def test_logits_are_read_out_wide():
     found = Readout(0.5, 2.0).logits(products)
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx([2 * math.tanh(0.25), 2 * math.tanh(0.75)])
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 3, 99])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, torch.linspace(0.5, 2, 7, dtype=torch.float64)], ids=str)
+def test_a_divergence_of_the_kept_tokens_and_of_all_others_together(chunk_rows, top_k, temperature):
+    (hidden, weight, _), (other, head, _) = example(), example(seed=1)
+    hidden.requires_grad_()
+    wider = torch.cat([head, 9 * torch.ones(2, head.shape[1], dtype=head.dtype)])  # rows that are no token of ours
+
+    def reverse(p, q):
+        return (p.exp() * (p - q)).sum(1)
+
+    readout = Readout(multiplier=0.5)
+    found = token_divergence(
+        *(hidden, weight, other, wider, readout),
+        from_readout=Readout(),
+        temperature=temperature,
+        top_k=top_k,
+        apart=reverse,
+    )
+    heat = temperature[:, None] if isinstance(temperature, torch.Tensor) else temperature
+    p, q = ((x / heat).softmax(1) for x in (hidden @ weight.T * 0.5, other @ head.T))
+    expected = []
+    for mine, its in zip(p, q, strict=True):
+        kept = sorted(range(len(its)), key=lambda v: -its[v].item())[: top_k or None]
+        pairs = [(mine[v], its[v]) for v in kept]
+        if len(kept) < len(its):
+            pairs.append(tuple(1 - sum(pair[i] for pair in pairs) for i in range(2)))
+        expected.append(sum(a * (a.log() - b.log()) for a, b in pairs))
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-8, atol=1e-10)
+    theirs, ours = (torch.autograd.grad(x.sum(), hidden)[0] for x in (torch.stack(expected), found))
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_no_tokens_have_no_divergence():
+    hidden, weight, _ = example()
+    assert token_divergence(hidden[:0], weight, hidden[:0], weight).shape == (0,)

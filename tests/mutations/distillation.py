@@ -25,6 +25,48 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("algorithms/gkd.py", old, new, "algorithms/test_online.py")
+        for old, new in [
+            ("beta: float = 0.5", "beta: float = 0.1"),
+            ("TeacherDistributions(self.beta, self.top_k)", "TeacherDistributions(self.beta, 0)"),
+            ("if not 0 <= self.beta <= 1:", "if not 0 <= self.beta:"),
+            ("if self.top_k < 0:", "if False:"),
+            ("self.reward_coefficient * rollout", "-self.reward_coefficient * rollout"),
+            ("            enough_rows(self, rollout)\n", ""),
+            ("tokens.divergence_N + found.loss_N", "found.loss_N"),
+            ("tokens.divergence_N + found.loss_N", "tokens.divergence_N - found.loss_N"),
+            ('if "taught_B" not in rollout.more:', "if False:"),
+            ("if tokens.divergence_N is None:", "if False:"),
+            ("silent_at_zero = False", "silent_at_zero = True"),
+        ]
+    ),
+    *(
+        Mutation("objectives/kl.py", old, new, "objectives/test_kl.py")
+        for old, new in [
+            ("math.log(beta), student_NK + math.log1p(-beta)", "math.log1p(-beta), student_NK + math.log(beta)"),
+            ("return beta * teacher_N + (1 - beta)", "return (1 - beta) * teacher_N + beta"),
+            ("    if beta == 0:\n        return (teacher", "    if beta == 1:\n        return (teacher"),
+            ("(student_NK.exp() * (student_NK - mixed_NK))", "(teacher_NK.exp() * (student_NK - mixed_NK))"),
+            ("    teacher_NK = teacher_NK.detach()\n", ""),
+        ]
+    ),
+    *(
+        Mutation("training/teacher.py", old, new, "training/test_teacher_divergence.py")
+        for old, new in [
+            ("return torch.cat(found)[torch.tensor(places).argsort()]", "return torch.cat(found)"),
+            ('"temperature": heat[at] if isinstance(heat, Tensor) else heat', '"temperature": temperature'),
+            ('"top_k": need.top_k', '"top_k": 0'),
+            ("beta=need.beta", "beta=0.5"),
+            ("branch if 0 < self.most < size_of(shown) else shown", "shown"),
+            ("if best.reward > row.reward and", "if best.reward >= row.reward and"),
+            ("max(group.by_seat[row.seat], key", "max(group.rows, key"),
+            ("self.shown(group.task, said)", "self.shown(group.task)"),
+            ("(*its, *branch.prefix[len(own) :])", "(*own, *branch.prefix[len(own) :])"),
+            ("known = {**said, **task.metadata,", "known = {**task.metadata, **said,"),
+            ("(group.task.prompt if missing else self.shown(group.task, said))", "(self.shown(group.task, said))"),
+        ]
+    ),
+    *(
         Mutation("algorithms/rae.py", old, new, "algorithms/test_rae.py algorithms/test_online.py")
         for old, new in [
             ("return rollout.baselines_R", "return rollout.baselines_R.mean()"),

@@ -105,3 +105,60 @@ def test_the_dictionary_names_each_estimator():
 def test_docstring_examples_run():
     results = doctest.testmod(kl, extraglobs={"torch": torch})
     assert results.failed == 0 and results.attempted > 0
+
+
+DISTRIBUTIONS = st.lists(st.floats(-3, 3), min_size=3, max_size=3)
+
+
+def jsd(student, teacher, beta):
+    """Agarwal et al., eq. 1, in floats; at the ends the KL that it tends to, over beta and 1 - beta."""
+
+    def divergence(p, q):
+        return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+    if beta in (0, 1):
+        return divergence(*((teacher, student) if beta == 0 else (student, teacher)))
+    mixed = [beta * t + (1 - beta) * s for s, t in zip(student, teacher, strict=True)]
+    return beta * divergence(teacher, mixed) + (1 - beta) * divergence(student, mixed)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+@given(DISTRIBUTIONS, DISTRIBUTIONS)
+def test_the_generalised_jsd_is_that_of_the_equation(beta, mine, its):
+    student, teacher = (torch.tensor([row], dtype=torch.float64).log_softmax(-1) for row in (mine, its))
+    expected = jsd(*(each.exp()[0].tolist() for each in (student, teacher)), beta)
+    assert kl.generalised_jsd(student, teacher, beta=beta).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_the_generalised_jsd_by_hand():
+    student, teacher = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    # beta 1/4: M = (0.4375, 0.5625)
+    expected = 0.25 * (0.25 * math.log(0.25 / 0.4375) + 0.75 * math.log(0.75 / 0.5625))
+    expected += 0.75 * (0.5 * math.log(0.5 / 0.4375) + 0.5 * math.log(0.5 / 0.5625))
+    found = kl.generalised_jsd(student, teacher, beta=0.25)
+    assert found.tolist() == pytest.approx([expected, 0.0], abs=1e-7)
+    swapped = kl.generalised_jsd(teacher, student, beta=0.75)
+    torch.testing.assert_close(found, swapped, rtol=1e-5, atol=1e-7)
+
+
+def test_the_generalised_jsd_tends_to_both_kls_at_its_ends():
+    student, teacher = (torch.tensor([row], dtype=torch.float64).log_softmax(-1) for row in ([1.0, 0, 2], [0.0, 1, -1]))
+    for end, inside, share in ((0.0, 1e-6, 1e-6), (1.0, 1 - 1e-6, 1e-6)):
+        near = kl.generalised_jsd(student, teacher, beta=inside) / share
+        torch.testing.assert_close(near, kl.generalised_jsd(student, teacher, beta=end), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_the_gradient_of_the_generalised_jsd_reaches_the_student_alone(beta):
+    logits = torch.tensor([[0.3, -1.2, 0.8]], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([[1.0, 0.0, -0.5]], dtype=torch.float64, requires_grad=True)
+    kl.generalised_jsd(logits.log_softmax(-1), other.log_softmax(-1), beta=beta).sum().backward()
+    assert other.grad is None
+    teacher = other.detach().softmax(-1)[0].tolist()
+    for place in range(3):
+        around = []
+        for by in (1e-6, -1e-6):
+            moved = logits.detach().clone()
+            moved[0, place] += by
+            around.append(jsd(moved.softmax(-1)[0].tolist(), teacher, beta))
+        assert logits.grad[0, place].item() == pytest.approx((around[0] - around[1]) / 2e-6, rel=1e-6, abs=1e-9)

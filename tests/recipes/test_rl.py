@@ -42,6 +42,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "prime": {"prm_lr": 1e-3},
     "pav": {"step_tokens": 3, "continuations": 3, "kl_coefficient": 0.0},
     "opd": {"reward_coefficient": 20.0},  # its teacher is the policy before training, to which nothing else is better
+    "gkd": {"reward_coefficient": 20.0},  # the same
 }
 
 
@@ -94,6 +95,7 @@ def test_groups_that_are_scored_while_others_are_sampled_train_the_same_policy(f
         ("opd", {}),
         ("prime", {"updates_per_step": 2}),
         ("pav", {}),
+        ("gkd", {}),
     ],
 )
 def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, folder, tmp_path):
@@ -258,7 +260,7 @@ def test_a_kind_of_prompt_is_a_field_of_the_task(folder, tmp_path):
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared_within_it(folder, tmp_path):
-    for name in ("reinforce", "remax", "reinforce++", "grpo-bucketed", "rae", "opd"):
+    for name in ("reinforce", "remax", "reinforce++", "grpo-bucketed", "rae", "opd", "gkd"):
         options = small(folder, name, steps=1, completions_per_prompt=1)
         assert train(options, output=tmp_path / name.replace("+", "p")).steps == 1
     for name in ("rloo", "grpo", "dr-grpo", "dapo", "gspo"):

@@ -134,6 +134,17 @@ def rae(batch, *, alpha):
     return -mean(values)
 
 
+def gkd(batch, *, c_reward, clip):
+    values = []
+    for group in compared(batch):
+        for i, c in enumerate(group):
+            others = [other["reward"] for j, other in enumerate(group) if j != i]
+            for token, apart in zip(c["tokens"], c["divergence"], strict=True):
+                advantage = c_reward * (c["reward"] - mean(others)) if c_reward else 0.0
+                values.append(apart - clipped(ratio(token), advantage, clip, clip))
+    return mean(values)
+
+
 def opd(batch, *, c_reward, clip):
     values = []
     for group in compared(batch):

@@ -20,6 +20,7 @@ from posttrain.algorithms.dpop import DPOP
 from posttrain.algorithms.dppo import DPPO
 from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.gdpo import GDPO
+from posttrain.algorithms.gkd import GKD
 from posttrain.algorithms.gmpo import GMPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
@@ -68,6 +69,7 @@ ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "grpo-bucketed": BucketedGRPO,
     "rae": RAE,
     "opd": OPD,
+    "gkd": GKD,
     "maxrl": MaxRL,
     "pass-at-k": PassAtK,
     "gdpo": GDPO,

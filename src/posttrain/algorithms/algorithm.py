@@ -73,6 +73,7 @@ class Tokens(NamedTuple):
     imitation_N: Float[Tensor, "N"] | None = None
     penalty_N: Float[Tensor, "N"] | None = None
     sampler_N: Float[Tensor, "N"] | None = None  # those at which the tokens were drawn
+    divergence_N: Float[Tensor, "N"] | None = None  # from the teacher's distribution, in nats; carries the gradient
 
 
 class Counts(NamedTuple):

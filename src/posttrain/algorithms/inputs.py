@@ -43,12 +43,14 @@ class Context:
     `greedy_rewards` plays the task of each group once more, greedily: what that earned, by the seat's name.
     `state_values` continues completions from their states: what those are worth, row by row. `logprobs` are of the
     sampled tokens of all branches, by a model beside the policy, at the sampling temperature, and `values` a critic's
-    (or another head's, by its part) before each of them.
+    (or another head's, by its part) before each of them. `taught` has for each branch who teaches it, and what that one
+    reads.
     """
 
     greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
     state_values: Callable[[Sequence[Group], States], Sequence[ValuesOfStates]] | None = None
     logprobs: Callable[[Sequence[Group], str], Sequence[Sequence[float]]] | None = None
+    taught: Callable[[Sequence[Group]], Sequence[Any]] | None = None
     values: Callable[..., Sequence[Sequence[float]]] | None = None
     weights: Mapping[str, float] = field(default_factory=dict[str, float])  # of the rewards that are optimised, by name
     # What inputs keep from step to step, by their names, as JSON. An input puts a new entry in the place of its old
@@ -296,6 +298,24 @@ class TeacherLogprobs(Input):
     def of(self, groups: Sequence[Group], context: Context) -> Columns:
         """Teachers' logprobs of what the policy sampled."""
         return {"teacher_N": flat(given(context.logprobs, "a teacher")(groups, TEACHER))}
+
+
+@dataclass(frozen=True)
+class TeacherDistributions(TeacherLogprobs):
+    """A teacher's whole distribution at each sampled token: `Tokens.divergence_N`, the generalised JSD from it.
+
+    It is computed micro-batch by micro-batch in the loss, from what the teacher of a branch reads: `taught_B`.
+    """
+
+    beta: float  # of `objectives.kl.generalised_jsd`
+    top_k: int  # tokens that are kept, 0: all
+
+    title: ClassVar[str] = "teacher's distributions"
+    columns: ClassVar[tuple[str, ...]] = ("taught_B",)
+
+    def of(self, groups: Sequence[Group], context: Context) -> Columns:
+        """Who teaches each branch, and what that one reads."""
+        return {"taught_B": given(context.taught, "a teacher")(groups)}
 
 
 @dataclass(frozen=True)

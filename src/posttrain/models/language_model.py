@@ -172,11 +172,22 @@ class LanguageModel:
         self, states: Tensor, row: Packed, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> TokenLogprobs:
         """The same, from the states that the learned tokens are predicted from, [M, D]."""
-        targets, heat = self.ids(row.targets), temperature
-        if any(row.temperatures):
-            own = [each or temperature for each in row.temperatures]
-            heat = torch.tensor(own, dtype=wide_dtype(states.dtype), device=states.device)
+        targets, heat = self.ids(row.targets), self.heat(row, temperature, states)
         return token_logprobs(states, self.head, targets, heat, entropy_gradient=entropy_gradient, readout=self.readout)
+
+    @torch.no_grad()
+    def likeliest(self, row: Packed, k: int) -> tuple[Tensor, Tensor]:
+        """The tokens that are likeliest in place of each learned one, best first, and their logprobs, [M, k] each."""
+        logits = self.logits(self.learned_states(row))
+        found = logits.to(wide_dtype(logits.dtype)).log_softmax(dim=-1).topk(k)
+        return found.indices, found.values
+
+    def heat(self, row: Packed, temperature: float, states: Tensor) -> float | Tensor:
+        """The temperature of the learned tokens of a row: one, or of each, [M], where some have their own."""
+        if not any(row.temperatures):
+            return temperature
+        own = [each or temperature for each in row.temperatures]
+        return torch.tensor(own, dtype=wide_dtype(states.dtype), device=states.device)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""

@@ -4,6 +4,7 @@ The full [B, T, V] logits never exist: only tokens that are learned are projecte
 backward. Shape letters: N tokens, D hidden width, V vocabulary, C tokens of a chunk.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -70,31 +71,72 @@ def token_logprobs(
     return TokenLogprobs(logprobs, entropy)
 
 
+def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """KL(teacher || student) of logprobs [C, V], by row."""
+    return (teacher.exp() * (teacher - student)).sum(dim=1)
+
+
 def token_divergence(
-    hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout = PLAIN
+    hidden: Tensor,
+    weight: Tensor,
+    from_hidden: Tensor,
+    from_weight: Tensor,
+    readout: Readout = PLAIN,
+    *,
+    from_readout: Readout | None = None,
+    temperature: float | Tensor = 1.0,
+    top_k: int = 0,
+    apart: Callable[[Tensor, Tensor], Tensor] = forward_kl,
 ) -> Tensor:
-    """KL of each prediction from another model's, over the whole vocabulary: [N], in nats, wide.
+    """Divergence of each prediction from another model's, over the whole vocabulary: [N], in nats, wide.
 
-        D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v])
-        p = softmax(readout(W h)),   q = softmax(readout(W' h'))
+        D_n = apart(log p_n, log q_n),   by default KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v])
+        p = softmax(readout(W h) / temperature),   q = softmax(from_readout(W' h') / temperature)
 
-    The gradient reaches `hidden` and `weight`, whose p it is; q, of `from_hidden` and `from_weight`, is given. Logits
-    of a chunk exist at a time; the backward pass makes them again.
+    With `top_k` the K + 1 outcomes of both are the K tokens that q likes most and all others together, so that D is
+    that of the coarser distributions, and at most the whole one. The gradient reaches `hidden` and `weight`, whose p it
+    is; q, of `from_hidden` and `from_weight`, is given. Logits of a chunk exist at a time; the backward pass makes them
+    again. Of a head W' with further rows, which are no tokens of p, only the first V count.
     """
-    given = from_hidden.detach(), from_weight.detach()
+    given, head = from_hidden.detach(), from_weight.detach()[: len(weight)]
+    readouts = readout, from_readout or readout
     parts = [
-        checkpoint(_divergence, hidden[chunk], weight, given[0][chunk], given[1], readout, use_reentrant=False)
+        checkpoint(
+            *(_divergence, hidden[chunk], weight, given[chunk], head),
+            *(readouts, _of_rows(temperature, chunk), top_k, apart),
+            use_reentrant=False,
+        )
         for chunk in _chunks(hidden, weight)
     ]
-    return torch.cat(parts)
+    return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=wide_dtype(hidden.dtype))
 
 
-def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout) -> Tensor:
-    p, q = (
-        readout.logits(states @ head.T).to(wide_dtype(states.dtype)).log_softmax(dim=1)
-        for states, head in ((hidden, weight), (from_hidden, from_weight))
-    )
-    return (q.exp() * (q - p)).sum(dim=1)
+def _divergence(
+    hidden: Tensor,
+    weight: Tensor,
+    from_hidden: Tensor,
+    from_weight: Tensor,
+    readouts: tuple[Readout, Readout],
+    temperature: float | Tensor,
+    top_k: int,
+    apart: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    logits = [
+        readout.logits(states @ head.T).to(wide_dtype(states.dtype))
+        for readout, states, head in zip(readouts, (hidden, from_hidden), (weight, from_weight), strict=True)
+    ]
+    plain = not isinstance(temperature, Tensor) and temperature == 1
+    p, q = (each.log_softmax(dim=1) if plain else (each / temperature).log_softmax(dim=1) for each in logits)
+    if 0 < top_k < len(weight):
+        ids = q.topk(top_k, dim=1).indices
+        p, q = (_coarse(each, ids) for each in (p, q))
+    return apart(p, q)
+
+
+def _coarse(logprobs: Tensor, ids: Tensor) -> Tensor:
+    """Logprobs of these tokens, [C, K], and of all others together, [C, K + 1]."""
+    others = logprobs.scatter(1, ids, -torch.inf).logsumexp(dim=1, keepdim=True)
+    return torch.cat([logprobs.gather(1, ids), others], dim=1)
 
 
 def _with_logits(

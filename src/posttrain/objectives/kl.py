@@ -23,6 +23,7 @@ first order where p is near q. All hold per token: how a token changes the state
 Any shape goes, as long as both arguments share it. In nats. The gradient reaches `logprobs` alone.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -75,6 +76,36 @@ def k3(logprobs: Float[Tensor, "..."], reference_logprobs: Float[Tensor, "..."])
     """
     log_ratio = _log_ratio("k3", logprobs, reference_logprobs)
     return torch.expm1(-log_ratio) + log_ratio  # expm1: near p = q the terms cancel, and exp(x) - 1 would lose digits
+
+
+def generalised_jsd(
+    student_NK: Float[Tensor, "N K"], teacher_NK: Float[Tensor, "N K"], *, beta: float
+) -> Float[Tensor, "N"]:
+    """The generalised Jensen-Shannon divergence of a student's distributions from a teacher's, one number each.
+
+        JSD_beta = beta KL(T || M) + (1 - beta) KL(S || M),   M = beta T + (1 - beta) S     0 < beta < 1
+        beta = 0:  KL(T || S), forward                          beta = 1:  KL(S || T), reverse
+
+    Agarwal et al. 2024, GKD, eq. 1 (https://arxiv.org/abs/2306.13649). At the ends the divergence itself is 0; there it
+    stands for its limits over beta and over 1 - beta, as in TRL's GKDTrainer. Logprobs of K outcomes, in nats, whose
+    probabilities sum to 1; -inf is no logprob here. The gradient reaches the student's alone.
+
+    Example:
+        >>> student, teacher = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+        >>> generalised_jsd(student, teacher, beta=0.5)  # at most log 2
+        tensor([0.0338])
+        >>> generalised_jsd(student, teacher, beta=1.0)  # 0.5 log 2 + 0.5 log(2/3)
+        tensor([0.1438])
+    """
+    require_one_shape("generalised_jsd", student_NK=student_NK, teacher_NK=teacher_NK)
+    teacher_NK = teacher_NK.detach()
+    if beta == 0:
+        return (teacher_NK.exp() * (teacher_NK - student_NK)).sum(-1)
+    if beta == 1:
+        return (student_NK.exp() * (student_NK - teacher_NK)).sum(-1)
+    mixed_NK = torch.logaddexp(teacher_NK + math.log(beta), student_NK + math.log1p(-beta))
+    teacher_N = (teacher_NK.exp() * (teacher_NK - mixed_NK)).sum(-1)
+    return beta * teacher_N + (1 - beta) * (student_NK.exp() * (student_NK - mixed_NK)).sum(-1)
 
 
 def _log_ratio(where: str, logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:

@@ -174,7 +174,7 @@ class RL(Control, OnlineOptions):
     pretraining_per_step: Annotated[int, Range(1)] = 16
     """Pretraining texts per update; each is truncated at `max_prompt_tokens`."""
     teacher: Model = ""
-    """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's.
+    """Teacher model of algorithms that need one (opd, gkd): hub id, folder, run or packaged; tokenizer as the policy's.
     Several teach the rows whose column `teacher` names them: "math=runs/a code=runs/b". policy is the policy itself
     with its current weights, which `teacher_prompt` shows more."""
     prover: Model = ""
@@ -182,7 +182,8 @@ class RL(Control, OnlineOptions):
     packaged; tokenizer as the policy's, and another model than it."""
     teacher_prompt: str = ""
     """What teachers see in place of the last user message. It has the fields {prompt} (that message), {answer}, {gold}
-    and other columns: "{prompt} The solution is: {answer}". Default: what the policy sees."""
+    and other columns: "{prompt} The solution is: {answer}". Also {better}, the group's completion of highest reward,
+    and {feedback}, the explanations of the completion's own scores. Default: what the policy sees."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,7 +212,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
             why = "needs a `reward` that says what is solved, such as numbers or gym"
         raise UserError(f"`curriculum=success` {why}")
     curriculum = curriculum_for(config.curriculum, setup.tasks, config.steps * config.prompts_per_step)
-    teachers = replace(teachers, chat=setup.backend.chat)
+    teachers = replace(teachers, chat=setup.backend.chat, most=min(most, setup.backend.context))
     others, cost = load_prover(config, algorithm, prover, setup.model_folders)
     return _Parts(setup, teachers, pretraining, saved.where, (*notes, *cost), curriculum, others)
 

@@ -18,6 +18,7 @@ from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
 from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
 from posttrain.rewards.inputs import OURS
 from posttrain.rewards.learned import Classifier, rlpr
+from posttrain.rewards.majority import Majority
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
 from posttrain.rewards.reward import Earned, EpisodeReward, Reward, Solved, role_of
 from posttrain.rewards.verifiers.choice import ChoiceVerifier
@@ -58,6 +59,7 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "length": rules.SoftOverlong,
     "length_target": rules.LengthTarget,
     "repetition": rules.Repetition,
+    "majority": Majority,
     "rlpr": rlpr,
     "steps": rules.StepDiversity,
     "verification": rules.VerificationPhrases,

@@ -24,7 +24,16 @@ from posttrain.algorithms.algorithm import (
     Tokens,
     UnpairedAlgorithm,
 )
-from posttrain.algorithms.inputs import CRITIC, CriticValues, Input, PromptKinds, StateValues, declared, trained
+from posttrain.algorithms.inputs import (
+    CRITIC,
+    CriticValues,
+    Input,
+    PromptKinds,
+    StateValues,
+    TeacherDistributions,
+    declared,
+    trained,
+)
 from posttrain.algorithms.rollout import Rollout
 from posttrain.errors import described, place_in_user_code
 from posttrain.testing.conformance import require
@@ -184,7 +193,7 @@ def _tokens(algorithm: OnlineAlgorithm, sample: Sample, found: Advantages) -> To
     """What the trainer hands to `loss`, of the whole batch."""
     rollout = sample.rollout
     assert rollout.sampler_N is not None
-    critic = isinstance(algorithm, ActorCritic)
+    critic, taught = isinstance(algorithm, ActorCritic), declared(algorithm, TeacherDistributions)
     return Tokens(
         sample.logprobs_N.clone().requires_grad_(),
         old_N=rollout.sampler_N,
@@ -195,6 +204,7 @@ def _tokens(algorithm: OnlineAlgorithm, sample: Sample, found: Advantages) -> To
         values_N=sample.values_N.clone().requires_grad_() if critic else None,
         old_values_N=rollout.values_N if critic else None,
         sampler_N=rollout.sampler_N,
+        divergence_N=sample.entropy_N.clone().requires_grad_() if taught else None,  # any positive numbers do
         **{name: numbers_N for name, numbers_N in found.columns.items() if name != "advantages_N"},
     )
 
@@ -214,6 +224,7 @@ def _reduced(algorithm: OnlineAlgorithm, sample: Sample, tokens: Tokens, here: T
 
 def _leaves(tokens: Tokens) -> dict[str, Tensor]:
     named = {"logprobs": tokens.logprobs_N, "values": tokens.values_N, "entropy": tokens.entropy_N}
+    named |= {"divergence": tokens.divergence_N}
     return {name: leaf for name, leaf in named.items() if leaf is not None}
 
 

@@ -73,6 +73,7 @@ class Models(Generic[M]):
     beside: Mapping[str, Any]  # those that are trained beside it, by part: a `Critic` or a `TrainedCopy`
     reference: Reference | None
     keep: Callable[[str, PackedRow, Callable[[], Tensor]], Tensor]
+    references: Mapping[str, Reference] = field(default_factory=dict[str, Reference])  # all parts that are not trained
 
 
 class Share(NamedTuple):

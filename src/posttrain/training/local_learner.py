@@ -88,7 +88,7 @@ class LocalLearner(Generic[M]):
         self._microbatch_tokens, self._ranks = microbatch_tokens, ranks
         self._kept = _Kept()
         reference = self._references.get(REFERENCE)
-        self._parts = Models(model, self._beside, reference, self._kept.keep)
+        self._parts = Models(model, self._beside, reference, self._kept.keep, self._references)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*self._beside.values(), *self._references.values()]
         self._renewed = reference if renewed else None

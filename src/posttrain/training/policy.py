@@ -15,19 +15,17 @@ from torch import Tensor
 
 from posttrain import fast_paths
 from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, Tokens
-from posttrain.algorithms.inputs import Columns, Context, columns_of, flat, trained
+from posttrain.algorithms.inputs import Columns, Context, TeacherDistributions, columns_of, declared, flat, trained
 from posttrain.algorithms.rollout import Rollout
 from posttrain.data.packing import Example, PackedRow
-from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives.off_policy import importance_weights
 from posttrain.objectives.shaping import adaptive_length_penalty
 from posttrain.training.learner import CRITIC, POLICY, TEACHER, Batch, Column, Learner, Loss, Models, Share
-from posttrain.training.teacher import Teachers
+from posttrain.training.teacher import ONE_TEACHER, Teachers, teacher_divergence
 from posttrain.types import Group, Trajectory
 
 NOTHING = Context()
-ONE_TEACHER = Teachers({"": TEACHER})
 
 # columns that an algorithm's advantages have for its loss
 OF_ADVANTAGES = tuple(name for name in Advantages._fields if name in Tokens._fields and name != "advantages_N")
@@ -51,31 +49,22 @@ def examples_in(groups: Sequence[Group]) -> list[Example]:
     return [example_of(branch) for branch in branches_in(groups)]
 
 
+def taught_by(teachers: Teachers, groups: Sequence[Group]) -> list[tuple[str, Example]]:
+    """Of each branch the part that teaches it, and what this part reads."""
+    return [read for group in groups for read in teachers.reads(group, examples_in([group]))]
+
+
 def teacher_logprobs(
     groups: Sequence[Group], learner: Learner, teachers: Teachers = ONE_TEACHER, *, temperature: float = 1.0
 ) -> Column:
-    """Of each branch the logprobs of its sampled tokens by the teacher of its row, behind the prompt that this sees.
-
-    Of a branch the tokens of the task's prompt are replaced, and all that follows stays: with a prompt of its own, an
-    environment must have shown the task's.
-    """
-    of_part: dict[str, list[int]] = {}
-    examples: list[Example] = []
-    for group in groups:
-        own, its = teachers.prefix(group.task) if teachers.prompt else ((), ())
-        for example in examples_in([group]):
-            if example.prefix[: len(own)] != own:
-                raise UserError(
-                    "`teacher_prompt` stands in place of the task's prompt, and the environment began an episode with "
-                    "other messages; leave it out"
-                )
-            of_part.setdefault(teachers.part_of(group.task), []).append(len(examples))
-            examples.append(replace(example, prefix=(*its, *example.prefix[len(own) :])))
+    """Of each branch the logprobs of its sampled tokens by the teacher of its row, behind the prompt that this sees."""
+    taught = taught_by(teachers, groups)
     found: dict[int, Sequence[float]] = {}
-    for part, numbers in of_part.items():
-        said = learner.logprobs([examples[number] for number in numbers], part, temperature=temperature)
+    for part in dict.fromkeys(part for part, _ in taught):
+        numbers = [number for number, (each, _) in enumerate(taught) if each == part]
+        said = learner.logprobs([taught[number][1] for number in numbers], part, temperature=temperature)
         found |= zip(numbers, said, strict=True)
-    return [found[number] for number in range(len(examples))]
+    return [found[number] for number in range(len(taught))]
 
 
 def context_of(learner: Learner, *, temperature: float = 1.0, teachers: Teachers = ONE_TEACHER, **more: Any) -> Context:
@@ -89,7 +78,7 @@ def context_of(learner: Learner, *, temperature: float = 1.0, teachers: Teachers
     def values(groups: Sequence[Group], part: str = CRITIC) -> Column:
         return learner.values(examples_in(groups), *([part] if part != CRITIC else []))
 
-    return Context(logprobs=logprobs, values=values, **more)
+    return Context(logprobs=logprobs, taught=partial(taught_by, teachers), values=values, **more)
 
 
 def shortened(group: Group, weight: float, longest: int) -> Group:
@@ -160,7 +149,8 @@ def policy_batch(
     rows = len(rollout.rewards_R)
     kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / rows}
     counts = Counts(rows, sum(lengths), longest)
-    batch = Batch(examples_in(groups), counts, tokens=tokens, scalars=kl, seed=seed, key=key)
+    units = {name.removesuffix("_B"): said for name, said in rollout.more.items() if name.endswith("_B")}  # of branches
+    batch = Batch(examples_in(groups), counts, tokens=tokens, units=units, scalars=kl, seed=seed, key=key)
     everything = models or not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
     numbers = count()
     members = [[next(numbers) for row in group.rows for _ in row.trajectory.branches] for group in groups]
@@ -247,11 +237,17 @@ class PolicyLoss(Loss[LanguageModel]):
             values_N=None if critic is None else critic.values(row, states),
             old_values_N=column("values"),
             sampler_N=present("sampler_logprobs"),
+            divergence_N=self._divergence(states, row, batch, parts),
             **{name: column(name.removesuffix("_N")) for name in OF_ADVANTAGES},
         )
         loss_N, told = algorithm.loss(tokens)
         length_N = batch.present("length", row, branch_N)
         return Share(algorithm.reduce(loss_N, length_N, batch.counts), per_token | dict(told))
+
+    def _divergence(self, states: Tensor, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Tensor | None:
+        """From the teachers' distributions, where the algorithm compares with these."""
+        need = declared(self.algorithm, TeacherDistributions)
+        return None if need is None else teacher_divergence(need, states, row, batch, parts, self.temperature)
 
     @torch.no_grad()
     def _undropped(self, model: LanguageModel, row: PackedRow) -> Tensor:
