@@ -66,7 +66,8 @@ def test_the_four_measures_of_ifeval() -> None:
 
 def said(id: str, label: int, *answers: int | None) -> Group:
     samples = [
-        Score(0.0, unparsed=True) if answer is None else Score(float(answer == label), str(answer)) for answer in answers
+        Score(0.0, unparsed=True) if answer is None else Score(float(answer == label), str(answer))
+        for answer in answers
     ]
     return group(f"processbench/{id}", label, *({"numbers": score} for score in samples))
 
@@ -89,8 +90,12 @@ def test_the_f1_of_each_subset_and_their_mean() -> None:
 
 def test_values_say_what_a_task_changes_of_the_f1() -> None:
     labels = [0, 1, 2, -1, -1]
-    before = [said(f"a-{n}", label, answer) for n, (label, answer) in enumerate(zip(labels, [0, 0, 0, -1, -1], strict=True))]
-    after = [said(f"a-{n}", label, answer) for n, (label, answer) in enumerate(zip(labels, [0, 1, 0, -1, -1], strict=True))]
+    before = [
+        said(f"a-{n}", label, answer) for n, (label, answer) in enumerate(zip(labels, [0, 0, 0, -1, -1], strict=True))
+    ]
+    after = [
+        said(f"a-{n}", label, answer) for n, (label, answer) in enumerate(zip(labels, [0, 1, 0, -1, -1], strict=True))
+    ]
     (was,), (now,) = (ProcessBenchCritic().measures(some, "numbers") for some in (before, after))
     assert was.value == pytest.approx(0.5) and now.value == pytest.approx(0.8)  # a is 1/3, then 2/3; b is 1
     assert was.values[0] > was.value > was.values[1] and was.values[3] == pytest.approx(was.value)

@@ -12,10 +12,10 @@ from posttrain.engine.policy import load_policy
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.suites import SUITES
+from posttrain.options.evaluation import Evaluate, Solve
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import run
 from posttrain.recipes.evaluate.suites import asked, rows_of
-from posttrain.options.evaluation import Evaluate, Solve
 from posttrain.statistics import paired_difference_interval, wilson_interval
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
@@ -196,7 +196,10 @@ def test_a_suite_of_ones_own_is_a_class_of_a_file(folder, engines, tmp_path):
         ({"suite": "gsm8k", "dataset": "no/file.jsonl"}, "there is no file or folder 'no/file.jsonl'"),
         ({"suite": "gsm8k mbpp", "dataset": "{folder}"}, "has no file or folder called 'mbpp', such as mbpp.jsonl"),
         ({"suite": "gsm8k mbpp", "dataset": "{folder}/gsm8k.jsonl"}, "several suites are asked; name a folder"),
-        ({"suite": "math500", "dataset": "{folder}/gsm8k.jsonl"}, "row 1 of the suite 'math500' has no column 'problem'"),
+        (
+            {"suite": "math500", "dataset": "{folder}/gsm8k.jsonl"},
+            "row 1 of the suite 'math500' has no column 'problem'",
+        ),
         ({"suite": "gsm8k", "dataset": "{folder}/gsm8k.jsonl", "limit": 0}, "must be 1 or more; got 0"),
         ({"suite": "processbench", "dataset": "{folder}/steps.jsonl"}, "2 rows have one kind alone; raise `limit`"),
         ({"suite": "gsm8k", "environment": "x.py:Y"}, "`suite` and `environment` exclude each other"),

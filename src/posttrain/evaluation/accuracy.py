@@ -184,7 +184,7 @@ class Examination:
         return next(iter(self.answers.values()))
 
     def judged_by(self, outcome: str, *, ks: Sequence[int] = (), suite: Suite | None = None) -> "Examination":
-        """The same answers, scored by another outcome, or by their rewards if there is none, and measured by a suite."""
+        """The same answers, scored by another outcome, or else by their rewards, and measured by a suite."""
 
         def judged(found: Accuracy) -> Accuracy:
             again = summarize(found.groups, outcome, greedy=found.greedy, ks=ks)

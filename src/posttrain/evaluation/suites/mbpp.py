@@ -1,4 +1,4 @@
-"""MBPP: short programs by description, judged by three asserts that are shown (Austin et al. 2021, arXiv 2108.07732)."""
+"""MBPP: short programs by description, judged by asserts that are shown (Austin et al. 2021, arXiv 2108.07732)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,7 +21,8 @@ class ProcessBenchCritic(Suite):
 
     hub = "Qwen/ProcessBench"
     splits = ("gsm8k", "math", "olympiadbench", "omnimath")
-    options: Mapping[str, Any] = {"reward": "numbers?answer_in=boxed", "greedy": True, "max_new_tokens": 1024}
+    # not `numbers`, to which "this step is wrong" before a box takes it back
+    options: Mapping[str, Any] = {"reward": "exact?answer_in=boxed", "greedy": True, "max_new_tokens": 1024}
 
     def row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The problem with its solution in numbered paragraphs, and the first wrong one."""

@@ -125,7 +125,7 @@ def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False
 
 
 def accuracy_of(task: str, found: Mapping[str, Any]) -> Accuracy:
-    """The first metric of a task, or of a group of tasks, as the headline; the others, and those of its parts, beside."""
+    """The first metric of a task, or of a group, as the headline; its others, and those of its parts, beside."""
     measures = [
         Measure(f"{metric} {name}".strip(), _interval(value, error), _values(found, one, metric, value))
         for one, results in found["results"].items()
@@ -159,7 +159,11 @@ def _metrics(results: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
         metric, _, kept = key.partition(",")
         if kept and not metric.endswith("_stderr") and isinstance(value, int | float):
             error = results.get(f"{metric}_stderr,{kept}")
-            yield metric if kept == "none" else f"{metric},{kept}", value, error if isinstance(error, float) else math.nan
+            yield (
+                metric if kept == "none" else f"{metric},{kept}",
+                value,
+                error if isinstance(error, float) else math.nan,
+            )
 
 
 def _interval(value: float, error: float) -> tuple[float, float]:
@@ -206,9 +210,7 @@ class _Answers:
             longest[context] = max(longest.get(context, 0), len(rest))
         greedy = [Request(context, Sampling(size, temperature=0.0)) for context, size in longest.items()]
         says = {one.token_ids: done.token_ids for one, done in zip(greedy, self._generate(greedy), strict=True)}
-        return [
-            (value, says[context][: len(rest)] == rest) for value, (context, rest) in zip(sums, pairs, strict=True)
-        ]
+        return [(value, says[context][: len(rest)] == rest) for value, (context, rest) in zip(sums, pairs, strict=True)]
 
     def _pair(self, context: str, continuation: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Both as tokens of the whole text; white space between them is the continuation's."""

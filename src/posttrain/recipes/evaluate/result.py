@@ -9,7 +9,15 @@ from typing import Any
 
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import as_typed
-from posttrain.evaluation.accuracy import Accuracy, Difference, Examination, difference, numbers, pass_at_interval, percent
+from posttrain.evaluation.accuracy import (
+    Accuracy,
+    Difference,
+    Examination,
+    difference,
+    numbers,
+    pass_at_interval,
+    percent,
+)
 from posttrain.options.evaluation import Evaluate
 from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.report.chart import Chart, Series
@@ -57,10 +65,11 @@ class EvaluateResult:
         cells = [[html.escape(str(cell or "-")) for cell in row] for row in table.rows]
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells)
         head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+        gains = [] if self.suites else _differences(self)
         notes = [table.note, *self.notes]
         return (
             f"<div><b>{html.escape(table.title)}</b></div><table><tr>{head}</tr>{rows}</table>"
-            f"{listed([] if self.suites else _differences(self))}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"
+            f"{listed(gains)}{''.join(f'<div>{html.escape(note)}</div>' for note in notes)}"
         )
 
     @property
@@ -164,7 +173,9 @@ def suites_table(result: EvaluateResult) -> Table:
                 about = (str(found.n), *(shares if isfinite(found.mean_tokens) else ("", "", "")))
                 for key, value in values.items():
                     gain = _gain(gains[key]) if key in gains else ""
-                    called = key or {"accuracy": one.headline, "reward": "mean reward"}.get(found.measure, found.measure)
+                    called = key or {"accuracy": one.headline, "reward": "mean reward"}.get(
+                        found.measure, found.measure
+                    )
                     rows.append((name, called, exam.model, decoding, value, gain, *about))
     columns = ("suite", "measure", "model", "answers", "value", "over the baseline")
     columns = (*columns, "tasks", "unparsed", "truncated", "tokens")
