@@ -1,7 +1,7 @@
 """GSM8K: grade-school word problems with a whole number as answer (Cobbe et al. 2021, arXiv 2110.14168)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.evaluation.suite import Suite
 
@@ -10,7 +10,7 @@ class GSM8K(Suite):
     """Zero-shot; the answer is the number behind `####`, or else the last number that is said."""
 
     hub = "openai/gsm8k:main"
-    options: Mapping[str, Any] = {
+    options: ClassVar[Mapping[str, Any]] = {
         "prompt_template": "{prompt}\n\nThink step by step, and end with a line of #### and the number.",
         "reward": "last_number",
         "greedy": True,

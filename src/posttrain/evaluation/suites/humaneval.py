@@ -1,7 +1,7 @@
 """HumanEval: functions of Python to complete, judged by unit tests (Chen et al. 2021, arXiv 2107.03374)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.evaluation.suite import Suite
 
@@ -10,7 +10,7 @@ class HumanEval(Suite):
     """The prompt is the beginning of the program alone, so that a completion may also go on with it."""
 
     hub = "openai/openai_humaneval"
-    options: Mapping[str, Any] = {
+    options: ClassVar[Mapping[str, Any]] = {
         "system": "Complete the function. Answer with the whole function in one ```python block.",
         "reward": "code",
         "greedy": True,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.evaluation.suite import Measure, Suite, ratio
 from posttrain.types import Group
@@ -20,7 +20,7 @@ class IFEval(Suite):
 
     hub = "google/IFEval"
     splits = ("train",)
-    options: Mapping[str, Any] = {
+    options: ClassVar[Mapping[str, Any]] = {
         "reward": "constraints constraints?partial_credit=true&name=instruction_strict=0 "
         "constraints?loose=true&name=prompt_loose=0 "
         "constraints?loose=true&partial_credit=true&name=instruction_loose=0",

@@ -1,7 +1,7 @@
 r"""MATH-500: 500 problems of MATH (Hendrycks et al. 2021, arXiv 2103.03874; chosen by arXiv 2305.20050)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.evaluation.suite import Suite
 
@@ -10,7 +10,7 @@ class Math500(Suite):
     r"""Zero-shot; the answer is in the last \boxed{}, and compared as mathematics."""
 
     hub = "HuggingFaceH4/MATH-500"
-    options: Mapping[str, Any] = {
+    options: ClassVar[Mapping[str, Any]] = {
         "prompt_template": "{prompt}\n\nThink step by step, and put the final answer into \\boxed{}.",
         "reward": "math",
         "greedy": True,

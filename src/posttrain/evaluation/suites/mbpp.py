@@ -1,7 +1,7 @@
 """MBPP: short programs by description, judged by asserts that are shown (Austin et al. 2021, arXiv 2108.07732)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.evaluation.suite import Suite
 
@@ -12,7 +12,7 @@ class MBPP(Suite):
     """Zero-shot, where the paper shows three solved tasks first."""
 
     hub = "google-research-datasets/mbpp"
-    options: Mapping[str, Any] = {"reward": "code", "greedy": True, "max_new_tokens": 512}
+    options: ClassVar[Mapping[str, Any]] = {"reward": "code", "greedy": True, "max_new_tokens": 512}
     accuracy = "pass@1"
 
     def row(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:

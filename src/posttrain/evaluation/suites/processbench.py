@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import hypot
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.episodes.metrics import SOLVED
 from posttrain.evaluation.process_bench import ALL_RIGHT, process_bench
@@ -22,7 +22,7 @@ class ProcessBenchCritic(Suite):
     hub = "Qwen/ProcessBench"
     splits = ("gsm8k", "math", "olympiadbench", "omnimath")
     # not `numbers`, to which "this step is wrong" before a box takes it back
-    options: Mapping[str, Any] = {"reward": "exact?answer_in=boxed", "greedy": True, "max_new_tokens": 1024}
+    options: ClassVar[Mapping[str, Any]] = {"reward": "exact?answer_in=boxed", "greedy": True, "max_new_tokens": 1024}
 
     def row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The problem with its solution in numbered paragraphs, and the first wrong one."""

@@ -249,7 +249,7 @@ def _tasks(asked: Asked, environment: ScoredEnvironment) -> tuple[list[Task], li
         "named": columns_read(environment.reward, environment.environment if config.environment else None),
     }
     if asked.suite:
-        tasks = load_tasks(rows_of(asked), **words | {"columns": None})
+        tasks = load_tasks(rows_of(asked.suite, asked), **dict[str, Any](words, columns=None))
     else:
         try:
             tasks = load_tasks(

@@ -25,6 +25,7 @@ from posttrain.evaluation.accuracy import Accuracy, Examination
 from posttrain.evaluation.suite import Measure
 from posttrain.options.evaluation import Evaluate
 from posttrain.recipes.evaluate.suites import LM_EVAL, Asked
+from posttrain.statistics import mean_interval
 from posttrain.training.resolve_model import SavedModel, saved_model
 from posttrain.types import Group, Request, Sampling, Task
 from posttrain.user_code import fitted
@@ -66,8 +67,8 @@ class Harness:
 
     def examine(self, title: str, policy: Policy, watched: "Watched") -> Examination:
         """What the harness says of a model."""
-        import lm_eval
-        from lm_eval.api.model import LM
+        import lm_eval  # pyright: ignore[reportMissingImports]
+        from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
         seed = self.config.seed
         model = cast(Any, type("Posttrain", (_Answers, LM), {}))(policy, self.config, watched.progress.tokens)
@@ -94,11 +95,11 @@ def prepare(asked: Asked) -> Harness:
     """A task of the harness; raises `UserError` unless it and its data are there."""
     if importlib.util.find_spec("lm_eval") is None:
         raise UserError(f"the suite '{asked.name}' needs the package lm_eval; type: pip install 'posttrain[lm-eval]'")
-    from lm_eval.tasks import TaskManager, get_task_dict
+    from lm_eval.tasks import TaskManager, get_task_dict  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     task, _, words = asked.name.removeprefix(LM_EVAL).partition("?")
-    pairs = dict(word.partition("=")[::2] for word in words.split("&") if word)
+    pairs = {key: value for key, _, value in (word.partition("=") for word in words.split("&") if word)}
     arguments = fitted(f"the suite '{asked.name}'", _arguments, pairs)
     file = Path(task).expanduser()
     if file.suffix in (".yaml", ".yml"):
@@ -127,10 +128,11 @@ def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False
 def accuracy_of(task: str, found: Mapping[str, Any]) -> Accuracy:
     """The first metric of a task, or of a group, as the headline; its others, and those of its parts, beside."""
     measures = [
-        Measure(f"{metric} {name}".strip(), _interval(value, error), _values(found, one, metric, value))
+        Measure(f"{metric} {name}".strip(), _interval(value, error, values), values)
         for one, results in found["results"].items()
         for name in ["" if one == task else one]
         for metric, value, error in _metrics(results)
+        for values in [_values(found, one, metric, value)]
     ]
     if not measures:
         raise UserError(f"the task '{task}' of lm-eval gives no number")
@@ -166,7 +168,10 @@ def _metrics(results: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
             )
 
 
-def _interval(value: float, error: float) -> tuple[float, float]:
+def _interval(value: float, error: float, values: Sequence[float]) -> tuple[float, float]:
+    """Ours of rates of documents, since four right ones of four are no certainty; else that of the standard error."""
+    if len(values) > 1 and all(0 <= rate <= 1 for rate in values):
+        return mean_interval(values)
     half = 0.0 if math.isnan(error) else Z95 * error
     return value - half, value + half
 
@@ -246,8 +251,8 @@ class _Answers:
             sampling = Sampling(most, temperature, int(said.get("top_k") or 0), float(said.get("top_p") or 1.0), stop)
             asked.append(Request(tuple(self._encode(context)[-max(1, self._room - most) :]), sampling, seed=number))
         texts = [self._policy.chat.decode(done.token_ids) for done in self._generate(asked)]
-        for number, request in enumerate(asked):
-            for stop in request.sampling.stop:
+        for number, one in enumerate(asked):
+            for stop in one.sampling.stop:
                 texts[number] = texts[number].partition(stop)[0]
         return texts
 

@@ -24,6 +24,7 @@ from posttrain.report.chart import Chart, Series
 from posttrain.runs import Sample, read_run
 from posttrain.runs.result import listed
 from posttrain.runs.run import samples_of
+from posttrain.statistics import Interval
 from posttrain.types import Group
 
 SHOWN = 4  # completions in the report
@@ -167,8 +168,8 @@ def suites_table(result: EvaluateResult) -> Table:
                 gains: dict[str, Difference] = {}
                 if one.baseline and exam is one.model:
                     gains = {"": over[decoding]} | measures_over(found, one.baseline.answers[decoding])
-                values = {"": Estimate(found.accuracy, *found.ci95)}
-                values |= {measure.name: Estimate(measure.value, *measure.ci95) for measure in found.measures}
+                values = {"": _estimate(found.accuracy, found.ci95)}
+                values |= {measure.name: _estimate(measure.value, measure.ci95) for measure in found.measures}
                 shares = (percent(found.unparsed), percent(found.truncated), f"{found.mean_tokens:.0f}")
                 about = (str(found.n), *(shares if isfinite(found.mean_tokens) else ("", "", "")))
                 for key, value in values.items():
@@ -204,6 +205,11 @@ def pass_tables(result: EvaluateResult) -> list[Table]:
     columns = (*(["suite"] if result.suites else []), "model", *(f"pass@{k}" for k in result.config.ks))
     note = "The chance that one of k samples is right (unbiased, Chen et al. 2021), with 95% intervals over tasks."
     return [Table("pass@k", columns, rows, note)] if result.config.ks and rows else []
+
+
+def _estimate(value: float, ci95: Interval) -> Estimate:
+    """Without an interval where nobody says one."""
+    return Estimate(value, *ci95) if ci95[0] < ci95[1] else Estimate(value)
 
 
 def _gain(found: Difference) -> str:

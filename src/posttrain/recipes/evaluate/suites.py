@@ -60,13 +60,12 @@ def load_suite(name: str) -> Suite:
     return found()
 
 
-def rows_of(asked: Asked) -> list[dict[str, Any]]:
+def rows_of(suite: Suite, asked: Asked) -> list[dict[str, Any]]:
     """The rows of a suite's tasks, with ids that say which suite they are of."""
-    assert asked.suite is not None
-    name, suite, config, _ = asked
+    name, config = asked.name, asked.config
     if config.limit is not None and config.limit < 1:
         raise UserError(f"the limit of rows must be 1 or more; got {config.limit}")
-    source = _source(asked)
+    source = _source(suite, asked)
     words = config.split.split()
     splits = words or (suite.splits if has_splits(source) else [None])
     columns = parse_columns(config.columns) if config.columns else None
@@ -97,12 +96,12 @@ def _short(name: str) -> str:
     return name.rpartition(":")[2].lower()
 
 
-def _source(asked: Asked) -> Source:
+def _source(suite: Suite, asked: Asked) -> Source:
     dataset: Any = asked.config.dataset
     if not given(dataset):
-        if asked.suite is None or not asked.suite.hub:
+        if not suite.hub:
             raise UserError(f"the suite '{asked.name}' has no data of its own; pass `dataset`")
-        return asked.suite.hub
+        return suite.hub
     if isinstance(dataset, str | Path) and os.path.isdir(folder := Path(dataset).expanduser()):
         return str(_below(folder, _short(asked.name), asked.alone))
     if not asked.alone:
