@@ -235,7 +235,7 @@ class _Answers:
                 window = tuple(ids[max(0, end - self._room) : end])
                 asked.append((number, Request(window, Sampling(1), scored_from=len(window) - (end - begin))))
         totals, windows = [0.0] * len(requests), [request for _, request in asked]
-        for (number, _), values in zip(asked, scored(windows, self._generate(windows)), strict=True):
+        for (number, _window), values in zip(asked, scored(windows, self._generate(windows)), strict=True):
             totals[number] += math.fsum(values)
         return totals
 
