@@ -59,7 +59,11 @@ SLOW = (
 )
 
 
-BOXED = ("sandbox/", "rewards/test_code.py", "examples/test_functions.py")
+BOXED = (
+    *("sandbox/", "rewards/test_code.py", "examples/test_functions.py"),
+    *(f"recipes/test_suites.py::test_predictions_by_hand[{name}" for name in ("humaneval", "mbpp")),
+    "recipes/test_suites.py::test_what_cannot_be_is_said_in_a_line_before_a_model_is_loaded[given9",
+)
 """Tests of programs in a sandbox: skipped, with the reason, where none can be made."""
 
 # The same fault once more, in a cluster, process, browser or model of its own: `make test-all` has them, `make test`

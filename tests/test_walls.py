@@ -131,6 +131,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "math_verify": ("rewards/verifiers/math.py",),
     "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py", "rewards/verifiers/gym_forms.py"),
     "vllm": ("engine/vllm.py",),
+    "lm_eval": ("recipes/evaluate/lm_eval.py",),
     "openai": ("engine/openai_chat.py", "episodes/openai_seat.py"),
     "ray": ("distributed/ray.py",),
     "tensorboard": ("runs/run_directory.py",),

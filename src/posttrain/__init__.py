@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # what type checkers and editors see, and what is read below
     from posttrain.errors import TemplateError as TemplateError
     from posttrain.errors import TrainingError as TrainingError
     from posttrain.errors import UserError as UserError
+    from posttrain.evaluation.suite import Suite as Suite
     from posttrain.loaded import Loaded as Loaded
     from posttrain.loaded import load as load
     from posttrain.options.cluster import AsyncOptions as Cluster  # noqa: F401

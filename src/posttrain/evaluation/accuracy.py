@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError
+from posttrain.evaluation.suite import Measure, Suite
 from posttrain.statistics import (
     Interval,
     mean_interval,
@@ -34,12 +36,13 @@ class Accuracy:
     samples_per_task: int  # of the task that has fewest
     greedy: bool
     pass_at: dict[int, float]  # k -> chance that one of k samples solves a task
-    unparsed: float  # share of samples in which no answer was found
-    truncated: float  # share of samples that were cut off
+    unparsed: float  # share of samples in which no answer was found; NaN where another harness does not say it
+    truncated: float  # share of samples that were cut off; likewise
     mean_tokens: float
     rates: tuple[float, ...]  # by task: the share of its samples that solve it
     groups: tuple[Group, ...]
     measure: str = "accuracy"
+    measures: tuple[Measure, ...] = ()  # further ones, of a suite
 
 
 def evaluate(
@@ -65,11 +68,11 @@ def evaluate(
     return summarize(groups, environment.outcome_of(groups), greedy=temperature == 0)
 
 
-def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
+def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool, ks: Sequence[int] = ()) -> Accuracy:
     """pass@k of scored groups; without an outcome, their mean reward.
 
-    Tasks with an answer to which the outcome does not apply are excluded. Groups may differ in size: k goes up to
-    the smallest.
+    Tasks with an answer to which the outcome does not apply are excluded. Groups may differ in size: k is each power of
+    two up to the smallest, and those of `ks`.
     """
     if outcome:  # one row for each episode: that of its first trained seat
         answered = [g for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
@@ -87,8 +90,8 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
         rates = [solved / n for n, solved in counts]
         single = all(n == 1 for n, _ in counts)
         ci95 = wilson_interval(int(sum(rates)), len(kept)) if single else mean_interval(rates)
-        powers = [2**i for i in range(size.bit_length())]
-        pass_at = {k: fmean(pass_at_k(*count, k) for count in counts) for k in powers}
+        powers = {2**i for i in range(size.bit_length())} | {k for k in ks if k <= size}
+        pass_at = {k: fmean(pass_at_k(*count, k) for count in counts) for k in sorted(powers)}
         unparsed = [row.scores[outcome].unparsed for row in rows]
     else:
         rates = [fmean(group.rewards) for group in kept]
@@ -149,7 +152,7 @@ def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
     if not rates or (before.greedy, before.measure) != (after.greedy, after.measure):
         raise ValueError("a paired difference needs the same tasks, answered in the same way")
     rates_before, rates_after = zip(*rates, strict=True)
-    if after.measure == "reward":
+    if after.measure != "accuracy":
         gains = [b - a for a, b in rates]
         return Difference(fmean(gains), normal_interval(gains), len(rates))
     interval = paired_difference_interval(rates_before, rates_after)
@@ -158,7 +161,7 @@ def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
 
 def _by_task(found: Accuracy, k: int) -> dict[tuple[str, int], float]:
     """pass@k of each task, or its reward, by its id and how many tasks before it have the same."""
-    rates = found.rates if found.measure == "reward" else _pass_at_rates(found, k)
+    rates = _pass_at_rates(found, k) if found.measure == "accuracy" else found.rates
     seen: Counter[str] = Counter()
     by_task: dict[tuple[str, int], float] = {}
     for group, rate in zip(found.groups, rates, strict=True):
@@ -195,11 +198,14 @@ class Examination:
         """The headline accuracy."""
         return next(iter(self.answers.values()))
 
-    def judged_by(self, outcome: str) -> "Examination":
-        """The same answers, scored by another outcome, or by their rewards if there is none."""
-        return Examination(
-            self.model, **{name: summarize(a.groups, outcome, greedy=a.greedy) for name, a in self.answers.items()}
-        )
+    def judged_by(self, outcome: str, *, ks: Sequence[int] = (), suite: Suite | None = None) -> "Examination":
+        """The same answers, scored by another outcome, or else by their rewards, and measured by a suite."""
+
+        def judged(found: Accuracy) -> Accuracy:
+            again = summarize(found.groups, outcome, greedy=found.greedy, ks=ks)
+            return replace(again, measures=tuple(suite.measures(again.groups, outcome))) if suite else again
+
+        return Examination(self.model, **{name: judged(found) for name, found in self.answers.items()})
 
     def over(self, before: "Examination") -> dict[str, Difference]:
         """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`."""
@@ -214,8 +220,9 @@ class Examination:
         metrics: dict[str, float] = {}
         for decoding, found in self.answers.items():
             passes = {f"pass_at_{k}": share for k, share in found.pass_at.items()}
-            shares = {"unparsed": found.unparsed, "truncated": found.truncated, "tokens": found.mean_tokens}
-            named = {found.measure: found.accuracy, **passes, **shares}
+            shares = _known(unparsed=found.unparsed, truncated=found.truncated, tokens=found.mean_tokens)
+            named = {found.measure: found.accuracy, **{one.name: one.value for one in found.measures}}
+            named |= {**passes, **shares}
             metrics |= {f"{decoding}/{name}": value for name, value in named.items()}
         return metrics
 
@@ -223,6 +230,7 @@ class Examination:
 def numbers(found: Accuracy) -> dict[str, Any]:
     """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
     ks = sorted(found.pass_at)
+    measures = {one.name: {"value": one.value, "ci95": list(one.ci95)} for one in found.measures}
     return {
         found.measure: found.accuracy,
         "ci95": list(found.ci95),
@@ -230,10 +238,14 @@ def numbers(found: Accuracy) -> dict[str, Any]:
         "samples_per_task": found.samples_per_task,
         "pass_at": {str(k): found.pass_at[k] for k in ks},
         "pass_at_ci95": {str(k): list(pass_at_interval(found, k)) for k in ks},
-        "unparsed": found.unparsed,
-        "truncated": found.truncated,
-        "mean_tokens": found.mean_tokens,
+        **_known(unparsed=found.unparsed, truncated=found.truncated, mean_tokens=found.mean_tokens),
+        **({"measures": measures} if measures else {}),
     }
+
+
+def _known(**shares: float) -> dict[str, float]:
+    """Those that are numbers: another harness does not say them."""
+    return {name: share for name, share in shares.items() if not isnan(share)}
 
 
 def percent(share: float, interval: tuple[float, float] | None = None) -> str:

@@ -25,8 +25,8 @@ def process_bench(first_wrong: Sequence[int], said: Sequence[int | None]) -> Pro
         F1 = 2 a b / (a + b),   a and b the accuracies among solutions with a wrong step and among right ones
 
     Zheng et al. 2024, section 3.1 (https://arxiv.org/abs/2412.06559). `said` None is where no answer was found; it is
-    wrong of every solution. A critic that always says "all right" has an F1 of 0. The interval is the F1 of the low ends
-    and of the high ends of both accuracies' Wilson intervals; F1 rises in both, so it holds at least 95%.
+    wrong of every solution. A critic that always says "all right" has an F1 of 0. The interval is from the F1 of the
+    low ends to that of the high ends of both accuracies' Wilson intervals; F1 rises in both, so it holds at least 95%.
 
     Raises:
         ValueError: lengths differ, or solutions of one of the two kinds are missing.

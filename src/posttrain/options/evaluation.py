@@ -10,6 +10,7 @@ from posttrain.options.kinds import EngineName, Judge, Model, Rewards, Rows
 from posttrain.options.option import Form, Range, given
 
 SAMPLES = 8  # of each task, by default
+MAX_NEW_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,15 @@ class Evaluate(Judges, Playing, Rendering):
     """Accuracy of a model on held-out tasks, with confidence intervals."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset environment split columns limit exclude system",
+        "data": "dataset suite environment split columns limit exclude system",
         "model": "model baseline precision",
         "rewards": "reward judge",
-        "sampling": "greedy samples temperature max_new_tokens engine",
+        "sampling": "greedy samples pass_at temperature max_new_tokens engine",
         "run": "seed",
     }
     dataset: Rows = ""
-    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of gym: sources, the held-out split."""
+    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of gym: sources, the held-out split. With
+    `suite`: where its data is; of several suites, a folder with a file or folder of each one's name."""
     model: Model = "smollm2-135m-instruct"
     """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
     packaged models work too."""
@@ -45,8 +47,8 @@ class Evaluate(Judges, Playing, Rendering):
     """Samples per task; default: 8, and a greedy one. With `samples` alone nothing is decoded greedily."""
     temperature: Annotated[float, Range(0, out="low", hint="for the most likely completion pass `greedy`")] = 1.0
     """Sampling temperature."""
-    max_new_tokens: Annotated[int, Range(1)] = 256
-    """Maximum tokens per completion; truncated ones are counted."""
+    max_new_tokens: Annotated[int | None, Range(1)] = None
+    """Maximum tokens per completion; default: 256, or the suite's. Truncated ones are counted."""
     max_prompt_tokens: int | None = None
     """Leave out longer prompts, and count them. Default: a prompt beyond the model's context is an error."""
     columns: str = ""
@@ -65,13 +67,38 @@ class Evaluate(Judges, Playing, Rendering):
     """KV cache size, in GB."""
     seed: int = 0
     """Random seed of sampling and of gym: tasks."""
+    suite: str = ""
+    """Benchmarks: gsm8k, math500, humaneval, mbpp, ifeval, processbench, lm-eval:TASK, FILE.py:CLASS. Space-separated;
+    each has tasks, prompt, reward and measures of its own. Options at their defaults are the suite's."""
+    pass_at: str = ""
+    """Numbers of samples k of which one must be right (pass@k), such as 1,8,64,256. Unbiased; `samples` is the largest
+    unless given."""
+
+    @property
+    def ks(self) -> list[int]:
+        """The numbers of samples of `pass_at`, in order."""
+        words = self.pass_at.replace(",", " ").split()
+        if wrong := next((word for word in words if not (word.isascii() and word.isdecimal() and int(word))), ""):
+            raise UserError(f"`pass_at` has whole numbers of 1 or more between commas, such as 1,8,64; got '{wrong}'")
+        return sorted({int(word) for word in words})
+
+    def together(self) -> None:
+        """Samples are enough for each k; a suite has tasks of its own."""
+        super().together()
+        if self.ks and self.greedy and self.samples is None:
+            raise UserError("`pass_at` is of samples, and greedy answers do not vary; leave out `greedy`")
+        if self.ks and self.samples is not None and self.samples < self.ks[-1]:
+            raise UserError(f"pass@{self.ks[-1]} needs `samples={self.ks[-1]}` or more; got {self.samples}")
+        if self.suite and given(self.environment):
+            raise UserError("`suite` and `environment` exclude each other; pass one of them")
 
     def decodings(self) -> dict[str, tuple[int, float]]:
         """Decoding modes by name: the number of completions per task, and the temperature."""
-        both = not self.greedy and self.samples is None
+        both = not self.greedy and self.samples is None and not self.ks
         found: dict[str, tuple[int, float]] = {}
-        if both or self.samples is not None:
-            found["sampled"] = (SAMPLES if self.samples is None else self.samples, self.temperature)
+        if both or self.ks or self.samples is not None:
+            most = self.ks[-1] if self.ks else SAMPLES
+            found["sampled"] = (most if self.samples is None else self.samples, self.temperature)
         if both or self.greedy:
             found["greedy"] = (1, 0.0)
         return found

@@ -32,9 +32,9 @@ CHAT_MODELS = ("judge", "seats")
 MODELS = ("model", "reward_model", "gold_model", "teacher", "prover", *CHAT_MODELS)
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
-SPLIT = ("reward", "gold", "reward_model", "judge_prompt", *CHAT_MODELS)
+SPLIT = ("reward", "gold", "reward_model", "judge_prompt", "suite", *CHAT_MODELS)
 """Options whose text is split into words wherever there are spaces: a path with spaces is in quotes."""
-LOOKED_AT = ("exclude", "ties", "baseline")
+LOOKED_AT = ("exclude", "ties", "baseline", "suite")
 """Options that name what commands look at that train nothing."""
 _DATA = re.compile(r"\.(jsonl?|[ct]sv|parquet|arrow|txt)(\.(gz|bz2|xz|zst))?$")
 _NAMED = re.compile(r"[\w-]+=")  # what stands before a path in --judge, --seats and --judge-prompt
@@ -332,7 +332,7 @@ def _there(name: str, text: str) -> bool:
 
 def _may_be_path(name: str, text: str) -> bool:
     """Rewards and prompts have names, too: code ends with .py, and the name of a prompt's file has a dot or a slash."""
-    if name in ("reward", "gold", "environment", "algorithm"):
+    if name in ("reward", "gold", "environment", "algorithm", "suite"):
         return text.endswith(".py")
     return bool(text) and (name != "judge_prompt" or "." in text or "/" in text)
 

@@ -2,6 +2,7 @@
 
     posttrain evaluate --model runs/rl-2026-01-31-1 --dataset gym:chain_sum
     posttrain evaluate --model OWNER/NAME --dataset test.jsonl --reward numbers --baseline smollm2-135m-instruct
+    posttrain evaluate --model OWNER/NAME --suite "gsm8k ifeval" --limit 200
 
 Two accuracies are measured by default: sampled pass@1, which RL maximises, and greedy accuracy, which a user of the
 model sees. If pass@1 is far below pass@k, the model can solve tasks that it seldom solves. If no reward is a verifier,
@@ -11,8 +12,9 @@ rewards are saved with each sample and not averaged.
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ from posttrain.episodes.prompt_filter import fitting
 from posttrain.errors import DataError, EpisodeError, UserError
 from posttrain.evaluation.accuracy import Accuracy, Examination, best_constant, percent, summarize
 from posttrain.models.precision import compute_of
-from posttrain.options.evaluation import SAMPLES, Evaluate
+from posttrain.options.evaluation import MAX_NEW_TOKENS, SAMPLES, Evaluate
 from posttrain.options.option import as_written
+from posttrain.recipes.evaluate import lm_eval
 from posttrain.recipes.evaluate.result import EvaluateResult, answers_of, write_page
+from posttrain.recipes.evaluate.suites import LM_EVAL, Asked, asked, rows_of
 from posttrain.rewards import TIME_LIMITS
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.progress import Progress, announce
@@ -47,125 +51,166 @@ def run(
     *,
     output: Path | None = None,
     quiet: bool = False,
-    parts: "Parts | None" = None,
+    part: "Part | None" = None,
     then: Callable[[Players], None] | None = None,
 ) -> EvaluateResult:
-    """Evaluate a model, for which `then` is called, and a baseline if there is one, into a new run directory."""
+    """Evaluate a model, and a baseline if there is one, into a new run directory.
+
+    Of a `part` that is prepared already `then` is called with the model's players, after its answers.
+    """
     began = time.monotonic()
-    parts = parts or prepare(config)
-    answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
-    policy = _load(config, parts.models[0])
-    about = compute_of(policy.model, config.precision) | {"model": parts.models[0].where, "notes": list(parts.notes)}
-    directory = RunDirectory.create(output, "evaluate", as_written(config), environment=about)
+    suites = [] if part else asked(config)
+    parts = [part] if part else [lm_eval.prepare(s) if s.name.startswith(LM_EVAL) else prepare(s) for s in suites]
+    models, notes = parts[0].models, tuple(dict.fromkeys(note for each in parts for note in each.notes))
+    policy = _load(config, models[0])
+    about = compute_of(policy.model, config.precision) | {"model": models[0].where, "notes": list(notes)}
+    settings = as_written(config if config.suite else parts[0].config)
+    directory = RunDirectory.create(output, "evaluate", settings, environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
-    found: list[Examination] = []
-    failed, asked = Counter[str](), answers * len(parts.models)
-    with (
-        directory,
-        TIME_LIMITS.kept_in(directory.path),
-        parts.judging.kept_in(directory.path),
-        Progress("evaluate", asked, quiet=quiet) as progress,
-        opened(parts.environment.environment),
-    ):
-        for saved in parts.models:
-            if found:
+    found: list[list[Examination]] = [[] for _ in parts]
+    answers, failed, done = len(models) * sum(each.answers for each in parts), Counter[str](), 0
+    with ExitStack() as stack:
+        stack.enter_context(directory)
+        stack.enter_context(TIME_LIMITS.kept_in(directory.path))
+        for each in parts:
+            stack.enter_context(each.judging.kept_in(directory.path))
+        progress = stack.enter_context(Progress("evaluate", answers, quiet=quiet))
+        for each in parts:
+            stack.enter_context(each.opened())
+        for number, saved in enumerate(models):
+            if number:
                 del policy  # its memory is needed for the next one
                 policy = _load(config, saved)
-            found.append(
-                _examine(config, parts, saved.title, policy, directory, progress, len(found) * answers, failed)
-            )
-            if then is not None and len(found) == 1:
+            for each, examinations in zip(parts, found, strict=True):
+                examinations.append(each.examine(saved.title, policy, Watched(directory, progress, done, failed)))
+                done += each.answers
+            if part and then and not number:
                 with progress.phase("search"):
-                    then(_players(config, parts, policy, config.temperature, progress, failed))
-        # a function may have shown with its last answer only that 1 does not mean solved
-        answered = [
-            group for examination in found for answers in examination.answers.values() for group in answers.groups
-        ]
-        outcome = parts.environment.outcome_of(answered)
-        found = [examination.judged_by(outcome) for examination in found]
-        metrics = found[0].metrics()
-        for baseline in found[1:]:
-            metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
-        directory.log_metrics(0, metrics | lost_metrics(failed))
-    result = EvaluateResult(
-        run=directory.path,
-        report=directory.report,
-        seconds=time.monotonic() - began,
-        config=config,
-        model=found[0],
-        baseline=found[1] if found[1:] else None,
-        notes=(*parts.notes, *_lost(failed, asked)),
-        outcome=outcome,
-    )
+                    then(part.players(policy, config.temperature, Watched(directory, progress, done, failed)))
+        judged = [each.judged(examinations) for each, examinations in zip(parts, found, strict=True)]
+        metrics = lost_metrics(failed)
+        for each, (examinations, _) in zip(parts, judged, strict=True):
+            metrics |= _metrics(each.name, examinations)
+        directory.log_metrics(0, metrics)
+    if failed:
+        causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
+        notes = (*notes, f"{failed.total()} of {answers} episodes failed ({causes}) and are in no denominator")
+    results = [
+        EvaluateResult(
+            run=directory.path,
+            report=directory.report,
+            seconds=time.monotonic() - began,
+            config=each.config,
+            model=examinations[0],
+            baseline=examinations[1] if examinations[1:] else None,
+            notes=notes,
+            outcome=outcome,
+            headline=each.headline,
+        )
+        for each, (examinations, outcome) in zip(parts, judged, strict=True)
+    ]
+    named = {each.name: result for each, result in zip(parts, results, strict=True)} if config.suite else {}
+    result = replace(results[0], suites=named)
     write_page(result)
     return result
 
 
-def _lost(failed: "Counter[str]", asked: int) -> list[str]:
-    causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
-    return [f"{failed.total()} of {asked} episodes failed ({causes}) and are in no denominator"] if failed else []
-
-
-def _examine(
-    config: Evaluate,
-    parts: "Parts",
-    title: str,
-    policy: Policy,
-    directory: RunDirectory,
-    progress: Progress,
-    done: int,
-    failed: "Counter[str]",
-) -> Examination:
-    """Sample one model on every task in every decoding mode; completions are saved as they finish."""
-    found: dict[str, Accuracy] = {}
-    for decoding, (count, temperature) in config.decodings().items():
-        groups: list[Group] = []
-        players = _players(config, parts, policy, temperature, progress, failed)
-        at_once = max(1, AT_A_TIME // count)
-        for first in range(0, len(parts.tasks), at_once):
-            with progress.phase(decoding):
-                some = sample_groups(
-                    parts.environment,
-                    parts.tasks[first : first + at_once],
-                    players,
-                    completions_per_prompt=count,
-                    seed=seed_for(config.seed, "evaluation", first),
-                )
-            groups += some
-            directory.log_samples(0, answers_of(some, title, decoding, parts.environment.outcome))
-            done += min(at_once, len(parts.tasks) - first) * count
-            if not groups:
-                raise EpisodeError(none_left(failed))
-            found[decoding] = summarize(groups, parts.environment.outcome_of(groups), greedy=temperature == 0)
-            progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
-    return Examination(title, **found)
-
-
-def _players(
-    config: Evaluate, parts: "Parts", policy: Policy, temperature: float, progress: Progress, failed: "Counter[str]"
-) -> Players:
-    sampling = Sampling(config.max_new_tokens, temperature)
-    return Players(
-        policy.engine,
-        policy.chat,
-        sampling,
-        players_of(parts.judging, parts.environment.environment, sampling),
-        max_tokens=policy.model.context,
-        max_lost=config.max_lost,
-        on_tokens=progress.tokens,
-        on_lost=lambda error: failed.update([type(error).__name__]),
-    )
+def _metrics(suite: str, examinations: Sequence[Examination]) -> dict[str, float]:
+    """Results by name, those of a suite below its name and those of the baseline below `baseline`."""
+    prefixes = (f"{suite}/" if suite else "", f"{suite}/baseline/" if suite else "baseline/")
+    named = zip(prefixes, examinations, strict=False)
+    return {f"{prefix}{name}": value for prefix, one in named for name, value in one.metrics().items()}
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What an evaluation is of, but the weights."""
+class Watched:
+    """Where answers are written, and who is told how far they are."""
 
+    directory: RunDirectory
+    progress: Progress
+    done: int  # answers of the parts before
+    failed: "Counter[str]"
+
+
+@dataclass(frozen=True)
+class Part:
+    """An evaluation whose parts are resolved, but for the weights."""
+
+    asked: Asked
     tasks: list[Task]
     environment: ScoredEnvironment
     models: list[SavedModel]  # the model, and the baseline where there is one
     notes: tuple[str, ...]
     judging: JudgeModels
+
+    @property
+    def name(self) -> str:
+        """That of its suite."""
+        return self.asked.name
+
+    @property
+    def config(self) -> Evaluate:
+        """Its options."""
+        return self.asked.config
+
+    @property
+    def headline(self) -> str:
+        """What its accuracy is called."""
+        return self.asked.suite.accuracy if self.asked.suite else ""
+
+    @property
+    def answers(self) -> int:
+        """Of one model."""
+        return len(self.tasks) * sum(count for count, _ in self.config.decodings().values())
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Its environment is open while the block runs."""
+        return opened(self.environment.environment)
+
+    def examine(self, title: str, policy: Policy, watched: Watched) -> Examination:
+        """Sample one model on every task in every decoding mode; completions are saved as they finish."""
+        config, found, done = self.config, dict[str, Accuracy](), watched.done
+        for decoding, (count, temperature) in config.decodings().items():
+            groups: list[Group] = []
+            players = self.players(policy, temperature, watched)
+            at_once = max(1, AT_A_TIME // count)
+            for first in range(0, len(self.tasks), at_once):
+                some = self.tasks[first : first + at_once]
+                with watched.progress.phase(decoding):
+                    seed = seed_for(config.seed, "evaluation", first)
+                    new = sample_groups(self.environment, some, players, completions_per_prompt=count, seed=seed)
+                groups += new
+                watched.directory.log_samples(0, answers_of(new, title, decoding, self.environment.outcome))
+                done += len(some) * count
+                if not groups:
+                    raise EpisodeError(none_left(watched.failed))
+                found[decoding] = summarize(groups, self.environment.outcome_of(groups), greedy=temperature == 0)
+                watched.progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
+        return Examination(title, **found)
+
+    def players(self, policy: Policy, temperature: float, watched: Watched) -> Players:
+        """Who samples: the model, and others in other seats."""
+        sampling = Sampling(self.config.max_new_tokens or MAX_NEW_TOKENS, temperature)
+        return Players(
+            policy.engine,
+            policy.chat,
+            sampling,
+            players_of(self.judging, self.environment.environment, sampling),
+            max_tokens=policy.model.context,
+            max_lost=self.config.max_lost,
+            on_tokens=watched.progress.tokens,
+            on_lost=lambda error: watched.failed.update([type(error).__name__]),
+        )
+
+    def judged(self, examinations: Sequence[Examination]) -> tuple[list[Examination], str]:
+        """The examinations by what says what is right, and its name.
+
+        A function may have shown with its last answer only that 1 does not mean solved.
+        """
+        outcome = self.environment.outcome_of(
+            [group for one in examinations for answers in one.answers.values() for group in answers.groups]
+        )
+        return [one.judged_by(outcome, ks=self.config.ks, suite=self.asked.suite) for one in examinations], outcome
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
@@ -174,8 +219,9 @@ def _load(config: Evaluate, saved: SavedModel) -> Policy:
     return load_policy(saved.where, **words)
 
 
-def prepare(config: Evaluate) -> Parts:
+def prepare(asked: Asked) -> Part:
     """Resolve all parts but the weights and validate all options, before anything is written."""
+    config = asked.config
     judging = judges_in(config, lambda name: saved_model(name).where, config.seats)
     judging.refuse_policy("posttrain evaluate")
     usual = "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
@@ -184,11 +230,11 @@ def prepare(config: Evaluate) -> Parts:
         raise UserError('`reward` is required, such as "numbers" for GSM8K, "math" or FILE.py:function; or `judge`')
     played = load_environment(config.environment, config.environment_args) if config.environment else None
     environment = overseen(rewards, environment=played).environment
-    players_of(judging, environment.environment, Sampling(config.max_new_tokens))
+    players_of(judging, environment.environment, Sampling(config.max_new_tokens or MAX_NEW_TOKENS))
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out `greedy`, and type `samples={max(SAMPLES, environment.reward.min_group)}`)"
         need_group(environment, count, alone if decoding == "greedy" else "`samples`")
-    tasks, notes = _tasks(config, environment)
+    tasks, notes = _tasks(asked, environment)
     refuse_unknown_rewards(tasks, environment.reward)
     notes += judge_notes
     models, kept = [saved_model(name) for name in (config.model, *filter(None, [config.baseline]))], tasks
@@ -203,18 +249,19 @@ def prepare(config: Evaluate) -> Parts:
     if constant is not None:
         notes.append(f"one fixed answer, {constant[0][:40]!r}, is right for {percent(constant[1])} of the tasks")
     judging.load()
-    return Parts(kept, environment, models, tuple(notes), judging)
+    return Part(asked, kept, environment, models, tuple(notes), judging)
 
 
-def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
+def _tasks(asked: Asked, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
+    config = asked.config
     if not config.dataset and config.environment:
         refuse_dressing(config, "`dataset`")
         own = tasks_of(environment.environment, "heldout", config.seed)[: config.limit]
         if not own:
             raise UserError(f"{config.environment} has no held-out tasks of its own; pass `dataset`")
         return own, []
-    if not config.dataset:
-        raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME")
+    if not config.dataset and not asked.suite:
+        raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME; or `suite`")
     gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
@@ -223,18 +270,21 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
         "seed": config.seed,
         "named": columns_read(environment.reward, environment.environment if config.environment else None),
     }
-    try:
-        tasks = load_tasks(
-            config.dataset,
-            split=config.split or ("heldout" if gym else part),
-            limit=GYM_TASKS if gym and config.limit is None else config.limit,
-            **words,
-        )
-    except DataError as error:
-        if config.split or gym or part is None:
-            raise
-        raise DataError(f"{error}; evaluation reads the split 'test' unless `split` names another") from error
-    refuse_unreadable(environment.reward, tasks, config.dataset)
+    if asked.suite:
+        tasks = load_tasks(rows_of(asked.suite, asked), **dict[str, Any](words, columns=None))
+    else:
+        try:
+            tasks = load_tasks(
+                config.dataset,
+                split=config.split or ("heldout" if gym else part),
+                limit=GYM_TASKS if gym and config.limit is None else config.limit,
+                **words,
+            )
+        except DataError as error:
+            if config.split or gym or part is None:
+                raise
+            raise DataError(f"{error}; evaluation reads the split 'test' unless `split` names another") from error
+    refuse_unreadable(environment.reward, tasks, f"the suite '{asked.name}'" if asked.suite else config.dataset)
     if not config.exclude:
         return tasks, tasks.notes
     kept, removed = disjoint(load_tasks(config.exclude, **words), tasks)

@@ -34,8 +34,9 @@ from posttrain.errors import RewardError, UserError, as_typed, words_of
 from posttrain.evaluation.search import beam_search
 from posttrain.evaluation.voting import SCORED, WAYS, Answered, accuracy_of, by_bins, by_difficulty, until_settled
 from posttrain.options.evaluation import Solve
-from posttrain.recipes.evaluate import Parts, prepare, run
+from posttrain.recipes.evaluate import Part, prepare, run
 from posttrain.recipes.evaluate.result import EvaluateResult, write_page
+from posttrain.recipes.evaluate.suites import LM_EVAL, asked
 from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
 from posttrain.rewards import Weighted
@@ -96,8 +97,11 @@ class SolveResult:
 
 def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> SolveResult:
     """Sample every problem, choose in every way, search where that is asked for, and write the report."""
-    parts = prepare(config)
-    _refuse_unless_right(parts)
+    one, *others = asked(config)
+    if others or one.name.startswith(LM_EVAL):
+        raise UserError(f"`suite` of posttrain solve is one, and none of lm-eval; got {config.suite!r}")
+    part = prepare(one)
+    _refuse_unless_right(part)
     models = [saved_model(name).where for name in words_of("reward_model", config.reward_model)]
     scorers = [load_scorer(where, precision=config.precision) for where in models]
     reward = _reward(config, scorers) if scorers else None
@@ -105,39 +109,39 @@ def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> 
 
     def search(players: Players) -> None:
         assert reward is not None
-        if not parts.environment.outcome:  # its answers have shown it
+        if not part.environment.outcome:  # its answers have shown it
             raise UserError(NOTHING_RIGHT)
         for ahead in dict.fromkeys([0, config.lookahead]):
             name = f"beam search, lookahead {ahead}" if ahead else "beam search"
             searched[name] = [
-                _searched(config, parts, players, reward, len(scorers), beams, ahead)
+                _searched(config, part, players, reward, len(scorers), beams, ahead)
                 for beams in _doubled(config.expansions, config.beams)
             ]
 
-    found = run(config, output=output, quiet=quiet, parts=parts, then=search if config.beams else None)
+    found = run(config, output=output, quiet=quiet, part=part, then=search if config.beams else None)
     sampled = found.model.sampled
     if sampled is None or sampled.measure != "accuracy":
         raise UserError(NOTHING_RIGHT)
-    alike = _alike(parts.environment)
+    alike = _alike(part.environment)
     problems = [_answered(group, found.outcome, alike) for group in sampled.groups]
     if reward is not None:
         problems = _scored(reward, len(scorers), sampled.groups, problems)
     kept = {id(group.task) for group in sampled.groups}  # of others an answer failed, or cannot be judged
-    there = [id(task) in kept for task in parts.tasks]
+    there = [id(task) in kept for task in part.tasks]
     of_kept = {name: [[*compress(answers, there)] for answers in sizes] for name, sizes in searched.items()}
     result = SolveResult(found, tuple(points(problems, of_kept, certainty=config.certainty)))
     _write(result)
     return result
 
 
-def _refuse_unless_right(parts: Parts) -> None:
+def _refuse_unless_right(part: Part) -> None:
     """Refuse rewards that do not say what is right, before anything is sampled.
 
     A function shows by a score outside [0, 1] that it does not; it is asked about a text that is no answer.
     """
-    reward = parts.environment.reward
-    if reward.outcome and not (reward.certain or reward.asks) and parts.environment.environment.max_turns == 1:
-        task = parts.tasks[0]
+    reward = part.environment.reward
+    if reward.outcome and not (reward.certain or reward.asks) and part.environment.environment.max_turns == 1:
+        task = part.tasks[0]
         episode = Episode(task, (*task.prompt, Message("assistant", task.prompt[-1].content)))
         with suppress(RewardError):  # of what only an episode that was played has
             finish(reward.score_parts([EpisodeGroup(task, (episode,) * reward.min_group)]))
@@ -157,18 +161,18 @@ def _alike(environment: ScoredEnvironment) -> Callable[[str, str], bool]:
 
 
 def _searched(
-    config: Solve, parts: Parts, players: Players, reward: Weighted, models: int, beams: int, lookahead: int
+    config: Solve, part: Part, players: Players, reward: Weighted, models: int, beams: int, lookahead: int
 ) -> list[Answered]:
     """What a search for answers to all problems found; its tokens are shared evenly among the answers of a problem."""
     words = {"beams": beams, "expansions": config.expansions, "lookahead": lookahead}
     seed = seed_for(config.seed, "search", beams)
     judge = partial(_scores_of, reward)
-    found = beam_search(parts.environment, parts.tasks, players, judge, **words, seed=seed)
-    groups = score(parts.environment, parts.tasks, [one.answers for one in found], players)
-    alike = _alike(parts.environment)
+    found = beam_search(part.environment, part.tasks, players, judge, **words, seed=seed)
+    groups = score(part.environment, part.tasks, [one.answers for one in found], players)
+    alike = _alike(part.environment)
     return [
         replace(
-            _answered(group, parts.environment.outcome, alike),
+            _answered(group, part.environment.outcome, alike),
             tokens=[one.tokens / beams] * beams,
             scores=one.scores,
             read=[models * one.read / beams] * beams,
