@@ -424,7 +424,9 @@ def _models_beside_have_a_loss(algorithm: OnlineAlgorithm) -> list[str]:
         whole = need.reduce(algorithm, out.loss_N, length_N, counts)
         cuts = list[Tensor]()
         for here_N in (sample.branch_N % 2 == half for half in range(2)):
-            given = {name: column if column is None else column[here_N] for name, column in tokens._asdict().items()}
+            given: dict[str, Any] = {
+                name: column if column is None else column[here_N] for name, column in tokens._asdict().items()
+            }
             given["branch_N"] = torch.unique(given["branch_N"], return_inverse=True)[1]
             loss_N = need.loss(algorithm, Tokens(**given)).loss_N
             cuts.append(need.reduce(algorithm, loss_N, length_N[here_N], counts))

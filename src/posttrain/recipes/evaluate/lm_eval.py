@@ -67,15 +67,15 @@ class Harness:
 
     def examine(self, title: str, policy: Policy, watched: "Watched") -> Examination:
         """What the harness says of a model."""
-        import lm_eval  # pyright: ignore[reportMissingImports]
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
+        harness: Any = importlib.import_module("lm_eval")
         seed = self.config.seed
         model = cast(Any, type("Posttrain", (_Answers, LM), {}))(policy, self.config, watched.progress.tokens)
         model.chat = bool(self.arguments.get("apply_chat_template"))
         seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"), seed)
         with watched.progress.phase(self.name):
-            found = lm_eval.simple_evaluate(
+            found = harness.simple_evaluate(
                 model=model,
                 tasks=[self.task],
                 task_manager=self.manager,
