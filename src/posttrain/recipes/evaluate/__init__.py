@@ -47,17 +47,9 @@ AT_A_TIME = 256  # completions between two steps of the progress bar: more than 
 
 
 def run(
-    config: Evaluate,
-    *,
-    output: Path | None = None,
-    quiet: bool = False,
-    part: "Part | None" = None,
-    then: Callable[[Players], None] | None = None,
+    config: Evaluate, *, output: Path | None = None, quiet: bool = False, part: "Part | None" = None
 ) -> EvaluateResult:
-    """Evaluate a model, and a baseline if there is one, into a new run directory.
-
-    Of a `part` that is prepared already `then` is called with the model's players, after its answers.
-    """
+    """Evaluate a model, and a baseline if there is one, into a new run directory; a `part` is prepared already."""
     began = time.monotonic()
     suites = [] if part else asked(config)
     parts = [part] if part else [lm_eval.prepare(s) if s.name.startswith(LM_EVAL) else prepare(s) for s in suites]
@@ -84,9 +76,6 @@ def run(
             for each, examinations in zip(parts, found, strict=True):
                 examinations.append(each.examine(saved.title, policy, Watched(directory, progress, done, failed)))
                 done += each.answers
-            if part and then and not number:
-                with progress.phase("search"):
-                    then(part.players(policy, config.temperature, Watched(directory, progress, done, failed)))
         judged = [each.judged(examinations) for each, examinations in zip(parts, found, strict=True)]
         metrics = lost_metrics(failed)
         for each, (examinations, _) in zip(parts, judged, strict=True):
@@ -95,8 +84,8 @@ def run(
     if failed:
         causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
         notes = (*notes, f"{failed.total()} of {answers} episodes failed ({causes}) and are in no denominator")
-    results = [
-        EvaluateResult(
+    named = {
+        each.name: EvaluateResult(
             run=directory.path,
             report=directory.report,
             seconds=time.monotonic() - began,
@@ -108,9 +97,8 @@ def run(
             headline=each.headline,
         )
         for each, (examinations, outcome) in zip(parts, judged, strict=True)
-    ]
-    named = {each.name: result for each, result in zip(parts, results, strict=True)} if config.suite else {}
-    result = replace(results[0], suites=named)
+    }
+    result = replace(named[parts[0].name], suites=named if config.suite else {})
     write_page(result)
     return result
 
@@ -142,6 +130,7 @@ class Part:
     models: list[SavedModel]  # the model, and the baseline where there is one
     notes: tuple[str, ...]
     judging: JudgeModels
+    then: Callable[[Players], None] | None = None  # called with the model's players, after its answers
 
     @property
     def name(self) -> str:
@@ -186,6 +175,9 @@ class Part:
                     raise EpisodeError(none_left(watched.failed))
                 found[decoding] = summarize(groups, self.environment.outcome_of(groups), greedy=temperature == 0)
                 watched.progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
+        if self.then and title == self.models[0].title:
+            with watched.progress.phase("search"):
+                self.then(self.players(policy, config.temperature, watched))
         return Examination(title, **found)
 
     def players(self, policy: Policy, temperature: float, watched: Watched) -> Players:

@@ -118,7 +118,7 @@ def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> 
                 for beams in _doubled(config.expansions, config.beams)
             ]
 
-    found = run(config, output=output, quiet=quiet, part=part, then=search if config.beams else None)
+    found = run(config, output=output, quiet=quiet, part=replace(part, then=search if config.beams else None))
     sampled = found.model.sampled
     if sampled is None or sampled.measure != "accuracy":
         raise UserError(NOTHING_RIGHT)
