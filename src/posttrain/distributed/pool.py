@@ -241,13 +241,19 @@ class Pool:
 
     def restart(self, place: int) -> None:
         """Kill one, start another that has loaded nothing; `ProcessLost` if its node is gone and no other has room."""
-        if self._handles:
-            ray.kill(self._handles[place])
-        if not self._group.wait(PLACED_S):
-            room = _amounts(self._bundle)
-            raise ProcessLost(f"{self.kind} {place} lost its node, and no other has room for {room}")
+        placed = False
+        if handles := self._handles:
+            ray.kill(handles[place])
+            try:
+                placed = self._group.wait(PLACED_S)
+            except Exception:  # Ray has no class for a group that `stop` removed meanwhile
+                if self._handles:
+                    raise
         if not self._handles:
             raise ProcessLost(f"{self.kind} {place} has been stopped")
+        if not placed:
+            room = _amounts(self._bundle)
+            raise ProcessLost(f"{self.kind} {place} lost its node, and no other has room for {room}")
         self._handles[place] = self._start(place)
 
     def stop(self) -> None:
