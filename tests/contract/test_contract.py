@@ -466,6 +466,7 @@ def test_verify_whole(folder, switched_off, monkeypatch):
     assert all(item.passed for item in items), [item.line() for item in items if not item.passed]
 
 
+@pytest.mark.timeout(1800)  # about five minutes each where nothing else runs
 @pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.parametrize("switched_off", ["", "all"])

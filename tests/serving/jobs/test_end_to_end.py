@@ -62,7 +62,9 @@ def test_a_job_whose_processes_are_killed_ends_as_one_that_is_left_alone(rounds,
         undisturbed = kills.ended(kills.undisturbed())
         for _ in range(rounds):
             job_id, seen = kills.disturbed()
-            assert kills.ended(job_id) == undisturbed and kills.job(job_id).attempts == 1 + ("training" in seen)
+            assert kills.ended(job_id) == undisturbed
+            # a training that ends while there is no server is started once more, and says that it has ended
+            assert kills.job(job_id).attempts - 1 - ("training" in seen) in (0, 1)
             assert {"server", "export"} <= {*seen}
 
 
