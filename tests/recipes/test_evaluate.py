@@ -323,5 +323,6 @@ def test_a_folder_is_read_by_its_test_split(folder, tmp_path):
 
 
 def test_a_gym_source_gives_its_held_out_split():
-    tasks, _ = recipe._tasks(recipe.asked(Evaluate(dataset="gym:chain_sum", limit=2))[0], ScoredEnvironment(parse_rewards("tags")))
+    (asked,) = recipe.asked(Evaluate(dataset="gym:chain_sum", limit=2))
+    tasks, _ = recipe._tasks(asked, ScoredEnvironment(parse_rewards("tags")))
     assert [task.id.split("/")[1] for task in tasks] == ["heldout", "heldout"]
