@@ -316,13 +316,14 @@ def test_a_folder_is_read_by_its_test_split(folder, tmp_path):
     data.mkdir()
     for name in ("train", "test"):
         (data / f"{name}.jsonl").write_text(json.dumps({"prompt": name, "answer": "1"}) + "\n")
-    tasks, _ = recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment(parse_rewards("tags")))
+    tasks, _ = recipe._tasks(recipe.asked(Evaluate(dataset=str(data)))[0], ScoredEnvironment(parse_rewards("tags")))
     assert [task.prompt[0].content for task in tasks] == ["test"]
     (data / "test.jsonl").unlink()
     with pytest.raises(DataError, match="`split`"):
-        recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment(parse_rewards("tags")))
+        recipe._tasks(recipe.asked(Evaluate(dataset=str(data)))[0], ScoredEnvironment(parse_rewards("tags")))
 
 
 def test_a_gym_source_gives_its_held_out_split():
-    tasks, _ = recipe._tasks(Evaluate(dataset="gym:chain_sum", limit=2), ScoredEnvironment(parse_rewards("tags")))
+    (asked,) = recipe.asked(Evaluate(dataset="gym:chain_sum", limit=2))
+    tasks, _ = recipe._tasks(asked, ScoredEnvironment(parse_rewards("tags")))
     assert [task.id.split("/")[1] for task in tasks] == ["heldout", "heldout"]
