@@ -77,10 +77,10 @@ def test_an_algorithm_of_a_users_file_brings_a_model_of_its_own(folder, tmp_path
     assert "ratio/mean" not in found[0] and found[0]["loss"] > 0  # the first step is the head's alone
     assert all({"loss", "odds_loss", "odds_grad_norm", "ratio/mean", "grad_norm"} <= row.keys() for row in found[1:])
     assert found[-1]["odds_loss"] < found[1]["odds_loss"]
-    ends = [run / "checkpoints/step-000004/odds-masters.safetensors" for run in (whole, part)]
-    at = [checkpoint.load_tensors(end) for end in ends]
-    assert sorted(at[0]) == ["head.bias", "head.weight"]
-    assert all(torch.equal(at[0][name], at[1][name]) for name in at[0])
+    at = [checkpoint.load_tensors(run / "checkpoints/step-000004/odds-masters.safetensors") for run in (whole, part)]
+    assert sorted(at[0]) == ["head.bias", "head.weight"] and all(
+        torch.equal(at[0][name], at[1][name]) for name in at[0]
+    )
     assert main([*typed.split(), "--steps", "2", "--odds-lr", "1e-9", "--output", str(slow)]) == 0
     still = checkpoint.load_tensors(slow / "checkpoints/step-000002/odds-masters.safetensors")
     assert still["head.weight"].abs().max() < 1e-7 < at[0]["head.weight"].abs().max()
