@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from posttrain.algorithms.gkd import GKD
 from posttrain.algorithms.opd import OPD
 from posttrain.episodes.sampler import Sampler
 from posttrain.errors import PosttrainError, UserError
@@ -52,6 +53,23 @@ def test_a_student_comes_near_its_teacher_on_prompts_that_it_did_not_train_on(fo
     assert len(heldout) == 4 and heldout[-1] < 0.6 * heldout[0]
     trained = [row["groups/teacher_kl"] for row in found if "groups/teacher_kl" in row]
     assert trained[0] > 0.5 and sum(trained[-3:]) / 3 < 0.5 * trained[0]
+
+
+def test_whole_distributions_bring_a_student_nearer_with_fewer_samples(folder, tmp_path):
+    options = replace(config(folder, steps=15, **MANY | {"eval_every": 15}), algorithm="gkd")
+    found = rows(rl.run(options, GKD(top_k=16), output=tmp_path / "run", quiet=True).run)
+    heldout = [row["evaluation/teacher_kl"] for row in found if "evaluation/teacher_kl" in row]
+    assert len(heldout) == 2 and heldout[1] < 0.6 * heldout[0]
+    trained = [row["divergence"] for row in found if "divergence" in row]
+    assert len(trained) == 15 and trained[-1] < 0.6 * trained[0]
+
+
+def test_a_policy_learns_from_the_better_completion_of_a_group(folder, tmp_path):
+    prompt = "{prompt} {better} {feedback}"
+    options = replace(config(folder, teacher="policy", teacher_prompt=prompt, eval_every=0, eval_dataset=""), algorithm="gkd")
+    options = replace(options, reward="length?limit=4&buffer=4")
+    found = rows(rl.run(options, GKD(), output=tmp_path / "run", quiet=True).run)
+    assert all(row["divergence"] > 0 and row["grad_norm"] > 0 for row in found)
 
 
 def test_a_teacher_that_is_the_policy_teaches_nothing_at_first(folder, tmp_path):
