@@ -1,7 +1,7 @@
 r"""Simple functions with tests, at the level of a small model: demonstrations, tasks and held-out tasks.
 
     python examples/functions.py functions
-    posttrain sft --dataset functions/train.jsonl --limit 48
+    posttrain sft --dataset functions/train.jsonl --limit 48 --warmup-steps 2
     posttrain rl --model runs/sft-2026-01-31-1 --dataset functions/train.jsonl --reward code --kl-coefficient 0 \
         --lr 2e-5 --prompts-per-step 8 --max-new-tokens 64 --steps 8
 
