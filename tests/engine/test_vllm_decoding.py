@@ -98,6 +98,7 @@ def test_a_setting_that_vllm_refuses_is_one_line(counts):
     with pytest.raises(UserError) as refused:
         one.add(0, Request((9,), Sampling(5, temperature=3.0)))
     assert str(refused.value) == (
-        "the engine vllm cannot sample so: temperature must be in [0, 2], got 3.0; change that, or use `engine=embedded`"
+        "the engine vllm cannot sample so: temperature must be in [0, 2], got 3.0; "
+        "change that, or use `engine=embedded`"
     )
     assert not one._running
