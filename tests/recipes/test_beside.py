@@ -120,7 +120,8 @@ def test_progress_is_measured_by_the_prover(folder, tmp_path):
     assert found[0]["groups/value"] != found[1]["groups/value"] and found[0]["groups/progress"] > 0
     parts = rl._prepare(options, algorithms.online("pav")(**knobs), ONE_PROCESS, {})
     assert parts.notes[-1] == (
-        f"the prover {prover} samples up to 72 continuations a step, 4 for each completion; fewer `continuations` or "
+        f"the prover {prover} samples up to 72 continuations a step in this process, 4 for each completion; "
+        "fewer `continuations` or "
         "`max_states`, or more `step_tokens`, cost less"  # 4 prompts x 2, and 16 completions x 2 later states x 2
     )
     plan, alone = (plan_rl(one, algorithms.online(one.algorithm)(), measure=False) for one in (options, config(folder)))

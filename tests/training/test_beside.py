@@ -201,6 +201,8 @@ def test_a_part_has_a_name_of_its_own():
         named = type("Named", (Odds,), {"part": taken})
         with pytest.raises(UserError, match=f"the part '{taken}' of Named is another model"):
             trained(type("With", (Foreseen,), {"inputs": (named(),)})())
+    with pytest.raises(UserError, match="the part 'my-odds' of Named is no name; use letters, digits and _"):
+        trained(type("With", (Foreseen,), {"inputs": (type("Named", (Odds,), {"part": "my-odds"})(),)})())
     with pytest.raises(UserError, match="the part 'odds' of Odds"):
         trained(type("Twice", (Foreseen,), {"inputs": (Odds(), Odds())})())
 

@@ -366,5 +366,9 @@ def trained(algorithm: "Algorithm") -> dict[str, TrainedModel]:
                 raise UserError(
                     f"the part '{need.part}' of {type(need).__name__} is another model; choose another name"
                 )
+            if not need.part.isidentifier():  # files of checkpoints, metrics and options have it
+                raise UserError(
+                    f"the part '{need.part}' of {type(need).__name__} is no name; use letters, digits and _"
+                )
             found[need.part] = need
     return found

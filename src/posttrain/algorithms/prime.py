@@ -19,6 +19,7 @@ What to know about it:
 - It holds two more networks, phi and the reference: two more forward passes, and a second update.
 - `groups/prm_accuracy` is the share of completions whose implicit reward has their label's sign. At first phi is the
   reference, and the advantage the outcome's.
+- Where an environment begins a conversation again, each of its parts has the row's label, and a sum of its own.
 - The authors' code, verl's recipe, also scales both parts and whitens their sum over the batch; the paper does not.
 """
 

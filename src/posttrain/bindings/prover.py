@@ -32,8 +32,8 @@ def load_prover(
     step = Load(config.prompts_per_step, config.completions_per_prompt, 0, config.max_new_tokens, 1)
     most = sum(load.sequences for load in states.load(step))
     said = (
-        f"the prover {named(prover.typed)} samples up to {most:,} continuations a step, {most / step.sequences:.0f} "
-        "for each completion; fewer `continuations` or `max_states`, or more `step_tokens`, cost less"
+        f"the prover {named(prover.typed)} samples up to {most:,} continuations a step in this process, "
+        f"{most / step.sequences:.0f} for each completion; fewer `continuations` or `max_states`, or more `step_tokens`, cost less"
     )
     folders[named(prover.typed)] = prover.where
     policy = load_policy(prover.where, precision=config.precision, cache_gb=config.cache_gb)

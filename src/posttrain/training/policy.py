@@ -149,7 +149,8 @@ def policy_batch(
     rows = len(rollout.rewards_R)
     kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / rows}
     counts = Counts(rows, sum(lengths), longest)
-    units = {name.removesuffix("_B"): said for name, said in rollout.more.items() if name.endswith("_B")}  # of branches
+    of_branches = [name for need in algorithm.inputs for name in need.columns if name.endswith("_B")]
+    units = {name.removesuffix("_B"): rollout.more[name] for name in of_branches}
     batch = Batch(examples_in(groups), counts, tokens=tokens, units=units, scalars=kl, seed=seed, key=key)
     everything = models or not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
     numbers = count()
