@@ -27,7 +27,7 @@ LINES = [
 
 
 def test_every_reward_is_in_the_table():
-    named = re.findall(r"^\| `([a-z_]+)` \| [^|]* \| [^|]* \|$", PAGES[0].read_text(), flags=re.MULTILINE)
+    named = re.findall(r"^\| `([a-z_-]+)` \| [^|]* \| [^|]* \|$", PAGES[0].read_text(), flags=re.MULTILINE)
     assert sorted(named) == sorted(REWARDS)
 
 

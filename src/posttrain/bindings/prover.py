@@ -33,7 +33,8 @@ def load_prover(
     most = sum(load.sequences for load in states.load(step))
     said = (
         f"the prover {named(prover.typed)} samples up to {most:,} continuations a step in this process, "
-        f"{most / step.sequences:.0f} for each completion; fewer `continuations` or `max_states`, or more `step_tokens`, cost less"
+        f"{most / step.sequences:.0f} for each completion; fewer `continuations` or `max_states`, or more "
+        "`step_tokens`, cost less"
     )
     folders[named(prover.typed)] = prover.where
     policy = load_policy(prover.where, precision=config.precision, cache_gb=config.cache_gb)
