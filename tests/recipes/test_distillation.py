@@ -66,7 +66,9 @@ def test_whole_distributions_bring_a_student_nearer_with_fewer_samples(folder, t
 
 def test_a_policy_learns_from_the_better_completion_of_a_group(folder, tmp_path):
     prompt = "{prompt} {better} {feedback}"
-    options = replace(config(folder, teacher="policy", teacher_prompt=prompt, eval_every=0, eval_dataset=""), algorithm="gkd")
+    options = replace(
+        config(folder, teacher="policy", teacher_prompt=prompt, eval_every=0, eval_dataset=""), algorithm="gkd"
+    )
     options = replace(options, reward="length?limit=4&buffer=4")
     found = rows(rl.run(options, GKD(), output=tmp_path / "run", quiet=True).run)
     assert all(row["divergence"] > 0 and row["grad_norm"] > 0 for row in found)
