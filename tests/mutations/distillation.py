@@ -37,7 +37,7 @@ MUTATIONS = [
             ("tokens.divergence_N + found.loss_N", "tokens.divergence_N - found.loss_N"),
             ('if "taught_B" not in rollout.more:', "if False:"),
             ("if tokens.divergence_N is None:", "if False:"),
-            ("silent_at_zero = False", "silent_at_zero = True"),
+            ("        return False\n", "        return True\n"),
         ]
     ),
     *(

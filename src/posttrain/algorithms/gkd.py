@@ -54,14 +54,17 @@ class GKD(OPD):
     top_k: int = 0
     """Tokens of the teacher's distribution that are kept, the others are one outcome; 0: the whole vocabulary."""
 
-    silent_at_zero = False  # pyright: ignore[reportAssignmentType]
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.beta <= 1:
             raise UserError(f"beta is between 0 (forward KL) and 1 (reverse KL); got {self.beta}")
         if self.top_k < 0:
             raise UserError(f"top_k is a number of tokens, 0 for all; got {self.top_k}")
+
+    @property
+    def silent_at_zero(self) -> bool:
+        """Never: a token without an advantage has a divergence."""
+        return False
 
     @property
     def inputs(self) -> tuple[Input, ...]:
