@@ -89,7 +89,7 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
                 row["labels"] = [every.pop() for _ in row["labels"]]
         data = write(output / f"{judge.name}.jsonl", stepwise)
         words: dict[str, Any] = {"eval_share": 0.2, "lora_rank": 16, "lr": 5e-4, "warmup_steps": 4, "seed": seed}
-        config = Scoring(data, str(policy), heads="steps", epochs=2, **words)
+        config = Scoring(data, str(policy), heads="steps", epochs=1, **words)
         reward_model.run(config, output=judge)
     config = Solve(
         write(output / "test.jsonl", test),
