@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -47,7 +48,7 @@ DEMONSTRATED = f"gym:chain_sum?min_terms=3&max_terms=6&{ONE_DIGIT}"
 MOST = 96  # sampled tokens
 TOGETHER = 32  # prompts
 MOST_PROMPTS = 1000
-TRAINING: dict[str, Any] = {"heads": "steps", "system": SYSTEM, "lr": 3e-5, "epochs": 3, "pairs_per_step": 8}
+TRAINING: dict[str, Any] = {"heads": "steps", "system": SYSTEM, "lr": 3e-5, "epochs": 2, "pairs_per_step": 8}
 RULE = ScoredEnvironment(Weighted(((GymVerifier(answer_in="outside_think", name="gym_bare"), 1.0),)))
 Rows = list[dict[str, Any]]
 
@@ -76,12 +77,18 @@ def tasks(spec: str, size: int, split: str, seed: int) -> list[Task]:
     return [Task(dress(t.prompt, SYSTEM, "{prompt}"), t.answer, t.gold, t.metadata, t.id) for t in found]
 
 
-def done(form: Any, where: Path, **objects: Any) -> None:
-    """Run a form, or finish what there is of its run."""
+def trained(form: Any, where: Path) -> None:
+    """Run a form, or finish what there is of its run; keep the model alone, a checkpoint is three times as large."""
+    run = where.with_name(f"{where.name}-run")
     if where.exists():
-        pt.resume(where, **objects)
+        return
+    if run.exists():
+        pt.resume(run)
     else:
-        pt.run(form, output=where)
+        pt.run(form, output=run)
+    shutil.copytree(saved_model(str(run)).where, where, ignore=shutil.ignore_patterns("checksums.json", "masters*", "optimizer*"))
+    shutil.copy(run / "metrics.jsonl", where / "metrics.jsonl")
+    shutil.rmtree(run)
 
 
 def cold_start(model: str, output: Path, seed: int, demonstrations: int) -> None:
@@ -94,8 +101,8 @@ def cold_start(model: str, output: Path, seed: int, demonstrations: int) -> None
             file, [{"prompt": t.prompt[-1].content, "completion": one} for t, one in zip(asked, said, strict=True)]
         )
     options: dict[str, Any] = {"examples_per_step": 16, "lr": 3e-5, "warmup_steps": 2, "decay": "linear"}
-    options |= {"microbatch_tokens": 1024, "epochs": 1, "save_every": 10, "seed": seed}
-    done(pt.SFT(dataset=str(file), model=model, system=SYSTEM, **options), output / "cold")
+    options |= {"microbatch_tokens": 1024, "epochs": 1, "save_every": 1000, "keep_last": 1, "seed": seed}
+    trained(pt.SFT(dataset=str(file), model=model, system=SYSTEM, **options), output / "cold")
 
 
 def sample(model: Path, file: Path, split: str, prompts: int, completions: int, seed: int) -> None:
@@ -178,7 +185,8 @@ def until_wrong(labels: Sequence[Any]) -> list[Any]:
 
 def train(model: Path, file: Path, where: Path, seed: int) -> None:
     """A process reward model on labelled steps."""
-    done(pt.RewardModel(dataset=str(file), model=str(model), seed=seed, save_every=20, **TRAINING), where)
+    options: dict[str, Any] = TRAINING | {"save_every": 1000, "keep_last": 1, "seed": seed}
+    trained(pt.RewardModel(dataset=str(file), model=str(model), **options), where)
 
 
 def logits_of(where: Path, rows: Rows) -> list[tuple[float, ...]]:
@@ -322,11 +330,14 @@ def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
         eval_every=steps,
         eval_limit=64,
         eval_samples=4,
-        save_every=5,
+        save_every=1000,
+        keep_last=1,
         seed=seed,
         **models,
     )
-    done(form, where, reward=rewards)
+    if not where.exists():
+        pt.run(form, output=where)
+        shutil.rmtree(where / "checkpoints")
     found = [json.loads(line) for line in (where / "metrics.jsonl").read_text().splitlines()]
     held = [row for row in found if "evaluation/accuracy" in row]
     drawn = [row for row in found if "reward/lines" in row]
@@ -354,7 +365,7 @@ def main() -> None:
     parser.add_argument("--demonstrations", type=int, default=960)
     parser.add_argument("--prompts", type=int, default=250)
     parser.add_argument("--pool", type=int, default=200)
-    parser.add_argument("--labelled", type=int, default=120)
+    parser.add_argument("--labelled", type=int, default=60)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
