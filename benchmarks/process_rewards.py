@@ -3,31 +3,27 @@
     python benchmarks/process_rewards.py --output runs/steps --stage cold samples labels models table
     python benchmarks/process_rewards.py --output runs/steps --stage active
     python benchmarks/process_rewards.py --output runs/steps --stage rl --arms verifier all-steps paid-lines sum softmin
-    python benchmarks/process_rewards.py --output runs/steps --stage bench --data PROCESSBENCH
 
 A cold start on demonstrations of three to six terms writes each step of a sum as a line inside its tags. The rule by
 which a completion is split is that of the library: a step is a line; `<think>` stands in the first, `</think>` and the
 answer in the last. `samples.jsonl` has 8 completions of each held-out sum of five terms, with the rule's labels; all
-verifiers choose among them. What a stage has finished is not done again. PROCESSBENCH is a folder with math.json.gz
-and olympiadbench.json.gz. Prints tables in Markdown.
+verifiers choose among them. What a stage has finished is not done again. Prints tables in Markdown.
 """
 
 import argparse
-import gzip
 import json
 import math
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 import posttrain as pt
 from posttrain.data import ChatFormat, load_gym, load_tokenizer, seed_for
-from posttrain.data.packing import pack, size_of
-from posttrain.data.ratings import Reasoning, first_steps, stepwise_of
+from posttrain.data.packing import size_of
+from posttrain.data.ratings import Reasoning, stepwise_of
 from posttrain.data.tasks import dress
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scorer import load_scorer
@@ -36,16 +32,14 @@ from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.evaluation.step_labels import most_convincing
 from posttrain.evaluation.steps import crossfitted
 from posttrain.evaluation.voting import Answered
-from posttrain.models.heads import load_step_model
 from posttrain.models.load import locate
-from posttrain.models.precision import dtype_of
 from posttrain.recipes.evaluate.solve import points
 from posttrain.recipes.quickstart import work_out
 from posttrain.rewards import GymVerifier, Weighted, reward_function
 from posttrain.rewards.verifiers.equations import equations, labels_of
 from posttrain.runs import jsonl
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Episode, Message, Sampling, Score, Span, StopReason, Task, steps_in
+from posttrain.types import Episode, Message, Row, Sampling, Score, Span, StopReason, Task, steps_in
 
 SYSTEM = "Solve the problem."
 ONE_DIGIT = "min_digits=1&max_digits=1"
@@ -53,7 +47,8 @@ SUMS = f"gym:chain_sum?min_terms=5&max_terms=5&{ONE_DIGIT}"
 DEMONSTRATED = f"gym:chain_sum?min_terms=3&max_terms=6&{ONE_DIGIT}"
 MOST = 96  # sampled tokens
 TOGETHER = 32  # prompts
-TRAINING: dict[str, Any] = {"heads": "steps", "system": SYSTEM, "lr": 3e-5, "epochs": 3, "pairs_per_step": 16}
+MOST_PROMPTS = 1000
+TRAINING: dict[str, Any] = {"heads": "steps", "system": SYSTEM, "lr": 3e-5, "epochs": 2, "pairs_per_step": 8}
 RULE = ScoredEnvironment(Weighted(((GymVerifier(answer_in="outside_think", name="gym_bare"), 1.0),)))
 Rows = list[dict[str, Any]]
 
@@ -82,42 +77,62 @@ def tasks(spec: str, size: int, split: str, seed: int) -> list[Task]:
     return [Task(dress(t.prompt, SYSTEM, "{prompt}"), t.answer, t.gold, t.metadata, t.id) for t in found]
 
 
-def cold_start(where: Path, seed: int, demonstrations: int) -> None:
-    """Fine-tune the packaged model on worked sums, a step a line."""
-    chance = random.Random(seed)
+def trained(form: Any, where: Path) -> None:
+    """Run a form, or finish what there is of its run; keep the model alone, a checkpoint is three times as large."""
+    run = where.with_name(f"{where.name}-run")
+    if where.exists():
+        return
+    if run.exists():
+        pt.resume(run)
+    else:
+        pt.run(form, output=run)
+    shutil.copytree(saved_model(str(run)).where, where, ignore=shutil.ignore_patterns("checksums.json", "masters*", "optimizer*"))
+    shutil.copy(run / "metrics.jsonl", where / "metrics.jsonl")
+    shutil.rmtree(run)
+
+
+def cold_start(model: str, output: Path, seed: int, demonstrations: int) -> None:
+    """Fine-tune a model on worked sums, a step a line."""
+    chance, file = random.Random(seed), output / "demonstrations.jsonl"
     asked = tasks(DEMONSTRATED, demonstrations, "train", seed + 1)
-    rows = [{"prompt": t.prompt[-1].content, "completion": work_out(t, 0.0, chance).replace(", ", "\n")} for t in asked]
-    options: dict[str, Any] = {"examples_per_step": 16, "lr": 3e-5, "warmup_steps": 6, "decay": "linear"}
-    pt.run(pt.SFT(dataset=rows, system=SYSTEM, microbatch_tokens=1024, epochs=1, seed=seed, **options), output=where)
+    if not file.exists():
+        said = [work_out(task, 0.0, chance).replace(", ", "\n") for task in asked]
+        jsonl.write(
+            file, [{"prompt": t.prompt[-1].content, "completion": one} for t, one in zip(asked, said, strict=True)]
+        )
+    options: dict[str, Any] = {"examples_per_step": 16, "lr": 3e-5, "warmup_steps": 2, "decay": "linear"}
+    options |= {"microbatch_tokens": 1024, "epochs": 1, "save_every": 1000, "keep_last": 1, "seed": seed}
+    trained(pt.SFT(dataset=str(file), model=model, system=SYSTEM, **options), output / "cold")
 
 
 def sample(model: Path, file: Path, split: str, prompts: int, completions: int, seed: int) -> None:
-    """Completions with the rule's labels of their steps."""
+    """Completions with the rule's labels of their steps; more of them where there are fewer."""
     policy = load_policy(saved_model(str(model)).where)
     players = Players(policy.engine, policy.chat, Sampling(MOST))
-    asked, rows = tasks(SUMS, prompts, split, seed), Rows()
-    for start in range(0, prompts, TOGETHER):
+    asked, rows = tasks(SUMS, MOST_PROMPTS, split, seed)[:prompts], jsonl.read(file)
+    for start in range(len(rows) // completions, prompts, TOGETHER):
         some = asked[start : start + TOGETHER]
-        for group in sample_groups(RULE, some, players, completions_per_prompt=completions, seed=seed_for(seed, start)):
-            for row in group.rows:
-                text, score = row.trajectory.text, row.scores["gym_bare"]
-                solved = score.value == 1.0
-                rows.append(
-                    {
-                        "id": group.task.id,
-                        "prompt": [{"role": m.role, "content": m.content} for m in group.task.prompt],
-                        "answer": group.task.answer,
-                        "completion": text,
-                        "steps": [text[a:b] for a, b in steps_in(text)],
-                        "labels": labels_of(group.task, text, solved),
-                        "solved": solved,
-                        "parsed": None if score.unparsed else score.parsed,
-                        "tokens": len(row.trajectory.logprobs),
-                        "ended": row.trajectory.stop_reason is StopReason.STOP,
-                    }
-                )
+        found = sample_groups(RULE, some, players, completions_per_prompt=completions, seed=seed_for(seed, start))
+        rows += [_stored(group.task, row) for group in found for row in group.rows]
+        jsonl.write(file, rows)
         print(f"{file.name}: {start + len(some)} of {prompts} prompts", flush=True)
-    jsonl.write(file, rows)
+
+
+def _stored(task: Task, row: Row) -> dict[str, Any]:
+    text, score = row.trajectory.text, row.scores["gym_bare"]
+    solved = score.value == 1.0
+    return {
+        "id": task.id,
+        "prompt": [{"role": m.role, "content": m.content} for m in task.prompt],
+        "answer": task.answer,
+        "completion": text,
+        "steps": [text[a:b] for a, b in steps_in(text)],
+        "labels": labels_of(task, text, solved),
+        "solved": solved,
+        "parsed": None if score.unparsed else score.parsed,
+        "tokens": len(row.trajectory.logprobs),
+        "ended": row.trajectory.stop_reason is StopReason.STOP,
+    }
 
 
 def label(model: Path, output: Path, prompts: int, seed: int) -> None:
@@ -170,10 +185,8 @@ def until_wrong(labels: Sequence[Any]) -> list[Any]:
 
 def train(model: Path, file: Path, where: Path, seed: int) -> None:
     """A process reward model on labelled steps."""
-    if not where.exists():
-        pt.run(
-            pt.RewardModel(dataset=str(file), model=str(model), seed=seed, save_every=1000, **TRAINING), output=where
-        )
+    options: dict[str, Any] = TRAINING | {"save_every": 1000, "keep_last": 1, "seed": seed}
+    trained(pt.RewardModel(dataset=str(file), model=str(model), **options), where)
 
 
 def logits_of(where: Path, rows: Rows) -> list[tuple[float, ...]]:
@@ -211,8 +224,8 @@ def table(output: Path, names: Sequence[str]) -> None:
     print("| verifier | way | samples | tokens | accuracy | over one sample |\n|---|---|---|---|---|---|")
     for name in names:
         logits = dict(zip(map(id, rows), logits_of(output / name, rows) if name else [()] * len(rows), strict=True))
-        probabilities = {key: torch.tensor(own).sigmoid() for key, own in logits.items()}
-        aggregates = {"last": lambda p: p[-1], "product": lambda p: p.prod(), "min": lambda p: p.min()}
+        probabilities = {key: [0.5 * (1 + math.tanh(one / 2)) for one in own] for key, own in logits.items()}
+        aggregates: dict[str, Any] = {"last": lambda p: p[-1], "product": math.prod, "min": min}
         ways = {"": None} if not name else {"last": aggregates["last"]} if name == "outcome" else aggregates
         for way, of in ways.items():
             if way == "last" and name != "outcome":
@@ -261,7 +274,8 @@ def active(output: Path, seed: int, first: int = 64, budget: int = 400) -> None:
     pool = [row for row in pool if row["ended"] and None not in row["labels"] and row["steps"]]
     tested = [row for row in tested if row["steps"] and None not in row["labels"]]
     begin, rest = pool[:first], pool[first:]
-    jsonl.write(output / "active-0.jsonl", begin)
+    if not (output / "active-0.jsonl").exists():
+        jsonl.write(output / "active-0.jsonl", begin)
     train(output / "cold", output / "active-0.jsonl", output / "active-0", seed)
     scores = [min(own) for own in logits_of(output / "active-0", rest)]
     prompts: dict[str, list[int]] = {}
@@ -284,9 +298,9 @@ def active(output: Path, seed: int, first: int = 64, budget: int = 400) -> None:
             rows.append(rest[of_prompt(places, bool(convincing))])
             labels += len(until_wrong(rows[-1]["labels"]))
         where = output / name
-        if not where.exists():
+        if not (output / f"{name}.jsonl").exists():
             jsonl.write(output / f"{name}.jsonl", rows)
-            train(output / "cold", output / f"{name}.jsonl", where, seed)
+        train(output / "cold", output / f"{name}.jsonl", where, seed)
         total = sum(len(until_wrong(row["labels"])) for row in rows)
         print(f"| {name} | {len(rows)} | {total} | {auc(tested, logits_of(where, tested)):.3f} |", flush=True)
 
@@ -317,11 +331,13 @@ def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
         eval_limit=64,
         eval_samples=4,
         save_every=1000,
+        keep_last=1,
         seed=seed,
         **models,
     )
     if not where.exists():
         pt.run(form, output=where)
+        shutil.rmtree(where / "checkpoints")
     found = [json.loads(line) for line in (where / "metrics.jsonl").read_text().splitlines()]
     held = [row for row in found if "evaluation/accuracy" in row]
     drawn = [row for row in found if "reward/lines" in row]
@@ -338,102 +354,28 @@ def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
     )
 
 
-def bench(data: Path, longest: int, seed: int) -> None:
-    """A head on the frozen packaged model: rows whose answer is right; each is judged by a head of other problems."""
-    model = load_step_model(locate("smollm2-135m-instruct"), dtype=dtype_of("auto", "cpu"))
-    chat = ChatFormat(load_tokenizer(locate("smollm2-135m-instruct")), model.body.stop_ids)
-    print("| set | head | AUC of steps | F1 | first wrong step found | right ones left alone |")
-    print("|---|---|---|---|---|---|")
-    for name in ("math", "olympiadbench"):
-        every = json.loads(gzip.decompress((data / f"{name}.json.gz").read_bytes()))
-        wrong = [row for row in every if row["final_answer_correct"] and row["label"] >= 0]
-        right = [row for row in every if row["final_answer_correct"] and row["label"] < 0]
-        rows = [*wrong, *random.Random(seed).sample(right, min(len(right), len(wrong)))]
-        units = []
-        for row in rows:
-            labels = [place != row["label"] for place in range(len(row["steps"]))]
-            own = until_wrong(labels)
-            prompt = (Message("user", row["problem"]),)
-            unit = stepwise_of(chat, Reasoning(prompt, tuple(row["steps"][: len(own)]), tuple(own)))
-            unit = first_steps(unit, longest) if size_of(unit.example) > longest else unit
-            units.append(unit)
-        kept = [(row, unit) for row, unit in zip(rows, units, strict=True) if unit is not None]
-        states: dict[int, torch.Tensor] = {}
-        with torch.inference_mode():
-            for packed in pack([unit.example for _, unit in kept], 2 * longest):
-                flat = model.body.learned_states(packed).float()
-                counts = [sum(e == example for e in packed.rows) for example in packed.examples]
-                states |= dict(zip(packed.examples, flat.split(counts), strict=True))
-        problems = {text: place for place, text in enumerate(dict.fromkeys(row["problem"] for row, _ in kept))}
-        numbers = [problems[row["problem"]] for row, _ in kept]
-        truth = [torch.tensor(unit.right, dtype=torch.float32) for _, unit in kept]
-        for head in ("trained", "shuffled labels"):
-            logits = _heads(states, truth, numbers, shuffled=head != "trained", seed=seed)
-            labels = [unit.right.index(False) if False in unit.right else -1 for _, unit in kept]
-            found = crossfitted(labels, logits, numbers)
-            area = auc([{"labels": list(unit.right)} for _, unit in kept], logits)
-            low, high = found.ci95
-            print(
-                f"| {name} | {head} | {area:.3f} | {found.f1:.3f} ({low:.3f}-{high:.3f}) | {found.wrong:.3f} of "
-                f"{found.n_wrong} | {found.right:.3f} of {found.n_right} |",
-                flush=True,
-            )
-        print(f"| {name} | always right | 0.5 | 0 | 0 | 1 |", flush=True)
-
-
-def _heads(
-    states: dict[int, torch.Tensor], truth: list[torch.Tensor], numbers: list[int], *, shuffled: bool, seed: int
-) -> list[list[float]]:
-    """Logits of each reasoning, by a logistic regression on the states of the problems of four other fifths."""
-    found: list[list[float]] = [[] for _ in truth]
-    for fold in range(5):
-        seen = [place for place, number in enumerate(numbers) if number % 5 != fold]
-        x, y = torch.cat([states[p] for p in seen]), torch.cat([truth[p] for p in seen])
-        mean, std = x.mean(0), x.std(0) + 1e-6
-        x = (x - mean) / std
-        if shuffled:
-            y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
-        w, b = torch.zeros(x.shape[1], requires_grad=True), torch.zeros((), requires_grad=True)
-        optimizer = torch.optim.LBFGS([w, b], max_iter=100)
-
-        def closure(x=x, y=y, w=w, b=b, optimizer=optimizer) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(x @ w + b, y) + 0.02 * w.square().sum()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        with torch.inference_mode():
-            for place, number in enumerate(numbers):
-                if number % 5 == fold:
-                    found[place] = (((states[place] - mean) / std) @ w + b).tolist()
-    return found
-
-
 def main() -> None:
     """Do the stages that are asked for, in order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    stages = ("cold", "samples", "labels", "models", "table", "active", "rl", "bench")
+    stages = ("cold", "samples", "labels", "models", "table", "active", "rl")
     parser.add_argument("--stage", nargs="+", choices=stages, required=True)
     parser.add_argument("--output", type=Path, default=Path("runs/steps"))
     parser.add_argument("--arms", nargs="+", default=["verifier", "sum", "softmin"])
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="of the cold start")
     parser.add_argument("--demonstrations", type=int, default=960)
     parser.add_argument("--prompts", type=int, default=250)
     parser.add_argument("--pool", type=int, default=200)
-    parser.add_argument("--labelled", type=int, default=120)
+    parser.add_argument("--labelled", type=int, default=60)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--longest", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     output, seed = options.output, options.seed
     output.mkdir(parents=True, exist_ok=True)
     for stage in options.stage:
-        if stage == "cold" and not (output / "cold").exists():
-            cold_start(output / "cold", seed, options.demonstrations)
+        if stage == "cold":
+            cold_start(options.model, output, seed, options.demonstrations)
         if stage == "samples":
-            if not (output / "samples.jsonl").exists():
-                sample(output / "cold", output / "samples.jsonl", "heldout", options.prompts, 8, seed)
+            sample(output / "cold", output / "samples.jsonl", "heldout", options.prompts, 8, seed)
             found = jsonl.read(output / "samples.jsonl")
             print(f"{len(found)} samples, {fmean(row['solved'] for row in found):.3f} right")
         if stage == "labels" and not (output / "rule.jsonl").exists():
@@ -444,14 +386,11 @@ def main() -> None:
         if stage == "table":
             table(output, ["", "rule", "soft", "hard", "outcome", "shuffled"])
         if stage == "active":
-            if not (output / "pool.jsonl").exists():
-                sample(output / "cold", output / "pool.jsonl", "train", options.pool, 4, seed + 7)
+            sample(output / "cold", output / "pool.jsonl", "train", options.pool, 4, seed + 7)
             active(output, seed)
         if stage == "rl":
             for arm in options.arms:
                 reinforce(output, arm, options.steps, seed)
-        if stage == "bench":
-            bench(options.data, options.longest, seed)
 
 
 if __name__ == "__main__":
