@@ -28,7 +28,7 @@ _FAULTS = {
         ('        self._discard()\n        self._kept.begin("")\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None\n", "None\n"),
-        (", **{part: own for part, (_, own) in (beside or {}).items()}}", "}"),
+        ("**{part: own for part, (_, own) in (beside or {}).items()}", "**{}"),
         ("self.body.logprobs(row, temperature)", "self.body.logprobs(row)"),
     ],
     ("training/local_learner.py", "training/test_pairwise.py"): [

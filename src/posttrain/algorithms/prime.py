@@ -16,10 +16,9 @@ Published settings (section 4.2): beta 0.05, G 4, learning rates 1e-6 of phi and
 prompts that are solved less than 0.2 or more than 0.8 of the time: --min-reward-std 0.4.
 
 What to know about it:
-- It holds two more networks, phi and the reference: two more forward passes, and a second update.
-- `groups/prm_accuracy` is the share of completions whose implicit reward has their label's sign. At first phi is the
-  reference, and the advantage the outcome's.
-- Where an environment begins a conversation again, each of its parts has the row's label, and a sum of its own.
+- It holds phi and the reference besides: two more forward passes, and a second update.
+- `groups/prm_accuracy` is the share of completions whose implicit reward, at first 0, has the sign of their label.
+- Where an environment begins a conversation again, each part has the row's label, and a sum of its own.
 - The authors' code, verl's recipe, also scales both parts and whitens their sum over the batch; the paper does not.
 """
 
@@ -47,8 +46,9 @@ class ImplicitPRM(TrainedModel):
 
     def loss(self, algorithm: OnlineAlgorithm, tokens: Tokens) -> TokenLoss:
         """The cross entropy of its completion's label, for each token."""
-        said = [given(each, "labels") for each in (tokens.values_N, tokens.reference_N, tokens.returns_N)]
-        return TokenLoss(implicit_reward_loss(*said, tokens.branch_N, beta=self.beta), {})
+        columns = (tokens.values_N, tokens.reference_N, tokens.returns_N)
+        said_N, reference_N, labels_N = (given(column, "labels") for column in columns)
+        return TokenLoss(implicit_reward_loss(said_N, reference_N, labels_N, tokens.branch_N, beta=self.beta), {})
 
 
 @dataclass(frozen=True)

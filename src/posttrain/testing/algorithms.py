@@ -216,10 +216,14 @@ def _reduced(algorithm: OnlineAlgorithm, sample: Sample, tokens: Tokens, here: T
     counts = Counts(len(rollout.rewards_R), len(length_N), LONGEST)
     if here is None:
         return algorithm.reduce(algorithm.loss(tokens).loss_N, length_N, counts)
+    return algorithm.reduce(algorithm.loss(_chosen(tokens, here)).loss_N, length_N[here], counts)
+
+
+def _chosen(tokens: Tokens, here: Tensor) -> Tokens:
+    """A micro-batch of some tokens."""
     given = tokens._asdict()
     part = tokens._replace(**{name: None if column is None else column[here] for name, column in given.items()})
-    part = part._replace(branch_N=torch.unique(part.branch_N, return_inverse=True)[1])
-    return algorithm.reduce(algorithm.loss(part).loss_N, length_N[here], counts)
+    return part._replace(branch_N=torch.unique(part.branch_N, return_inverse=True)[1])
 
 
 def _leaves(tokens: Tokens) -> dict[str, Tensor]:
@@ -424,11 +428,7 @@ def _models_beside_have_a_loss(algorithm: OnlineAlgorithm) -> list[str]:
         whole = need.reduce(algorithm, out.loss_N, length_N, counts)
         cuts = list[Tensor]()
         for here_N in (sample.branch_N % 2 == half for half in range(2)):
-            given: dict[str, Any] = {
-                name: column if column is None else column[here_N] for name, column in tokens._asdict().items()
-            }
-            given["branch_N"] = torch.unique(given["branch_N"], return_inverse=True)[1]
-            loss_N = need.loss(algorithm, Tokens(**given)).loss_N
+            loss_N = need.loss(algorithm, _chosen(tokens, here_N)).loss_N
             cuts.append(need.reduce(algorithm, loss_N, length_N[here_N], counts))
         if gap := apart(whole, cuts[0] + cuts[1]):
             faults += [f"cut into micro-batches, a batch has a loss of {part} {gap:.1e} apart"] if gap > 1e-9 else []
