@@ -86,7 +86,9 @@ def trained(form: Any, where: Path) -> None:
         pt.resume(run)
     else:
         pt.run(form, output=run)
-    shutil.copytree(saved_model(str(run)).where, where, ignore=shutil.ignore_patterns("checksums.json", "masters*", "optimizer*"))
+    shutil.copytree(
+        saved_model(str(run)).where, where, ignore=shutil.ignore_patterns("checksums.json", "masters*", "optimizer*")
+    )
     shutil.copy(run / "metrics.jsonl", where / "metrics.jsonl")
     shutil.rmtree(run)
 

@@ -56,12 +56,12 @@ def test_a_student_comes_near_its_teacher_on_prompts_that_it_did_not_train_on(fo
 
 
 def test_whole_distributions_bring_a_student_nearer_with_fewer_samples(folder, tmp_path):
-    options = replace(config(folder, steps=15, **MANY | {"eval_every": 15}), algorithm="gkd")
+    options = replace(config(folder, steps=30, **MANY | {"eval_every": 30}), algorithm="gkd")  # half of opd's
     found = rows(rl.run(options, GKD(top_k=16), output=tmp_path / "run", quiet=True).run)
     heldout = [row["evaluation/teacher_kl"] for row in found if "evaluation/teacher_kl" in row]
     assert len(heldout) == 2 and heldout[1] < 0.6 * heldout[0]
     trained = [row["divergence"] for row in found if "divergence" in row]
-    assert len(trained) == 15 and trained[-1] < 0.6 * trained[0]
+    assert len(trained) == 30 and trained[-1] < 0.6 * trained[0]
 
 
 def test_a_policy_learns_from_the_better_completion_of_a_group(folder, tmp_path):
