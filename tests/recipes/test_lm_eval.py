@@ -154,3 +154,9 @@ def test_a_task_of_a_file_without_a_network(folder, tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=said):
             run(Evaluate(model=folder, suite=f"lm-eval:{name}"), output=tmp_path / "other", quiet=True)
+
+
+def test_without_a_context_a_text_begins_once(answers, own, monkeypatch):
+    monkeypatch.setattr(answers, "_begins", [answers._start])  # a tokenizer that adds it, such as Llama's
+    ids = [answers._start, *answers._tokenizer.encode("two", add_special_tokens=False)]
+    assert answers.loglikelihood(asked(("", "two")))[0][0] == pytest.approx(sum(own(ids, 1)[0]), abs=1e-4)

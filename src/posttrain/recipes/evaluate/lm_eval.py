@@ -220,7 +220,8 @@ class _Answers:
     def _pair(self, context: str, continuation: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Both as tokens of the whole text; white space between them is the continuation's."""
         kept = context.rstrip()
-        whole = self._encode(context + continuation) if kept else [self._start, *self._encode(context + continuation)]
+        alone = [self._start, *self._tokenizer.encode(context + continuation, add_special_tokens=False)]
+        whole = self._encode(context + continuation) if kept else alone
         size = min(len(self._encode(kept)) if kept else 1, len(whole) - 1)
         cut = max(0, len(whole) - self._room)  # the oldest tokens, where the context is full
         return tuple(whole[cut : max(size, cut + 1)]), tuple(whole[max(size, cut + 1) :])
