@@ -160,3 +160,14 @@ def test_without_a_context_a_text_begins_once(answers, own, monkeypatch):
     monkeypatch.setattr(answers, "_begins", [answers._start])  # a tokenizer that adds it, such as Llama's
     ids = [answers._start, *answers._tokenizer.encode("two", add_special_tokens=False)]
     assert answers.loglikelihood(asked(("", "two")))[0][0] == pytest.approx(sum(own(ids, 1)[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize(("prompt", "most", "kept", "room"), [(10, 32768, 10, 21), (40, 32768, 16, 15), (40, 6, 25, 6)])
+def test_an_answers_room_gives_way_before_its_prompt(answers, monkeypatch, prompt, most, kept, room):
+    """Of a context of 32, of which a request has 31."""
+    seen = []
+    monkeypatch.setattr(answers, "_encode", lambda text: list(range(3, 3 + len(text))))
+    monkeypatch.setattr(answers, "_generate", lambda some: seen.extend(some) or [SimpleNamespace(token_ids=())])
+    answers.generate_until(asked(("a" * prompt, {"max_gen_toks": most})))
+    assert seen[0].token_ids == tuple(range(3 + prompt - kept, 3 + prompt))
+    assert seen[0].sampling.max_new_tokens == room

@@ -247,10 +247,13 @@ class _Answers:
             context, said = request.args
             until = said.get("until") or []
             stop = tuple(filter(None, [until] if isinstance(until, str) else until))
-            most = int(said.get("max_gen_toks", self._longest))
+            ids = self._encode(context)
+            # before the prompt the answer gives way, down to half of the context: some tasks ask for 32768 tokens
+            room = max(self._room - len(ids), self._room // 2)
+            most = min(int(said.get("max_gen_toks", self._longest)), room)
             temperature = float(said.get("temperature") or 0.0) if said.get("do_sample", True) else 0.0
             sampling = Sampling(most, temperature, int(said.get("top_k") or 0), float(said.get("top_p") or 1.0), stop)
-            asked.append(Request(tuple(self._encode(context)[-max(1, self._room - most) :]), sampling, seed=number))
+            asked.append(Request(tuple(ids[-(self._room - most) :]), sampling, seed=number))
         texts = [self._policy.chat.decode(done.token_ids) for done in self._generate(asked)]
         for number, one in enumerate(asked):
             for stop in one.sampling.stop:
