@@ -171,3 +171,12 @@ def test_an_answers_room_gives_way_before_its_prompt(answers, monkeypatch, promp
     answers.generate_until(asked(("a" * prompt, {"max_gen_toks": most})))
     assert seen[0].token_ids == tuple(range(3 + prompt - kept, 3 + prompt))
     assert seen[0].sampling.max_new_tokens == room
+
+
+def test_a_metric_that_is_no_rate_is_not_taken_for_one():
+    scores = [12.5, 0.5]
+    results = {"bleu_max,none": 6.5, "acc,none": 0.5}
+    samples = [{"doc_id": n, "filter": "none", "bleu_max": one, "acc": float(n)} for n, one in enumerate(scores)]
+    found = lm_eval.accuracy_of("t", {"results": {"t": {"acc,none": 0.5, **results}}, "samples": {"t": samples}})
+    (bleu,) = found.measures
+    assert (bleu.values, bleu.rate) == ((12.5, 0.5), False)

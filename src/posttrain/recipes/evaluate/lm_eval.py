@@ -128,7 +128,7 @@ def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False
 def accuracy_of(task: str, found: Mapping[str, Any]) -> Accuracy:
     """The first metric of a task, or of a group, as the headline; its others, and those of its parts, beside."""
     measures = [
-        Measure(f"{metric} {name}".strip(), _interval(value, error, values), values)
+        Measure(f"{metric} {name}".strip(), _interval(value, error, values), values, all(0 <= rate <= 1 for rate in values))
         for one, results in found["results"].items()
         for name in ["" if one == task else one]
         for metric, value, error in _metrics(results)
