@@ -10,8 +10,10 @@ from transformers import LlamaForCausalLM
 
 from posttrain.engine.policy import load_policy
 from posttrain.errors import UserError
+from posttrain.evaluation.accuracy import difference
 from posttrain.options.evaluation import Evaluate
 from posttrain.recipes.evaluate import lm_eval, run
+from posttrain.recipes.evaluate.result import _gain
 from posttrain.statistics import mean_interval
 from tests.recipes.folders import model_folder
 
@@ -180,3 +182,21 @@ def test_a_metric_that_is_no_rate_is_not_taken_for_one():
     found = lm_eval.accuracy_of("t", {"results": {"t": {"acc,none": 0.5, **results}}, "samples": {"t": samples}})
     (bleu,) = found.measures
     assert (bleu.values, bleu.rate) == ((12.5, 0.5), False)
+
+
+@pytest.mark.parametrize(("errors", "half", "told"), [((0.3, 0.4), 0.98, "+1.000 (+0.020 to "), (("N/A",) * 2, 0, "+1.000")])
+def test_a_metric_without_documents_has_both_intervals_in_its_difference(errors, half, told):
+    before, after = (
+        lm_eval.accuracy_of(
+            "wiki",
+            {
+                "results": {"wiki": {"perplexity,none": value, "perplexity_stderr,none": error}},
+                "n-samples": {"wiki": {"effective": 9}},
+            },
+        )
+        for value, error in zip((7.0, 8.0), errors, strict=True)
+    )
+    found = difference(before, after)
+    assert (found.value, found.n) == (1.0, 9)
+    assert found.ci95 == pytest.approx((1 - half, 1 + half), abs=1e-3)
+    assert _gain(found).startswith(told) and ("(" in _gain(found)) == (half > 0)

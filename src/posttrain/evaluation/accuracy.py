@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import hypot, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -145,8 +145,12 @@ def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
     """pass@k of `after` minus pass@k of `before`, paired by task, or the difference of rewards.
 
     k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
-    apply to an answer of the other.
+    apply to an answer of the other. Of results without rates by task the two intervals are combined.
     """
+    if any(len(found.rates) == 1 < found.n for found in (before, after)):  # another harness's, without rates by task
+        gain = after.accuracy - before.accuracy
+        low, high = (hypot(after.accuracy - after.ci95[i], before.accuracy - before.ci95[1 - i]) for i in (0, 1))
+        return Difference(gain, (gain - low, gain + high), min(before.n, after.n))
     was, now = _by_task(before, k), _by_task(after, k)
     rates = [(rate, now[task]) for task, rate in was.items() if task in now]
     if not rates or (before.greedy, before.measure) != (after.greedy, after.measure):

@@ -213,7 +213,9 @@ def _estimate(value: float, ci95: Interval) -> Estimate:
 
 
 def _gain(found: Difference) -> str:
-    return f"{found.value:+.3f} ({found.ci95[0]:+.3f} to {found.ci95[1]:+.3f})"
+    """Without an interval where a harness says none for either."""
+    low, high = found.ci95
+    return f"{found.value:+.3f} ({low:+.3f} to {high:+.3f})" if low < high or found.n == 1 else f"{found.value:+.3f}"
 
 
 def _pass_charts(result: EvaluateResult, suite: str) -> list[Chart]:
