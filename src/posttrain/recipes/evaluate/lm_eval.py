@@ -65,7 +65,7 @@ class Harness:
         """Nothing has to be open."""
         return nullcontext()
 
-    def examine(self, title: str, policy: Policy, watched: "Watched") -> Examination:
+    def examine(self, saved: SavedModel, policy: Policy, watched: "Watched") -> Examination:
         """What the harness says of a model."""
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
@@ -84,7 +84,7 @@ class Harness:
                 **seeds,
                 **self.arguments,
             )
-        return Examination(title, greedy=accuracy_of(self.task, cast("Mapping[str, Any]", found)))
+        return Examination(saved.title, greedy=accuracy_of(self.task, cast("Mapping[str, Any]", found)))
 
     def judged(self, examinations: Sequence[Examination]) -> tuple[list[Examination], str]:
         """As they are."""
