@@ -200,3 +200,14 @@ def test_a_metric_without_documents_has_both_intervals_in_its_difference(errors,
     assert (found.value, found.n) == (1.0, 9)
     assert found.ci95 == pytest.approx((1 - half, 1 + half), abs=1e-3)
     assert _gain(found).startswith(told) and ("(" in _gain(found)) == (half > 0)
+
+
+def test_a_task_that_would_execute_answers_is_refused_before_a_model_is_loaded(folder, tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "sums.jsonl").write_text(json.dumps({"question": "1 + 1", "choices": [" 2", " 1"], "label": 0}))
+    task = tmp_path / "sums.yaml"
+    task.write_text(TASK.replace("DATA", str(tmp_path / "sums.jsonl")) + "unsafe_code: true\n")
+    with pytest.raises(UserError, match="'tiny_sums' of lm-eval executes what a model wrote"):
+        run(Evaluate(model=folder, suite=f"lm-eval:{task}"), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()

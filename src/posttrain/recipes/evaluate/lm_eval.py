@@ -114,11 +114,20 @@ def prepare(asked: Asked) -> Harness:
     if task not in manager.all_tasks:
         raise unknown("task of lm-eval", task, manager.all_tasks, see="lm_eval ls tasks lists them")
     try:
-        get_task_dict([task], manager)
+        tasks = list(_tasks(get_task_dict([task], manager)))
     except Exception as error:  # the network, the hub, and what a task's file says
         raise UserError(f"the task '{task}' of lm-eval cannot be loaded: {described(error)}") from error
+    for what, flag in (("executes what a model wrote", "UNSAFE_CODE"), ("shows pictures or plays sounds", "MULTIMODAL")):
+        if any(getattr(one, flag, False) for one in tasks):
+            raise UserError(f"the task '{task}' of lm-eval {what}, which no option allows; leave it out")
     models = [saved_model(name) for name in (asked.config.model, *filter(None, [asked.config.baseline]))]
     return Harness(asked, task, arguments, manager, models)
+
+
+def _tasks(found: Mapping[Any, Any]) -> Iterator[Any]:
+    """The tasks of groups of groups."""
+    for one in found.values():
+        yield from _tasks(one) if isinstance(one, Mapping) else [one]
 
 
 def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False) -> None:
