@@ -211,3 +211,9 @@ def test_a_task_that_would_execute_answers_is_refused_before_a_model_is_loaded(f
     with pytest.raises(UserError, match="'tiny_sums' of lm-eval executes what a model wrote"):
         run(Evaluate(model=folder, suite=f"lm-eval:{task}"), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_options_that_the_harness_does_not_have_are_refused(folder, tmp_path):
+    config = Evaluate(model=folder, suite="lm-eval:sums", pass_at="1,8", reward="numbers")
+    with pytest.raises(UserError, match="which has no `reward`, `pass_at`; leave it out"):
+        run(config, output=tmp_path / "run", quiet=True)

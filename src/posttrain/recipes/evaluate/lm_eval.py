@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from posttrain.recipes.evaluate import Watched
 
 Z95 = NormalDist().inv_cdf(0.975)
+IGNORED = ("dataset", "split", "columns", "exclude", "reward", "judge", "samples", "pass_at", "temperature")
 LONGEST = 256  # tokens of a completion, unless its task or the options say it
 
 
@@ -93,6 +94,9 @@ class Harness:
 
 def prepare(asked: Asked) -> Harness:
     """A task of the harness; raises `UserError` unless it and its data are there."""
+    ignored = [f"`{name}`" for name in IGNORED if asked.alone and asked.config.says(name)]
+    if ignored:
+        raise UserError(f"the suite '{asked.name}' is asked by lm-eval, which has no {', '.join(ignored)}; leave it out")
     if importlib.util.find_spec("lm_eval") is None:
         raise UserError(f"the suite '{asked.name}' needs the package lm_eval; type: pip install 'posttrain[lm-eval]'")
     from lm_eval.tasks import TaskManager, get_task_dict  # pyright: ignore[reportMissingImports]
