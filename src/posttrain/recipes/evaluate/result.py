@@ -204,6 +204,10 @@ def pass_tables(result: EvaluateResult) -> list[Table]:
             rows.append((*([name] if name else []), "over the baseline", *gains))
     columns = (*(["suite"] if result.suites else []), "model", *(f"pass@{k}" for k in result.config.ks))
     note = "The chance that one of k samples is right (unbiased, Chen et al. 2021), with 95% intervals over tasks."
+    exams = [exam for one in (result.suites or {"": result}).values() for exam in (one.model, one.baseline)]
+    sizes = [len(group.rows) for exam in exams if exam and exam.sampled for group in exam.sampled.groups]
+    if few := sum(size < max(result.config.ks, default=0) for size in sizes):
+        note += f" {few} of {len(sizes)} tasks have fewer than {result.config.ks[-1]} samples: larger k leave them out."
     return [Table("pass@k", columns, rows, note)] if result.config.ks and rows else []
 
 
