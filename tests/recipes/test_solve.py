@@ -14,7 +14,9 @@ from posttrain.evaluation.voting import Answered
 from posttrain.models.heads import load_reward_model, load_step_model
 from posttrain.options.evaluation import Solve
 from posttrain.recipes import evaluate as recipe
+from posttrain.recipes.evaluate import run
 from posttrain.recipes.evaluate.solve import _answered, chart_of, points, solve
+from posttrain.recipes.evaluate.suites import asked
 from posttrain.report.chart import picture
 from posttrain.rewards import MathVerifier, NumberVerifier
 from posttrain.statistics import mean_interval, paired_difference_interval
