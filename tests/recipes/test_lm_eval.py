@@ -184,7 +184,9 @@ def test_a_metric_that_is_no_rate_is_not_taken_for_one():
     assert (bleu.values, bleu.rate) == ((12.5, 0.5), False)
 
 
-@pytest.mark.parametrize(("errors", "half", "told"), [((0.3, 0.4), 0.98, "+1.000 (+0.020 to "), (("N/A",) * 2, 0, "+1.000")])
+@pytest.mark.parametrize(
+    ("errors", "half", "told"), [((0.3, 0.4), 0.98, "+1.000 (+0.020 to "), (("N/A",) * 2, 0, "+1.000")]
+)
 def test_a_metric_without_documents_has_both_intervals_in_its_difference(errors, half, told):
     before, after = (
         lm_eval.accuracy_of(

@@ -96,7 +96,8 @@ def prepare(asked: Asked) -> Harness:
     """A task of the harness; raises `UserError` unless it and its data are there."""
     ignored = [f"`{name}`" for name in IGNORED if asked.alone and asked.config.says(name)]
     if ignored:
-        raise UserError(f"the suite '{asked.name}' is asked by lm-eval, which has no {', '.join(ignored)}; leave it out")
+        what = ", ".join(ignored)
+        raise UserError(f"the suite '{asked.name}' is asked by lm-eval, which has no {what}; leave it out")
     if importlib.util.find_spec("lm_eval") is None:
         raise UserError(f"the suite '{asked.name}' needs the package lm_eval; type: pip install 'posttrain[lm-eval]'")
     from lm_eval.tasks import TaskManager, get_task_dict  # pyright: ignore[reportMissingImports]
@@ -121,7 +122,7 @@ def prepare(asked: Asked) -> Harness:
         tasks = list(_tasks(get_task_dict([task], manager)))
     except Exception as error:  # the network, the hub, and what a task's file says
         raise UserError(f"the task '{task}' of lm-eval cannot be loaded: {described(error)}") from error
-    for what, flag in (("executes what a model wrote", "UNSAFE_CODE"), ("shows pictures or plays sounds", "MULTIMODAL")):
+    for what, flag in (("executes what a model wrote", "UNSAFE_CODE"), ("is not of text alone", "MULTIMODAL")):
         if any(getattr(one, flag, False) for one in tasks):
             raise UserError(f"the task '{task}' of lm-eval {what}, which no option allows; leave it out")
     models = [saved_model(name) for name in (asked.config.model, *filter(None, [asked.config.baseline]))]
@@ -141,7 +142,12 @@ def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False
 def accuracy_of(task: str, found: Mapping[str, Any]) -> Accuracy:
     """The first metric of a task, or of a group, as the headline; its others, and those of its parts, beside."""
     measures = [
-        Measure(f"{metric} {name}".strip(), _interval(value, error, values), values, all(0 <= rate <= 1 for rate in values))
+        Measure(
+            f"{metric} {name}".strip(),
+            _interval(value, error, values),
+            values,
+            rate=all(0 <= rate <= 1 for rate in values),
+        )
         for one, results in found["results"].items()
         for name in ["" if one == task else one]
         for metric, value, error in _metrics(results)

@@ -199,7 +199,7 @@ def pass_tables(result: EvaluateResult) -> list[Table]:
                 rows.append((*([name] if name else []), exam.model, *values))
         if one.baseline and one.baseline.sampled and one.model.sampled:
             before, after = one.baseline.sampled, one.model.sampled
-            both = [k if k in before.pass_at and k in after.pass_at else 0 for k in result.config.ks]
+            both = [k if _shared(before, after, k) else 0 for k in result.config.ks]
             gains = [_gain(difference(before, after, k)) if k else None for k in both]
             rows.append((*([name] if name else []), "over the baseline", *gains))
     columns = (*(["suite"] if result.suites else []), "model", *(f"pass@{k}" for k in result.config.ks))
@@ -209,6 +209,12 @@ def pass_tables(result: EvaluateResult) -> list[Table]:
     if few := sum(size < max(result.config.ks, default=0) for size in sizes):
         note += f" {few} of {len(sizes)} tasks have fewer than {result.config.ks[-1]} samples: larger k leave them out."
     return [Table("pass@k", columns, rows, note)] if result.config.ks and rows else []
+
+
+def _shared(before: Accuracy, after: Accuracy, k: int) -> bool:
+    """Whether both have pass@k of a task: where samples failed, the tasks of each may be others."""
+    ids, others = ({group.task.id for group in one.groups if len(group.rows) >= k} for one in (before, after))
+    return k in before.pass_at and k in after.pass_at and bool(ids & others)
 
 
 def _estimate(value: float, ci95: Interval) -> Estimate:
