@@ -8,7 +8,7 @@ import pytest
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.environments import ScoredEnvironment
 from posttrain.errors import RewardError, UserError
-from posttrain.evaluation.accuracy import Examination, evaluate, numbers, summarize
+from posttrain.evaluation.accuracy import Examination, difference, evaluate, numbers, pass_at_interval, summarize
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.statistics import mean_interval, wilson_interval
@@ -159,3 +159,12 @@ def test_without_an_outcome_a_task_with_one_answer_that_no_reward_applies_to_is_
     assert (found.n, found.rates, found.accuracy) == (1, (3.0,), 3.0)
     with pytest.raises(RewardError, match="no reward applies to the answers of any of the 1 tasks"):
         summarize([lost], "", greedy=False)
+
+
+def test_a_lost_sample_leaves_its_task_out_of_a_pass_at_that_was_asked_for():
+    found = summarize([group(1, 0, 0, 0), group(0, 1, 0)], "right", greedy=False, ks=(3, 4))
+    # of 4 samples with one right, pass@3 = 3/4; of 3, 1
+    assert found.pass_at == pytest.approx({1: (1 / 4 + 1 / 3) / 2, 2: (1 / 2 + 2 / 3) / 2, 3: (3 / 4 + 1) / 2, 4: 1.0})
+    assert pass_at_interval(found, 4) == mean_interval([1.0])
+    assert pass_at_interval(found, 3) == pytest.approx(mean_interval([0.75, 1.0]))
+    assert difference(found, found, 4).n == 1 and difference(found, found, 3).n == 2

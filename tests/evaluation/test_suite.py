@@ -125,3 +125,14 @@ def test_every_suite_says_what_it_is_of() -> None:
 
 def test_a_measure_is_the_mean_of_its_values() -> None:
     assert Measure("m", (0.0, 1.0), (0.25, 0.75)).value == 0.5
+
+
+def test_a_difference_of_no_rate_has_no_bounds() -> None:
+    was, now = (Measure("bleu_max", (0.0, 100.0), values, rate=False) for values in ((20.0, 30.0), (24.0, 36.0)))
+    assert now.over(was) == (5.0, normal_interval([4.0, 6.0]))
+    half = Measure("bleu_max", (0.0, 1.0), (0.5, 1.0))  # of a model whose values are all small
+    assert now.over(half) == (29.25, normal_interval([23.5, 35.0]))
+
+
+def test_answers_of_one_kind_alone_have_no_f1() -> None:
+    assert ProcessBenchCritic().measures([said("a-0", 1, 1), said("b-0", 0, 1)], "numbers") == []

@@ -10,8 +10,10 @@ from transformers import LlamaForCausalLM
 
 from posttrain.engine.policy import load_policy
 from posttrain.errors import UserError
+from posttrain.evaluation.accuracy import difference
 from posttrain.options.evaluation import Evaluate
 from posttrain.recipes.evaluate import lm_eval, run
+from posttrain.recipes.evaluate.result import _gain
 from posttrain.statistics import mean_interval
 from tests.recipes.folders import model_folder
 
@@ -154,3 +156,66 @@ def test_a_task_of_a_file_without_a_network(folder, tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=said):
             run(Evaluate(model=folder, suite=f"lm-eval:{name}"), output=tmp_path / "other", quiet=True)
+
+
+def test_without_a_context_a_text_begins_once(answers, own, monkeypatch):
+    monkeypatch.setattr(answers, "_begins", [answers._start])  # a tokenizer that adds it, such as Llama's
+    ids = [answers._start, *answers._tokenizer.encode("two", add_special_tokens=False)]
+    assert answers.loglikelihood(asked(("", "two")))[0][0] == pytest.approx(sum(own(ids, 1)[0]), abs=1e-4)
+
+
+@pytest.mark.parametrize(("prompt", "most", "kept", "room"), [(10, 32768, 10, 21), (40, 32768, 16, 15), (40, 6, 25, 6)])
+def test_an_answers_room_gives_way_before_its_prompt(answers, monkeypatch, prompt, most, kept, room):
+    """Of a context of 32, of which a request has 31."""
+    seen = []
+    monkeypatch.setattr(answers, "_encode", lambda text: list(range(3, 3 + len(text))))
+    monkeypatch.setattr(answers, "_generate", lambda some: seen.extend(some) or [SimpleNamespace(token_ids=())])
+    answers.generate_until(asked(("a" * prompt, {"max_gen_toks": most})))
+    assert seen[0].token_ids == tuple(range(3 + prompt - kept, 3 + prompt))
+    assert seen[0].sampling.max_new_tokens == room
+
+
+def test_a_metric_that_is_no_rate_is_not_taken_for_one():
+    scores = [12.5, 0.5]
+    results = {"bleu_max,none": 6.5, "acc,none": 0.5}
+    samples = [{"doc_id": n, "filter": "none", "bleu_max": one, "acc": float(n)} for n, one in enumerate(scores)]
+    found = lm_eval.accuracy_of("t", {"results": {"t": {"acc,none": 0.5, **results}}, "samples": {"t": samples}})
+    (bleu,) = found.measures
+    assert (bleu.values, bleu.rate) == ((12.5, 0.5), False)
+
+
+@pytest.mark.parametrize(
+    ("errors", "half", "told"), [((0.3, 0.4), 0.98, "+1.000 (+0.020 to "), (("N/A",) * 2, 0, "+1.000")]
+)
+def test_a_metric_without_documents_has_both_intervals_in_its_difference(errors, half, told):
+    before, after = (
+        lm_eval.accuracy_of(
+            "wiki",
+            {
+                "results": {"wiki": {"perplexity,none": value, "perplexity_stderr,none": error}},
+                "n-samples": {"wiki": {"effective": 9}},
+            },
+        )
+        for value, error in zip((7.0, 8.0), errors, strict=True)
+    )
+    found = difference(before, after)
+    assert (found.value, found.n) == (1.0, 9)
+    assert found.ci95 == pytest.approx((1 - half, 1 + half), abs=1e-3)
+    assert _gain(found).startswith(told) and ("(" in _gain(found)) == (half > 0)
+
+
+def test_a_task_that_would_execute_answers_is_refused_before_a_model_is_loaded(folder, tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "sums.jsonl").write_text(json.dumps({"question": "1 + 1", "choices": [" 2", " 1"], "label": 0}))
+    task = tmp_path / "sums.yaml"
+    task.write_text(TASK.replace("DATA", str(tmp_path / "sums.jsonl")) + "unsafe_code: true\n")
+    with pytest.raises(UserError, match="'tiny_sums' of lm-eval executes what a model wrote"):
+        run(Evaluate(model=folder, suite=f"lm-eval:{task}"), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_the_harness_does_not_have_are_refused(folder, tmp_path):
+    config = Evaluate(model=folder, suite="lm-eval:sums", pass_at="1,8", reward="numbers")
+    with pytest.raises(UserError, match="which has no `reward`, `pass_at`; leave it out"):
+        run(config, output=tmp_path / "run", quiet=True)

@@ -14,7 +14,9 @@ from posttrain.evaluation.voting import Answered
 from posttrain.models.heads import load_reward_model, load_step_model
 from posttrain.options.evaluation import Solve
 from posttrain.recipes import evaluate as recipe
+from posttrain.recipes.evaluate import run
 from posttrain.recipes.evaluate.solve import _answered, chart_of, points, solve
+from posttrain.recipes.evaluate.suites import asked
 from posttrain.report.chart import picture
 from posttrain.rewards import MathVerifier, NumberVerifier
 from posttrain.statistics import mean_interval, paired_difference_interval
@@ -195,3 +197,11 @@ def test_a_run_with_a_search(options, tmp_path):
     assert ways == [(way, n) for way in ("beam search", "beam search, lookahead 1") for n in (2.0, 4.0)]
     beam, wide = result.points[-4:-2]
     assert 0 < beam.tokens < wide.tokens and "beam search" in result.evaluation.report.read_text()
+
+
+def test_a_baseline_of_the_same_title_is_not_searched(options, engine, tmp_path):
+    config = replace(options, baseline=options.model, samples=4)
+    part = recipe.prepare(asked(config)[0])
+    searched = []
+    run(config, output=tmp_path / "run", quiet=True, part=replace(part, then=searched.append))
+    assert len(searched) == 1

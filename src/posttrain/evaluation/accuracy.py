@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import hypot, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool, ks: Sequen
     """pass@k of scored groups; without an outcome, their mean reward.
 
     Tasks with an answer to which the outcome does not apply are excluded. Groups may differ in size: k is each power of
-    two up to the smallest, and those of `ks`.
+    two up to the smallest, and those of `ks`, for which groups that are too small are left out.
     """
     if outcome:  # one row for each episode: that of its first trained seat
         answered = [g for g in groups if all(row.scores[outcome].applicable for row in g.rows)]
@@ -90,8 +90,8 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool, ks: Sequen
         rates = [solved / n for n, solved in counts]
         single = all(n == 1 for n, _ in counts)
         ci95 = wilson_interval(int(sum(rates)), len(kept)) if single else mean_interval(rates)
-        powers = {2**i for i in range(size.bit_length())} | {k for k in ks if k <= size}
-        pass_at = {k: fmean(pass_at_k(*count, k) for count in counts) for k in sorted(powers)}
+        powers = {2**i for i in range(size.bit_length())} | {k for k in ks if any(n >= k for n, _ in counts)}
+        pass_at = {k: fmean(pass_at_k(n, c, k) for n, c in counts if n >= k) for k in sorted(powers)}
         unparsed = [row.scores[outcome].unparsed for row in rows]
     else:
         rates = [fmean(group.rewards) for group in kept]
@@ -138,15 +138,19 @@ class Difference(NamedTuple):
 
 def pass_at_interval(found: Accuracy, k: int) -> Interval:
     """The 95% interval of `found.pass_at[k]`, over tasks; of pass@1 it is `found.ci95`."""
-    return found.ci95 if k == 1 else mean_interval(_pass_at_rates(found, k))
+    return found.ci95 if k == 1 else mean_interval([rate for rate in _pass_at_rates(found, k) if rate is not None])
 
 
 def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
     """pass@k of `after` minus pass@k of `before`, paired by task, or the difference of rewards.
 
     k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
-    apply to an answer of the other.
+    apply to an answer of the other. Of results without rates by task the two intervals are combined.
     """
+    if any(len(found.rates) == 1 < found.n for found in (before, after)):  # another harness's, without rates by task
+        gain = after.accuracy - before.accuracy
+        low, high = (hypot(after.accuracy - after.ci95[i], before.accuracy - before.ci95[1 - i]) for i in (0, 1))
+        return Difference(gain, (gain - low, gain + high), min(before.n, after.n))
     was, now = _by_task(before, k), _by_task(after, k)
     rates = [(rate, now[task]) for task, rate in was.items() if task in now]
     if not rates or (before.greedy, before.measure) != (after.greedy, after.measure):
@@ -165,14 +169,17 @@ def _by_task(found: Accuracy, k: int) -> dict[tuple[str, int], float]:
     seen: Counter[str] = Counter()
     by_task: dict[tuple[str, int], float] = {}
     for group, rate in zip(found.groups, rates, strict=True):
-        by_task[group.task.id, seen[group.task.id]] = rate
+        if rate is not None:
+            by_task[group.task.id, seen[group.task.id]] = rate
         seen[group.task.id] += 1
     return by_task
 
 
-def _pass_at_rates(found: Accuracy, k: int) -> list[float]:
-    size = found.samples_per_task
-    return [rate if k == 1 else pass_at_k(size, round(rate * size), k) for rate in found.rates]
+def _pass_at_rates(found: Accuracy, k: int) -> list[float | None]:
+    """By task; None for one that has fewer samples, since episodes failed."""
+    sizes = [max(found.samples_per_task, len(group.rows)) for group in found.groups]
+    rates = zip(sizes, found.rates, strict=True)
+    return [r if k == 1 else pass_at_k(n, round(r * n), k) if n >= k else None for n, r in rates]
 
 
 @dataclass(frozen=True)

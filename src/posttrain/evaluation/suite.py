@@ -16,6 +16,7 @@ class Measure:
     name: str
     ci95: Interval
     values: tuple[float, ...]  # one for each task; the measure is their mean
+    rate: bool = True  # whether it is between 0 and 1, and so a difference between -1 and 1
 
     @property
     def value(self) -> float:
@@ -25,9 +26,11 @@ class Measure:
     def over(self, before: "Measure") -> tuple[float, Interval]:
         """This measure minus that of another model on the same tasks, and its interval, paired by task.
 
-        Half a task is added to each side, as `statistics.paired_difference_interval` does for rates.
+        Of rates half a task is added to each side, as `statistics.paired_difference_interval` does.
         """
         gains = [now - was for was, now in zip(before.values, self.values, strict=True)]
+        if not (self.rate and before.rate):
+            return fmean(gains), normal_interval(gains)
         low, high = normal_interval([*gains, 0.5**0.5, -(0.5**0.5)])
         return fmean(gains), (max(-1.0, low), min(1.0, high))
 

@@ -46,6 +46,8 @@ class ProcessBenchCritic(Suite):
         for group in groups:
             subsets.setdefault(group.task.id.rpartition("/")[2].rpartition("-")[0], []).append(group)
         kept = {name: some for name, some in subsets.items() if len({g.task.answer == ALL_RIGHT for g in some}) == 2}
+        if not kept and len({g.task.answer == ALL_RIGHT for g in groups}) < 2:
+            return []  # episodes of the other kind failed
         found = [_f1(name, some, outcome) for name, some in (kept or {"": [*groups]}).items()]
         return [replace(found[0], name="F1")] if len(found) == 1 else [_mean(found), *found]
 

@@ -74,7 +74,7 @@ def run(
                 del policy  # its memory is needed for the next one
                 policy = _load(config, saved)
             for each, examinations in zip(parts, found, strict=True):
-                examinations.append(each.examine(saved.title, policy, Watched(directory, progress, done, failed)))
+                examinations.append(each.examine(saved, policy, Watched(directory, progress, done, failed)))
                 done += each.answers
         judged = [each.judged(examinations) for each, examinations in zip(parts, found, strict=True)]
         metrics = lost_metrics(failed)
@@ -156,9 +156,9 @@ class Part:
         """Its environment is open while the block runs."""
         return opened(self.environment.environment)
 
-    def examine(self, title: str, policy: Policy, watched: Watched) -> Examination:
+    def examine(self, saved: SavedModel, policy: Policy, watched: Watched) -> Examination:
         """Sample one model on every task in every decoding mode; completions are saved as they finish."""
-        config, found, done = self.config, dict[str, Accuracy](), watched.done
+        config, found, done, title = self.config, dict[str, Accuracy](), watched.done, saved.title
         for decoding, (count, temperature) in config.decodings().items():
             groups: list[Group] = []
             players = self.players(policy, temperature, watched)
@@ -175,7 +175,7 @@ class Part:
                     raise EpisodeError(none_left(watched.failed))
                 found[decoding] = summarize(groups, self.environment.outcome_of(groups), greedy=temperature == 0)
                 watched.progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
-        if self.then and title == self.models[0].title:
+        if self.then and saved is self.models[0]:  # a baseline may have its title
             with watched.progress.phase("search"):
                 self.then(self.players(policy, config.temperature, watched))
         return Examination(title, **found)

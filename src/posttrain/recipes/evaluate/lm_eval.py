@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from posttrain.recipes.evaluate import Watched
 
 Z95 = NormalDist().inv_cdf(0.975)
+IGNORED = ("dataset", "split", "columns", "exclude", "reward", "judge", "samples", "pass_at", "temperature")
 LONGEST = 256  # tokens of a completion, unless its task or the options say it
 
 
@@ -65,7 +66,7 @@ class Harness:
         """Nothing has to be open."""
         return nullcontext()
 
-    def examine(self, title: str, policy: Policy, watched: "Watched") -> Examination:
+    def examine(self, saved: SavedModel, policy: Policy, watched: "Watched") -> Examination:
         """What the harness says of a model."""
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
@@ -84,7 +85,7 @@ class Harness:
                 **seeds,
                 **self.arguments,
             )
-        return Examination(title, greedy=accuracy_of(self.task, cast("Mapping[str, Any]", found)))
+        return Examination(saved.title, greedy=accuracy_of(self.task, cast("Mapping[str, Any]", found)))
 
     def judged(self, examinations: Sequence[Examination]) -> tuple[list[Examination], str]:
         """As they are."""
@@ -93,6 +94,10 @@ class Harness:
 
 def prepare(asked: Asked) -> Harness:
     """A task of the harness; raises `UserError` unless it and its data are there."""
+    ignored = [f"`{name}`" for name in IGNORED if asked.alone and asked.config.says(name)]
+    if ignored:
+        what = ", ".join(ignored)
+        raise UserError(f"the suite '{asked.name}' is asked by lm-eval, which has no {what}; leave it out")
     if importlib.util.find_spec("lm_eval") is None:
         raise UserError(f"the suite '{asked.name}' needs the package lm_eval; type: pip install 'posttrain[lm-eval]'")
     from lm_eval.tasks import TaskManager, get_task_dict  # pyright: ignore[reportMissingImports]
@@ -114,11 +119,20 @@ def prepare(asked: Asked) -> Harness:
     if task not in manager.all_tasks:
         raise unknown("task of lm-eval", task, manager.all_tasks, see="lm_eval ls tasks lists them")
     try:
-        get_task_dict([task], manager)
+        tasks = list(_tasks(get_task_dict([task], manager)))
     except Exception as error:  # the network, the hub, and what a task's file says
         raise UserError(f"the task '{task}' of lm-eval cannot be loaded: {described(error)}") from error
+    for what, flag in (("executes what a model wrote", "UNSAFE_CODE"), ("is not of text alone", "MULTIMODAL")):
+        if any(getattr(one, flag, False) for one in tasks):
+            raise UserError(f"the task '{task}' of lm-eval {what}, which no option allows; leave it out")
     models = [saved_model(name) for name in (asked.config.model, *filter(None, [asked.config.baseline]))]
     return Harness(asked, task, arguments, manager, models)
+
+
+def _tasks(found: Mapping[Any, Any]) -> Iterator[Any]:
+    """The tasks of groups of groups."""
+    for one in found.values():
+        yield from _tasks(one) if isinstance(one, Mapping) else [one]
 
 
 def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False) -> None:
@@ -128,7 +142,12 @@ def _arguments(num_fewshot: int | None = None, apply_chat_template: bool = False
 def accuracy_of(task: str, found: Mapping[str, Any]) -> Accuracy:
     """The first metric of a task, or of a group, as the headline; its others, and those of its parts, beside."""
     measures = [
-        Measure(f"{metric} {name}".strip(), _interval(value, error, values), values)
+        Measure(
+            f"{metric} {name}".strip(),
+            _interval(value, error, values),
+            values,
+            rate=all(0 <= rate <= 1 for rate in values),
+        )
         for one, results in found["results"].items()
         for name in ["" if one == task else one]
         for metric, value, error in _metrics(results)
@@ -220,7 +239,8 @@ class _Answers:
     def _pair(self, context: str, continuation: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Both as tokens of the whole text; white space between them is the continuation's."""
         kept = context.rstrip()
-        whole = self._encode(context + continuation) if kept else [self._start, *self._encode(context + continuation)]
+        alone = [self._start, *self._tokenizer.encode(context + continuation, add_special_tokens=False)]
+        whole = self._encode(context + continuation) if kept else alone
         size = min(len(self._encode(kept)) if kept else 1, len(whole) - 1)
         cut = max(0, len(whole) - self._room)  # the oldest tokens, where the context is full
         return tuple(whole[cut : max(size, cut + 1)]), tuple(whole[max(size, cut + 1) :])
@@ -246,10 +266,13 @@ class _Answers:
             context, said = request.args
             until = said.get("until") or []
             stop = tuple(filter(None, [until] if isinstance(until, str) else until))
-            most = int(said.get("max_gen_toks", self._longest))
+            ids = self._encode(context)
+            # before the prompt the answer gives way, down to half of the context: some tasks ask for 32768 tokens
+            room = max(self._room - len(ids), self._room // 2)
+            most = min(int(said.get("max_gen_toks", self._longest)), room)
             temperature = float(said.get("temperature") or 0.0) if said.get("do_sample", True) else 0.0
             sampling = Sampling(most, temperature, int(said.get("top_k") or 0), float(said.get("top_p") or 1.0), stop)
-            asked.append(Request(tuple(self._encode(context)[-max(1, self._room - most) :]), sampling, seed=number))
+            asked.append(Request(tuple(ids[-(self._room - most) :]), sampling, seed=number))
         texts = [self._policy.chat.decode(done.token_ids) for done in self._generate(asked)]
         for number, one in enumerate(asked):
             for stop in one.sampling.stop:

@@ -199,12 +199,22 @@ def pass_tables(result: EvaluateResult) -> list[Table]:
                 rows.append((*([name] if name else []), exam.model, *values))
         if one.baseline and one.baseline.sampled and one.model.sampled:
             before, after = one.baseline.sampled, one.model.sampled
-            both = [k if k in before.pass_at and k in after.pass_at else 0 for k in result.config.ks]
+            both = [k if _shared(before, after, k) else 0 for k in result.config.ks]
             gains = [_gain(difference(before, after, k)) if k else None for k in both]
             rows.append((*([name] if name else []), "over the baseline", *gains))
     columns = (*(["suite"] if result.suites else []), "model", *(f"pass@{k}" for k in result.config.ks))
     note = "The chance that one of k samples is right (unbiased, Chen et al. 2021), with 95% intervals over tasks."
+    exams = [exam for one in (result.suites or {"": result}).values() for exam in (one.model, one.baseline)]
+    sizes = [len(group.rows) for exam in exams if exam and exam.sampled for group in exam.sampled.groups]
+    if few := sum(size < max(result.config.ks, default=0) for size in sizes):
+        note += f" {few} of {len(sizes)} tasks have fewer than {result.config.ks[-1]} samples: larger k leave them out."
     return [Table("pass@k", columns, rows, note)] if result.config.ks and rows else []
+
+
+def _shared(before: Accuracy, after: Accuracy, k: int) -> bool:
+    """Whether both have pass@k of a task: where samples failed, the tasks of each may be others."""
+    ids, others = ({group.task.id for group in one.groups if len(group.rows) >= k} for one in (before, after))
+    return k in before.pass_at and k in after.pass_at and bool(ids & others)
 
 
 def _estimate(value: float, ci95: Interval) -> Estimate:
@@ -213,7 +223,9 @@ def _estimate(value: float, ci95: Interval) -> Estimate:
 
 
 def _gain(found: Difference) -> str:
-    return f"{found.value:+.3f} ({found.ci95[0]:+.3f} to {found.ci95[1]:+.3f})"
+    """Without an interval where a harness says none for either."""
+    low, high = found.ci95
+    return f"{found.value:+.3f} ({low:+.3f} to {high:+.3f})" if low < high or found.n == 1 else f"{found.value:+.3f}"
 
 
 def _pass_charts(result: EvaluateResult, suite: str) -> list[Chart]:
