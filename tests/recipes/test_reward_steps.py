@@ -134,6 +134,8 @@ def test_a_model_is_evaluated_on_labelled_steps_beside_one_that_learned_nothing(
     assert "First wrong step" in found.report.read_text(encoding="utf-8")
     rows = read_run(found.run).samples
     assert len(rows) == 24 and rows[0]["answer"] == "first wrong step: 2" and rows[0]["reward"] > 0
+    (measured,) = read_run(found.run).metrics
+    assert measured["accuracy"] == measured["first_error"] == 1.0 and measured["loss"] < 0.1  # none is the baseline's
 
 
 def labels_until_wrong(row: dict) -> list[bool]:

@@ -70,8 +70,9 @@ def run(
                 progress.step(len(found) * len(units) + len(logits))
             found.append(_judged(saved.title, units, logits))
             directory.log_samples(0, _rows(saved.title, units, logits))
-        measures = step_measures([unit for _, unit in units], logits)
-        directory.log_metrics(0, measures | {"accuracy": accuracy(found[0].pairs).value})
+            if len(found) == 1:  # metrics are of the model, not of its baseline
+                measures = step_measures([unit for _, unit in units], logits)
+                directory.log_metrics(0, measures | {"accuracy": accuracy(found[0].pairs).value})
     if found[0].first_wrong is None:
         notes.append("the first wrong step is not measured: that needs rows with a wrong step and rows without one")
     result = EvaluateRewardResult(
