@@ -44,9 +44,9 @@ def continued(asked: list[str]):
     return players(ScriptedEngine(go_on, CHAT.stop_ids), Sampling(16))
 
 
-def rows(found, asked, **options):
+def rows(found, asked, environment=RIGHT, **options):
     words = {"by": "soft", "continuations": 4, "seed": 0}
-    return step_rows(found, RIGHT, continued(asked), **words | options)
+    return step_rows(found, environment, continued(asked), **words | options)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,14 @@ def test_a_step_is_labelled_by_what_follows_from_it(by, labels):
 def test_what_ends_wrong_has_a_wrong_last_step_and_what_was_cut_off_none():
     (found,) = rows(groups("...ab\nz", "ab\nq"), [])
     assert found["steps"] == ["ab", "q"] and found["labels"] == [0.5, 0.0] and found["solved"] is False
+
+
+@pytest.mark.parametrize(("by", "labels"), [("soft", [0.5, 0.0, 1.0]), ("hard", [1.0, 0.0, 1.0])])
+def test_part_of_a_reward_is_not_right(by, labels):
+    """Continuations without a z earn 0.4, as an answer does that only contains the right one."""
+    partly = scored(of=lambda episode: 1.0 if "z" in episode.completion else 0.4)
+    (row,) = rows(groups(TEXT), [], partly, by=by)
+    assert row["labels"] == labels
 
 
 def test_of_a_prompt_the_convincing_wrong_ones_are_labelled_else_random_ones():

@@ -52,7 +52,8 @@ def step_rows(
         labels = [labels_of(group.task, row.trajectory.text, solved) for group, row, solved in rows]
     else:
         alone = replace(environment, reward=Weighted(((verifier, 1.0),)))
-        values = state_values(chosen, States(continuations, 0, MOST), alone, players, seed=seed)
+        # part of a reward, as for an answer that contains the right one, is not right in part
+        values = state_values(chosen, States(continuations, 0, MOST), alone, players, seed=seed, solved_at=SOLVED)
         found = zip(rows, values, strict=True)
         labels = [_by_values(row, valued, solved, by, players.chat) for (_, row, solved), valued in found]
     return [
