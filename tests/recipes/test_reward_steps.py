@@ -160,6 +160,23 @@ def test_an_evaluation_on_steps_says_what_it_leaves_out_and_refuses_the_rest(con
         evaluate_reward.run(replace(asked, dataset=""), output=tmp_path / "no", quiet=True)
 
 
+def test_what_is_cut_before_its_wrong_step_is_not_all_right_and_both_models_get_the_same(config, tmp_path, model):
+    trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    small = model_folder(tmp_path / "small", context=128)
+    other = run(replace(config, model=str(small), steps=1), output=tmp_path / "other", quiet=True)
+    cut = {"prompt": "z?", "steps": [GOOD, BAD + "x" * 150], "labels": [True, False]}  # only the larger holds it
+    asked = EvaluateReward(model=str(trained.run), precision="float32")
+    asked = replace(asked, dataset=write(tmp_path / "cut.jsonl", [cut, *HELDOUT]))
+    alone = evaluate_reward.run(asked, output=tmp_path / "alone", quiet=True).summary()
+    both = evaluate_reward.run(replace(asked, baseline=str(other.run)), output=tmp_path / "both", quiet=True)
+    told = both.summary()
+    steps = sum(len(labels_until_wrong(row)) for row in HELDOUT)
+    assert alone["n"] == steps + 2 and told["n"] == told["baseline"]["n"] == steps + 1
+    assert (alone["first_wrong"]["n_wrong"], alone["first_wrong"]["n_right"]) == (9, 4)
+    assert (told["first_wrong"]["n_wrong"], told["first_wrong"]["n_right"]) == (8, 4)
+    assert any("1 reasonings were cut before a wrong step" in note for note in both.notes)
+
+
 def test_the_threshold_of_a_half_is_that_of_the_other():
     labels, logits = [1, 1, -1, -1], [(2.0, -1.0), (2.0, 3.0), (4.0, 1.0), (4.0, 4.0)]
     # prompts 0 and 2 are one half: -1 < t <= 1 finds all there, so the other half, all above that, has none found
