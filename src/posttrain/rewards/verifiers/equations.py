@@ -18,8 +18,8 @@ _GOES_ON = re.compile(r"\s*+(?:[+*/]|-\s)")  # within one, from something that i
 _OPERATORS = str.maketrans("\u00d7\u00f7\u00b7\u2212", "*/*-")
 _BESIDE = re.compile(r"[\w^%$\\]")  # what makes a number part of something else
 _CHANGES = re.compile(  # a word before an equation that makes another one of it
-    r"\b(?:of|half|third|quarter|twice|double|triple|thrice|sqrt|root|square|cube|squared|cubed|minus|negative|times|plus"
-    r"|by|over|log|ln|sin|cos|tan|abs)[ \t]*\Z",
+    r"\b(?:(?:half|thirds?|quarters?|double|square|cube|root|percent) of|half|twice|double|triple|thrice|sqrt|square root"
+    r"|minus|negative|times|plus|(?:divided|multiplied) by|log|ln|sin|cos|tan|abs)[ \t]*\Z",
     re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[0-9)]\s*[-+*/]")
@@ -52,7 +52,13 @@ def equations(text: str) -> list[Equation]:
         if begins and (numbering := _NUMBERING.match(written)):
             written = written[numbering.end() :]
         word = text[max(0, run.start() - 12) : run.start()]
-        if "=" not in written or _CHANGES.search(word) or _BESIDE.match(before) or _BESIDE.match(after) or _GOES_ON.match(written):
+        if (
+            "=" not in written
+            or _CHANGES.search(word)
+            or _BESIDE.match(before)
+            or _BESIDE.match(after)
+            or _GOES_ON.match(written)
+        ):
             continue
         sides = [side.strip() for side in written.strip().removesuffix(".").split("=")]
         sides = sides[1:] if not sides[0] else sides  # x = 3 + 4 = 7
