@@ -1,7 +1,8 @@
 """Labels of steps by continuations and by rule, and which completions are labelled."""
 
 import doctest
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -9,10 +10,12 @@ from posttrain.data import in_memory
 from posttrain.data.ratings import load_steps
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.episodes.episodes import sample_groups
+from posttrain.errors import UserError
 from posttrain.evaluation import step_labels
 from posttrain.evaluation.step_labels import most_convincing, step_rows
+from posttrain.rewards import Weighted
 from posttrain.types import Sampling, Score
-from tests.episodes.conversations import CHAT, players, question, scored
+from tests.episodes.conversations import CHAT, Judge, players, question, scored
 from tests.episodes.test_episodes import STOP, letters
 
 RIGHT = scored(of=lambda episode: float("z" in episode.completion))
@@ -44,9 +47,9 @@ def continued(asked: list[str]):
     return players(ScriptedEngine(go_on, CHAT.stop_ids), Sampling(16))
 
 
-def rows(found, asked, **options):
+def rows(found, asked, environment=RIGHT, **options):
     words = {"by": "soft", "continuations": 4, "seed": 0}
-    return step_rows(found, RIGHT, continued(asked), **words | options)
+    return step_rows(found, environment, continued(asked), **words | options)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,24 @@ def test_a_step_is_labelled_by_what_follows_from_it(by, labels):
 def test_what_ends_wrong_has_a_wrong_last_step_and_what_was_cut_off_none():
     (found,) = rows(groups("...ab\nz", "ab\nq"), [])
     assert found["steps"] == ["ab", "q"] and found["labels"] == [0.5, 0.0] and found["solved"] is False
+
+
+@pytest.mark.parametrize(("by", "labels"), [("soft", [0.5, 0.0, 1.0]), ("hard", [1.0, 0.0, 1.0])])
+def test_part_of_a_reward_is_not_right(by, labels):
+    """Continuations without a z earn 0.4, as an answer does that only contains the right one."""
+    partly = scored(of=lambda episode: 1.0 if "z" in episode.completion else 0.4)
+    (row,) = rows(groups(TEXT), [], partly, by=by)
+    assert row["labels"] == labels
+
+
+def test_a_reward_that_does_not_say_what_is_right_is_refused():
+    @dataclass(frozen=True)
+    class Unbounded(Judge):
+        bounds = (0.0, math.inf)
+
+    points = replace(RIGHT, reward=Weighted(((Unbounded(), 1.0),)))
+    with pytest.raises(UserError, match="`step_labels` needs a `reward` that says what is right"):
+        rows(groups(TEXT), [], points)
 
 
 def test_of_a_prompt_the_convincing_wrong_ones_are_labelled_else_random_ones():

@@ -134,6 +134,8 @@ def test_a_model_is_evaluated_on_labelled_steps_beside_one_that_learned_nothing(
     assert "First wrong step" in found.report.read_text(encoding="utf-8")
     rows = read_run(found.run).samples
     assert len(rows) == 24 and rows[0]["answer"] == "first wrong step: 2" and rows[0]["reward"] > 0
+    (measured,) = read_run(found.run).metrics
+    assert measured["accuracy"] == measured["first_error"] == 1.0 and measured["loss"] < 0.1  # none is the baseline's
 
 
 def labels_until_wrong(row: dict) -> list[bool]:
@@ -158,6 +160,23 @@ def test_an_evaluation_on_steps_says_what_it_leaves_out_and_refuses_the_rest(con
         evaluate_reward.run(replace(asked, dataset=""), output=tmp_path / "no", quiet=True)
 
 
+def test_what_is_cut_before_its_wrong_step_is_not_all_right_and_both_models_get_the_same(config, tmp_path, model):
+    trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    small = model_folder(tmp_path / "small", context=128)
+    other = run(replace(config, model=str(small), steps=1), output=tmp_path / "other", quiet=True)
+    cut = {"prompt": "z?", "steps": [GOOD, BAD + "x" * 150], "labels": [True, False]}  # only the larger holds it
+    asked = EvaluateReward(model=str(trained.run), precision="float32")
+    asked = replace(asked, dataset=write(tmp_path / "cut.jsonl", [cut, *HELDOUT]))
+    alone = evaluate_reward.run(asked, output=tmp_path / "alone", quiet=True).summary()
+    both = evaluate_reward.run(replace(asked, baseline=str(other.run)), output=tmp_path / "both", quiet=True)
+    told = both.summary()
+    steps = sum(len(labels_until_wrong(row)) for row in HELDOUT)
+    assert alone["n"] == steps + 2 and told["n"] == told["baseline"]["n"] == steps + 1
+    assert (alone["first_wrong"]["n_wrong"], alone["first_wrong"]["n_right"]) == (9, 4)
+    assert (told["first_wrong"]["n_wrong"], told["first_wrong"]["n_right"]) == (8, 4)
+    assert any("1 reasonings were cut before a wrong step" in note for note in both.notes)
+
+
 def test_the_threshold_of_a_half_is_that_of_the_other():
     labels, logits = [1, 1, -1, -1], [(2.0, -1.0), (2.0, 3.0), (4.0, 1.0), (4.0, 4.0)]
     # prompts 0 and 2 are one half: -1 < t <= 1 finds all there, so the other half, all above that, has none found
@@ -176,6 +195,13 @@ def test_soft_labels_are_learned_as_probabilities(config, tmp_path):
     )
     (one,) = logits(found.run, "5+5?", f"{GOOD} 3\n{BAD} 4")
     assert [1 / (1 + math.exp(-logit)) for logit in one] == pytest.approx([0.75, 0.25], abs=0.08)
+
+
+def test_held_out_shares_are_not_rounded(config, tmp_path):
+    soft = write(tmp_path / "soft.jsonl", [row | {"labels": [0.75, 0.75, 0.75]} for row in ROWS])
+    found = run(replace(config, dataset=soft, eval_dataset=soft), output=tmp_path / "run", quiet=True)
+    assert found.after["loss"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25), abs=0.01)
+    assert "temperature" not in found.after and any("not calibrated" in note for note in found.notes)
 
 
 def test_a_run_that_is_only_planned_reads_no_weights(config, monkeypatch):

@@ -10,12 +10,12 @@ from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import UserError
-from posttrain.evaluation.voting import Answered
+from posttrain.evaluation.voting import Answered, accuracy_of
 from posttrain.models.heads import load_reward_model, load_step_model
 from posttrain.options.evaluation import Solve
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import run
-from posttrain.recipes.evaluate.solve import _answered, chart_of, points, solve
+from posttrain.recipes.evaluate.solve import _answered, _positive, chart_of, points, solve
 from posttrain.recipes.evaluate.suites import asked
 from posttrain.report.chart import picture
 from posttrain.rewards import MathVerifier, NumberVerifier
@@ -154,6 +154,13 @@ def group_of(said):
         for number, answer in enumerate(said)
     ]
     return Group(task=Task(()), rows=tuple(rows))
+
+
+def test_more_votes_never_count_less():
+    """Three votes of -0.5 against one of -0.6: their sums are -1.5 and -0.6."""
+    problem = Answered(["7", "7", "7", "8"], [True, True, True, False], scores=[-0.5, -0.5, -0.5, -0.6])
+    assert accuracy_of("weighted", _positive(problem), 4) == 1.0 > accuracy_of("weighted", problem, 4)
+    assert _positive(replace(problem, scores=[9e3] * 4)).scores[0] > 1e300
 
 
 def test_one_sample_is_not_enough(options):

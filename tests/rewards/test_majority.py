@@ -28,6 +28,7 @@ def values(*answers: str) -> list[float]:
     [
         (("7", "8", "7"), [1, 0, 1]),
         (("7", "7.0", "seven", "8", "8"), [1, 1, 1, 0, 0]),  # as numbers
+        (("50%", "0.5", "0.5"), [0, 1, 1]),  # as they are written
         (("in  Paris", "in Paris", "in paris"), [1, 1, 0]),  # as texts
         (("7", "8"), [1, 1]),  # a tie teaches nothing
         (("7", "8", "9", "8", "7"), [1, 1, 0, 1, 1]),

@@ -21,13 +21,14 @@ def state_values(
     *,
     seed: int,
     by: Players | None = None,
+    solved_at: float | None = None,
 ) -> list[StateValues]:
     """For each trajectory, group by group: the steps of its first turn, and the values of their initial states.
 
         V(s) = 1/K sum_j r(continuation j of s)
 
     K are the continuations to which a reward applies, sampled `by` others than the `players` if given. States of one
-    task with the same tokens are continued once.
+    task with the same tokens are continued once. With `solved_at` r is 1 for a reward of so much or more, else 0.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
     rows = [(p, row.trajectory) for p, group in enumerate(groups) for row in group.rows]
@@ -62,6 +63,8 @@ def state_values(
                 f"no reward applies to any continuation of task {group.task.id!r}, so that its states have no value; "
                 "leave such tasks out, or use another `algorithm`"
             )
+        if solved_at is not None:
+            earned = [float(reward >= solved_at) for reward in earned]
         wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []
     for (p, trajectory), begins in zip(rows, begun, strict=True):

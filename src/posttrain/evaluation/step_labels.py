@@ -21,6 +21,7 @@ from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import Players
 from posttrain.episodes.metrics import SOLVED
 from posttrain.episodes.monte_carlo_values import state_values
+from posttrain.errors import UserError
 from posttrain.rewards import Weighted
 from posttrain.rewards.verifiers.equations import labels_of
 from posttrain.types import Group, Row, States, StateValues, StopReason, steps_in
@@ -44,6 +45,8 @@ def step_rows(
     What is right is said by the environment's outcome.
     """
     outcome = environment.outcome
+    if not outcome:  # a function has shown it by a score outside [0, 1]
+        raise UserError("`step_labels` needs a `reward` that says what is right, such as numbers, math or gym")
     (verifier,) = (reward for reward, _ in environment.reward.parts if reward.name == outcome)
     chosen = [replace(group, rows=_to_label(group, outcome, per_prompt, seed)) for group in groups]
     chosen = [group for group in chosen if group.rows]
@@ -52,7 +55,8 @@ def step_rows(
         labels = [labels_of(group.task, row.trajectory.text, solved) for group, row, solved in rows]
     else:
         alone = replace(environment, reward=Weighted(((verifier, 1.0),)))
-        values = state_values(chosen, States(continuations, 0, MOST), alone, players, seed=seed)
+        # part of a reward, as for an answer that contains the right one, is not right in part
+        values = state_values(chosen, States(continuations, 0, MOST), alone, players, seed=seed, solved_at=SOLVED)
         found = zip(rows, values, strict=True)
         labels = [_by_values(row, valued, solved, by, players.chat) for (_, row, solved), valued in found]
     return [

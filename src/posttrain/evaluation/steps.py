@@ -6,6 +6,7 @@ prompts is used on the other, so that a model gains nothing by chance. A critic 
 has an F1 of 0.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -31,7 +32,8 @@ def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) 
     """Metrics of labelled steps.
 
     `accuracy` is the share of steps that are told right from wrong, by reasoning; `first_error` the share of reasonings
-    of which the first wrong step is found, or that none is wrong; `wrong` the share of reasonings with one.
+    of which the first wrong step is found, or that none is wrong; `wrong` the share of reasonings with one. `loss` is
+    the cross-entropy of training, -y log p - (1 - y) log(1 - p), also of labels y between 0 and 1.
     """
     steps = scored_steps(units, logits)
     found = [
@@ -39,12 +41,20 @@ def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) 
         for unit, of_unit in zip(units, logits, strict=True)
     ]
     return {
-        "loss": pairs.log_loss(steps),
+        "loss": fmean(
+            right * _softplus(-logit) + (1 - right) * _softplus(logit)
+            for unit, of_unit in zip(units, logits, strict=True)
+            for right, logit in zip(unit.right, of_unit, strict=True)
+        ),
         "accuracy": pairs.accuracy(steps).value,
         "first_error": fmean(found),
         "wrong": fmean(first_wrong(unit) is not None for unit in units),
         "calibration_error": pairs.calibration_error(steps),
     }
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def first_wrong(unit: Stepwise) -> int | None:

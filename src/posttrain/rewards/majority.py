@@ -19,9 +19,10 @@ class Majority:
 
         R_i = 1 if y_i = argmax_y sum_j [y_j = y], else 0
 
-    Numbers are compared as numbers (`7.0` is `7`), other answers as texts without the white space around and between
-    words. A completion without an answer has no vote and is `unparsed`. Where answers tie, all of them have 1, so that
-    the order of a group does not matter; a group in which all differ teaches nothing.
+    Numbers are compared as numbers (`7.0` is `7`; a percent sign counts, so that `50%` is not `0.5`), other answers as
+    texts without the white space around and between words. A completion without an answer has no vote and is
+    `unparsed`. Where answers tie, all of them have 1, so that the order of a group does not matter; a group in which
+    all differ teaches nothing.
 
     It is a rule and no verifier: what it pays is agreement. A policy whose majority is wrong becomes surer of its
     mistakes (docs/distillation.md has how to tell beforehand).

@@ -11,7 +11,7 @@ from posttrain.rewards import parse_rewards
 from posttrain.rewards.verifiers import equations as module
 from posttrain.rewards.verifiers.equations import AllSteps, chain_of, equations, labels_of
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import Task
+from posttrain.types import Score, Task
 from tests.rewards.episodes import episode
 
 
@@ -28,6 +28,7 @@ from tests.rewards.episodes import episode
         ("-3 + 1 = -2; (3 + 4) * 2 = 14", [("-3+1=-2", True), ("(3+4)*2=14", True)]),
         ("1. 2 + 2 = 4\n- 2 + 2 = 5", [("2+2=4", True), ("2+2=5", False)]),
         ("1,000 + 5 = 1,005", [("1000+5=1005", True)]),
+        ("a total of 3 + 4 = 8", [("3+4=8", False)]),
         ("4 + 1 = \u22125", [("4+1=-5", False)]),
     ],
 )
@@ -39,6 +40,7 @@ def test_what_arithmetic_can_check(text, expected):
     "text",
     [
         *("7 = 7", "x + 1 = 3", "2x + 1 = 4", "2^3 + 1 = 9", "5 apples + 3 = 8", "5 apples - 3 + 1 = 4", "50% + 1 = 2"),
+        *("half of 10 + 6 = 11", "sqrt 9 + 1 = 4", "Twice 3 + 4 = 10", "minus 3 + 4 = 1", "the square of 3 + 1 = 10"),
         *("3 + 4 =", "= 7", "3 + 4", "", "1/0 = 3", "2 ** 3 + 0 = 7", "$3 + $4 = $8", "3 + 4 = 7%", "3 + 4 = 7x"),
     ],
 )
@@ -93,6 +95,17 @@ def test_all_steps_pays_a_right_answer_whose_steps_are_right():
     assert [one.value for one in found] == [1.0, 0.0, 1.0, 0.0, 0.0]
     assert found[1].explanation == "the answer is right, and the step 3+3=7 is wrong" and found[1].parsed == "7"
     assert found[4].unparsed
+
+
+def test_all_steps_counts_votes_as_its_verifier_and_takes_no_scores_by_seat():
+    assert AllSteps(NumberVerifier()).alike("50%", "0.5")
+
+    class BySeat(NumberVerifier):
+        async def score_episodes(self, episodes):
+            return [{"a": Score(1.0)} for _ in episodes]
+
+    with pytest.raises(RewardError, match="a verifier with one score; got one by seat"):
+        scored(AllSteps(BySeat()), episode("3+3=7", "7"))
 
 
 def test_all_steps_asks_any_verifier_by_its_name():

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
-from math import isnan
+from math import exp, isnan
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ from posttrain.statistics import Interval, mean_interval, paired_difference_inte
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
 
+SIGNED = ("sum", "softmin")  # aggregations of steps whose scores may be below 0
 NOTHING_RIGHT = "solving needs a `reward` that says what is right, such as numbers, math or gym"
 FIRST = 4  # samples that predict how hard a problem is
 
@@ -129,9 +130,17 @@ def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> 
     kept = {id(group.task) for group in sampled.groups}  # of others an answer failed, or cannot be judged
     there = [id(task) in kept for task in part.tasks]
     of_kept = {name: [[*compress(answers, there)] for answers in sizes] for name, sizes in searched.items()}
+    if config.step_aggregation in SIGNED:  # weights of votes are above 0, or more votes would count less
+        problems = [_positive(problem) for problem in problems]
+        of_kept = {name: [[*map(_positive, answers)] for answers in sizes] for name, sizes in of_kept.items()}
     result = SolveResult(found, tuple(points(problems, of_kept, certainty=config.certainty)))
     _write(result)
     return result
+
+
+def _positive(problem: Answered) -> Answered:
+    """With exp of its scores, which orders them the same."""
+    return replace(problem, scores=[exp(min(score, 700.0)) for score in problem.scores])  # of 710 it overflows
 
 
 def _refuse_unless_right(part: Part) -> None:

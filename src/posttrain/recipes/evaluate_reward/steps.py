@@ -3,13 +3,15 @@
 The second is ProcessBench's protocol (`evaluation/steps.py`).
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from posttrain.data import parse_columns, split_for
+from posttrain.data import ChatFormat, load_tokenizer, parse_columns, split_for
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import Stepwise, size_of
 from posttrain.data.ratings import Reasoning, first_steps, load_steps, stepwise_of
@@ -18,6 +20,7 @@ from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import accuracy
 from posttrain.evaluation.process_bench import ALL_RIGHT
 from posttrain.evaluation.steps import HALF, crossfitted, first_wrong, scored_steps, step_measures
+from posttrain.models.footprint import read_shape
 from posttrain.models.heads import scores_steps
 from posttrain.models.load import locate, read_config
 from posttrain.models.precision import compute_of
@@ -51,27 +54,29 @@ def run(
         )
     reasonings, notes = _read(config, models)
     scorer = _load(config, models[0])
-    units = _units(config, scorer, reasonings, notes)
+    held = _held(config, models, reasonings, notes)
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
     directory = RunDirectory.create(output, "evaluate-reward-model", as_written(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
-    found, logits = list[ModelResult](), list[tuple[float, ...]]()
-    with directory, Progress("evaluate", len(units) * len(models), quiet=quiet) as progress:
+    found, units = list[ModelResult](), list[Unit]()
+    with directory, Progress("evaluate", len(held) * len(models), quiet=quiet) as progress:
         for saved in models:
             if found:
                 scorer = _load(config, saved)
-                units = _units(config, scorer, reasonings, [])
-            logits = []
+            units = [(one, whole, stepwise_of(scorer.chat, one)) for one, whole in held]
+            logits = list[tuple[float, ...]]()
             for first in range(0, len(units), AT_A_TIME):
                 some = units[first : first + AT_A_TIME]
                 with progress.phase("scoring"):
-                    scores = scorer.of([unit.example for _, unit in some])
-                logits += [score[: len(unit.right)] for (_, unit), score in zip(some, scores, strict=True)]
+                    scores = scorer.of([unit.example for *_, unit in some])
+                logits += [score[: len(unit.right)] for (*_, unit), score in zip(some, scores, strict=True)]
                 progress.step(len(found) * len(units) + len(logits))
             found.append(_judged(saved.title, units, logits))
             directory.log_samples(0, _rows(saved.title, units, logits))
-        measures = step_measures([unit for _, unit in units], logits)
-        directory.log_metrics(0, measures | {"accuracy": accuracy(found[0].pairs).value})
+            if len(found) == 1:  # metrics are of the model, not of its baseline
+                directory.log_metrics(0, _measures(units, logits) | {"accuracy": accuracy(found[0].pairs).value})
+    if cut := sum(not _known(whole, unit) for _, whole, unit in units):
+        notes.append(f"{cut} reasonings were cut before a wrong step: only their steps count, not the first wrong one")
     if found[0].first_wrong is None:
         notes.append("the first wrong step is not measured: that needs rows with a wrong step and rows without one")
     result = EvaluateRewardResult(
@@ -87,7 +92,8 @@ def run(
     return result
 
 
-Unit = tuple[Reasoning, Stepwise]
+Judged = tuple[Reasoning, bool]  # and whether it is whole
+Unit = tuple[Reasoning, bool, Stepwise]
 
 
 def _read(config: EvaluateReward, models: Sequence[SavedModel]) -> tuple[list[Reasoning], list[str]]:
@@ -113,34 +119,66 @@ def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
     return load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
 
 
-def _units(config: EvaluateReward, scorer: Scorer, reasonings: Sequence[Reasoning], notes: list[str]) -> list[Unit]:
-    """Reasonings as tokens; of those that are too long the steps that fit."""
-    most = min(config.max_tokens, scorer.most)
-    found, left = list[Unit](), list[str]()
-    for one in reasonings:
-        try:
-            unit: Stepwise | None = stepwise_of(scorer.chat, one)
-        except Unusable as reason:
-            left.append(str(reason))
-            continue
-        if unit is not None and size_of(unit.example) > most:
-            unit = first_steps(unit, most)
-        found += [(one, unit)] if unit is not None else []
+def _held(
+    config: EvaluateReward, models: Sequence[SavedModel], reasonings: Sequence[Reasoning], notes: list[str]
+) -> list[Judged]:
+    """Reasonings that every model can hold; of those that are too long for one of them the steps that fit.
+
+    All models are given the same, or their difference would be of different steps.
+    """
+    found, left, short = [(one, True) for one in reasonings], list[str](), 0
+    for saved in models:
+        chat = ChatFormat(load_tokenizer(locate(saved.where)))
+        most = min(config.max_tokens, config.microbatch_tokens, read_shape(saved.where).context)
+        before, found = found, list[Judged]()
+        for one, whole in before:
+            try:
+                unit = stepwise_of(chat, one)
+            except Unusable as reason:
+                left.append(str(reason))
+                continue
+            if size_of(unit.example) <= most:
+                found.append((one, whole))
+            elif first := first_steps(unit, most):
+                labelled = [place for place, label in enumerate(one.labels, 1) if label is not None]
+                until = labelled[len(first.right) - 1]
+                found.append((replace(one, steps=one.steps[:until], labels=one.labels[:until]), False))
+            else:
+                short += 1
     notes += [f"{len(left)} rows left out: {left[0]}"] if left else []
-    if over := len(reasonings) - len(left) - len(found):
-        notes.append(f"{over} rows left out: no labelled step ends within {most} tokens")
+    notes += [f"{short} rows left out: no labelled step ends within {config.max_tokens} tokens"] if short else []
     if not found:
         raise UserError(f"no labelled step is left to evaluate on; {'; '.join(notes)}")
     return found
 
 
+def _known(whole: bool, unit: Stepwise) -> bool:
+    """Whether the first wrong step is known: of a cut reasoning without one it may have been cut off."""
+    return whole or first_wrong(unit) is not None
+
+
 def _judged(title: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]) -> ModelResult:
-    prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(one.prompt for one, _ in units))}
-    numbers = [prompts[one.prompt] for one, _ in units]
-    steps = scored_steps([unit for _, unit in units], logits)
+    prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(one.prompt for one, *_ in units))}
+    numbers = [prompts[one.prompt] for one, *_ in units]
+    steps = scored_steps([unit for *_, unit in units], logits)
     pairs = tuple(replace(step, prompt=numbers[step.prompt]) for step in steps)
-    labels = [ALL_RIGHT if (place := first_wrong(unit)) is None else place for _, unit in units]
-    return ModelResult(title, pairs, first_wrong=crossfitted(labels, logits, numbers))
+    known = [_known(whole, unit) for _, whole, unit in units]
+    labels = [ALL_RIGHT if (place := first_wrong(unit)) is None else place for *_, unit in units]
+    told = crossfitted(*([*compress(values, known)] for values in (labels, logits, numbers)))
+    return ModelResult(title, pairs, first_wrong=told)
+
+
+def _place(whole: bool, unit: Stepwise) -> str:
+    place = first_wrong(unit)
+    return str(place + 1) if place is not None else "none" if whole else "unknown: the reasoning was cut"
+
+
+def _measures(units: Sequence[Unit], logits: Sequence[Sequence[float]]) -> dict[str, float]:
+    measures = step_measures([unit for *_, unit in units], logits)
+    known = [_known(whole, unit) for _, whole, unit in units]
+    kept = [unit for *_, unit in compress(units, known)]
+    told = step_measures(kept, [*compress(logits, known)]) if kept else {}
+    return measures | {name: told.get(name, math.nan) for name in ("first_error", "wrong")}
 
 
 def _rows(model: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]) -> list[Sample]:
@@ -150,8 +188,8 @@ def _rows(model: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]) 
             prompt="\n".join(f"{message.role}: {message.text}" for message in one.prompt),
             completion="\n".join(f"{step} [{logit:+.2f}]" for step, logit in zip(one.steps, scores, strict=False)),
             reward=min(logit if right > HALF else -logit for right, logit in zip(unit.right, scores, strict=True)),
-            answer=f"first wrong step: {'none' if (place := first_wrong(unit)) is None else place + 1}",
+            answer=f"first wrong step: {_place(whole, unit)}",
             model=model,
         )
-        for (one, unit), scores in zip(units, logits, strict=True)
+        for (one, whole, unit), scores in zip(units, logits, strict=True)
     ]

@@ -165,6 +165,15 @@ class Steps(Heads):
 
     kind = STEPS
 
+    def tokenize(self, chat: ChatFormat, context: int) -> Units[Stepwise]:
+        """As in `Heads`."""
+        units = super().tokenize(chat, context)
+        self._shares = any(0 < right < 1 for unit in units.heldout for right in unit.right)
+        if self._shares and self._config.calibrate:
+            note = "not calibrated: held-out labels are shares, to which no temperature is fitted"
+            return replace(units, notes=(*units.notes, note))
+        return units
+
     def loader(self, where: str) -> Callable[..., heads.StepModel]:
         """As in `Heads`."""
         return heads.load_step_model
@@ -179,7 +188,7 @@ class Steps(Heads):
         scores = self._learner.scores(STEPS.examples(self._units.heldout))
         logits = [score[: len(unit.right)] for unit, score in zip(self._units.heldout, scores, strict=True)]
         found = step_measures(self._units.heldout, logits)
-        if step and self._config.calibrate:
+        if step and self._config.calibrate and not self._shares:  # rounded to 0 and 1 they would make it too sure
             steps = scored_steps(self._units.heldout, logits)
             self.calibration = heads.Calibration((0.0,), pairs.fit_temperature(steps))
             found |= {"temperature": self.calibration.temperature}

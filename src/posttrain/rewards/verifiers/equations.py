@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from posttrain.errors import RewardError
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.number_grammar import arithmetic
 from posttrain.types import Episode, Score, SeatScores, Task, steps_in
@@ -16,6 +17,11 @@ _NUMBERING = re.compile(r"\s*+(?:[0-9]{1,3}+[.)]|[-*+])\s")  # at the beginning 
 _GOES_ON = re.compile(r"\s*+(?:[+*/]|-\s)")  # within one, from something that is no number
 _OPERATORS = str.maketrans("\u00d7\u00f7\u00b7\u2212", "*/*-")
 _BESIDE = re.compile(r"[\w^%$\\]")  # what makes a number part of something else
+_CHANGES = re.compile(  # a word before an equation that makes another one of it
+    r"\b(?:(?:half|thirds?|quarters?|double|square|cube|root|percent) of|half|twice|double|triple|thrice|sqrt|square root"
+    r"|minus|negative|times|plus|(?:divided|multiplied) by|log|ln|sin|cos|tan|abs)[ \t]*\Z",
+    re.IGNORECASE,
+)
 _OPERATION = re.compile(r"[0-9)]\s*[-+*/]")
 
 
@@ -29,7 +35,8 @@ class Equation(NamedTuple):
 def equations(text: str) -> list[Equation]:
     """The equations of a text whose sides are all arithmetic, at least one with an operation, in order.
 
-    What has letters, powers or percent signs is not checkable, and not found. A quotient may be rounded to the decimals
+    What has letters, powers or percent signs is not checkable, and not found; nor is what follows a word such as
+    "half of" or "minus". A quotient may be rounded to the decimals
     that are written.
 
     Example:
@@ -44,7 +51,14 @@ def equations(text: str) -> list[Equation]:
         begins = text[max(0, run.start() - 1) : run.start()] in ("", "\n")
         if begins and (numbering := _NUMBERING.match(written)):
             written = written[numbering.end() :]
-        if "=" not in written or _BESIDE.match(before) or _BESIDE.match(after) or _GOES_ON.match(written):
+        word = text[max(0, run.start() - 12) : run.start()]
+        if (
+            "=" not in written
+            or _CHANGES.search(word)
+            or _BESIDE.match(before)
+            or _BESIDE.match(after)
+            or _GOES_ON.match(written)
+        ):
             continue
         sides = [side.strip() for side in written.strip().removesuffix(".").split("=")]
         sides = sides[1:] if not sides[0] else sides  # x = 3 + 4 = 7
@@ -105,7 +119,7 @@ class AllSteps(EpisodeReward):
     bounds = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        for key in ("columns", "patient", "unreadable"):
+        for key in ("columns", "patient", "unreadable", "alike"):
             if hasattr(self.verifier, key):
                 object.__setattr__(self, key, getattr(self.verifier, key))
 
@@ -114,7 +128,9 @@ class AllSteps(EpisodeReward):
         found: list[SeatScores] = []
         for episode, score in zip(episodes, await self.verifier.score_episodes(episodes), strict=True):
             wrong = [one.text for one in equations(episode.completion) if not one.holds]
-            if isinstance(score, Score) and score.value and wrong:
+            if not isinstance(score, Score):
+                raise RewardError(f"reward '{self.name}' asks a verifier with one score; got one by seat")
+            if score.value and wrong:
                 score = Score(0.0, score.parsed, f"the answer is right, and the step {wrong[0][:60]} is wrong")
             found.append(score)
         return found
