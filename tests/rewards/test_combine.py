@@ -164,7 +164,7 @@ def test_every_registered_reward_is_called_what_it_is_registered_as():
     assert {name: make(**needs.get(name, {})).name for name, make in REWARDS.items()} == {
         name: name for name in REWARDS
     }
-    assert len(REWARDS) == 23
+    assert len(REWARDS) == 24
 
 
 @pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])

@@ -107,10 +107,16 @@ def test_reward_models_are_told_apart_by_their_options():
         "reward_model": ["A", "B"],
         "gold_model": ["G"],
         "teacher": [],
+        "prover": [],
     }
-    assert judges_by_option({"teacher": "b c"}, judges) == {"reward_model": [], "gold_model": [], "teacher": ["B"]}
+    assert judges_by_option({"teacher": "b c"}, judges) == {
+        "reward_model": [],
+        "gold_model": [],
+        "teacher": ["B"],
+        "prover": [],
+    }
     assert judges_by_option({"reward_model": "runs/a", "gold_model": "runs/a"}, judges)["gold_model"] == ["A"]
-    assert judges_by_option({"steps": 3}, {}) == {"reward_model": [], "gold_model": [], "teacher": []}
+    assert judges_by_option({"steps": 3}, {}) == {"reward_model": [], "gold_model": [], "teacher": [], "prover": []}
 
 
 def test_judges_are_told_apart_by_their_models_and_not_by_their_addresses(tmp_path):
