@@ -18,8 +18,8 @@ _GOES_ON = re.compile(r"\s*+(?:[+*/]|-\s)")  # within one, from something that i
 _OPERATORS = str.maketrans("\u00d7\u00f7\u00b7\u2212", "*/*-")
 _BESIDE = re.compile(r"[\w^%$\\]")  # what makes a number part of something else
 _CHANGES = re.compile(  # a word before an equation that makes another one of it
-    r"\b(?:(?:half|thirds?|quarters?|double|square|cube|root|percent) of|half|twice|double|triple|thrice|sqrt|square root"
-    r"|minus|negative|times|plus|(?:divided|multiplied) by|log|ln|sin|cos|tan|abs)[ \t]*\Z",
+    r"\b(?:(?:half|thirds?|quarters?|double|square|cube|root|percent) of|half|twice|double|triple|thrice|sqrt"
+    r"|square root|minus|negative|times|plus|(?:divided|multiplied) by|log|ln|sin|cos|tan|abs)[ \t]*\Z",
     re.IGNORECASE,
 )
 _OPERATION = re.compile(r"[0-9)]\s*[-+*/]")
