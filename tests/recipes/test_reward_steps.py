@@ -162,9 +162,9 @@ def test_an_evaluation_on_steps_says_what_it_leaves_out_and_refuses_the_rest(con
 
 def test_what_is_cut_before_its_wrong_step_is_not_all_right_and_both_models_get_the_same(config, tmp_path, model):
     trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
-    small = model_folder(tmp_path / "small", context=128)
+    small = model_folder(tmp_path / "small", context=144)
     other = run(replace(config, model=str(small), steps=1), output=tmp_path / "other", quiet=True)
-    cut = {"prompt": "z?", "steps": [GOOD, BAD + "x" * 150], "labels": [True, False]}  # only the larger holds it
+    cut = {"prompt": "z?", "steps": [GOOD, BAD + "x" * 120], "labels": [True, False]}  # only the larger holds it
     asked = EvaluateReward(model=str(trained.run), precision="float32")
     asked = replace(asked, dataset=write(tmp_path / "cut.jsonl", [cut, *HELDOUT]))
     alone = evaluate_reward.run(asked, output=tmp_path / "alone", quiet=True).summary()

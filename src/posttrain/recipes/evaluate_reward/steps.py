@@ -126,11 +126,11 @@ def _held(
 
     All models are given the same, or their difference would be of different steps.
     """
-    found, left, short = [(one, True) for one in reasonings], list[str](), 0
+    found, left = [(one, True) for one in reasonings], list[str]()
     for saved in models:
         chat = ChatFormat(load_tokenizer(locate(saved.where)))
         most = min(config.max_tokens, config.microbatch_tokens, read_shape(saved.where).context)
-        before, found = found, list[Judged]()
+        before, found, short = found, list[Judged](), 0
         for one, whole in before:
             try:
                 unit = stepwise_of(chat, one)
@@ -145,8 +145,8 @@ def _held(
                 found.append((replace(one, steps=one.steps[:until], labels=one.labels[:until]), False))
             else:
                 short += 1
+        notes += [f"{short} rows left out: no labelled step ends within {most} tokens"] if short else []
     notes += [f"{len(left)} rows left out: {left[0]}"] if left else []
-    notes += [f"{short} rows left out: no labelled step ends within {config.max_tokens} tokens"] if short else []
     if not found:
         raise UserError(f"no labelled step is left to evaluate on; {'; '.join(notes)}")
     return found
