@@ -197,11 +197,15 @@ def test_soft_labels_are_learned_as_probabilities(config, tmp_path):
     assert [1 / (1 + math.exp(-logit)) for logit in one] == pytest.approx([0.75, 0.25], abs=0.08)
 
 
-def test_held_out_shares_are_not_rounded(config, tmp_path):
-    soft = write(tmp_path / "soft.jsonl", [row | {"labels": [0.75, 0.75, 0.75]} for row in ROWS])
-    found = run(replace(config, dataset=soft, eval_dataset=soft), output=tmp_path / "run", quiet=True)
+def test_held_out_shares_are_not_rounded(config, tmp_path, capsys):
+    soft, heldout = (
+        write(tmp_path / name, [row | {"labels": [0.75, 0.75, 0.75]} for row in rows])
+        for name, rows in (("soft.jsonl", ROWS), ("heldout.jsonl", HELDOUT))
+    )
+    found = run(replace(config, dataset=soft, eval_dataset=heldout), output=tmp_path / "run")
     assert found.after["loss"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25), abs=0.01)
-    assert "temperature" not in found.after and any("not calibrated" in note for note in found.notes)
+    assert "temperature" not in found.after
+    assert "not calibrated: held-out labels are shares" in "".join(capsys.readouterr())
 
 
 def test_a_run_that_is_only_planned_reads_no_weights(config, monkeypatch):

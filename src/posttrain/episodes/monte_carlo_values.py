@@ -57,14 +57,12 @@ def state_values(
         for group in score(environment, tasks[i : i + most], by_state[i : i + most], players)
     ]
     for state, group in zip(wanted, scored, strict=True):
-        earned = [reward for reward in group.rewards if not math.isnan(reward)]
+        earned = [r if solved_at is None else float(r >= solved_at) for r in group.rewards if not math.isnan(r)]
         if not earned:
             raise RewardError(
                 f"no reward applies to any continuation of task {group.task.id!r}, so that its states have no value; "
                 "leave such tasks out, or use another `algorithm`"
             )
-        if solved_at is not None:
-            earned = [float(reward >= solved_at) for reward in earned]
         wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []
     for (p, trajectory), begins in zip(rows, begun, strict=True):

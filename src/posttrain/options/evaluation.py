@@ -68,8 +68,9 @@ class Evaluate(Judges, Playing, Rendering):
     seed: int = 0
     """Random seed of sampling and of gym: tasks."""
     suite: str = ""
-    """Benchmarks: gsm8k, math500, humaneval, mbpp, ifeval, processbench, lm-eval:TASK, FILE.py:CLASS. Space-separated;
-    each has tasks, prompt, reward and measures of its own. Options at their defaults are the suite's."""
+    """Benchmarks, such as "gsm8k mbpp"; space-separated. gsm8k, math500, humaneval, mbpp, ifeval, processbench,
+    lm-eval:TASK, FILE.py:CLASS: each has tasks, prompt, reward and measures of its own. Options at their defaults are
+    the suite's."""
     pass_at: str = ""
     """Numbers of samples k of which one must be right (pass@k), such as 1,8,64,256. Unbiased; `samples` is the largest
     unless given."""
