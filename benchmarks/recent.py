@@ -83,6 +83,7 @@ def rows() -> list[Row]:
         Row("sft", "dft"),
         Row("process", "grpo", "grpo", plain, four_updates),
         Row("process", "prime", "prime", {"prm_lr": 4e-3}, four_updates),
+        Row("process", "prime, rate 2e-4", "prime", {"prm_lr": 2e-4}, four_updates),
         Row("process", "prime, second model held", "prime", {"prm_lr": 1e-12}, four_updates),
         Row("process", "vineppo", "vineppo", by_token, four_updates),
         Row("process", "pav", "pav", by_token, four_updates | {"prover": IMITATED}),
