@@ -162,9 +162,9 @@ def _judged(title: str, units: Sequence[Unit], logits: Sequence[Sequence[float]]
     numbers = [prompts[one.prompt] for one, *_ in units]
     steps = scored_steps([unit for *_, unit in units], logits)
     pairs = tuple(replace(step, prompt=numbers[step.prompt]) for step in steps)
-    known = [_known(whole, unit) for _, whole, unit in units]
+    known = [place for place, (_, whole, unit) in enumerate(units) if _known(whole, unit)]
     labels = [ALL_RIGHT if (place := first_wrong(unit)) is None else place for *_, unit in units]
-    told = crossfitted(*([*compress(values, known)] for values in (labels, logits, numbers)))
+    told = crossfitted([labels[i] for i in known], [logits[i] for i in known], [numbers[i] for i in known])
     return ModelResult(title, pairs, first_wrong=told)
 
 
@@ -175,7 +175,7 @@ def _place(whole: bool, unit: Stepwise) -> str:
 
 def _measures(units: Sequence[Unit], logits: Sequence[Sequence[float]]) -> dict[str, float]:
     measures = step_measures([unit for *_, unit in units], logits)
-    known = [_known(whole, unit) for _, whole, unit in units]
+    known = [place for place, (_, whole, unit) in enumerate(units) if _known(whole, unit)]
     kept = [unit for *_, unit in compress(units, known)]
     told = step_measures(kept, [*compress(logits, known)]) if kept else {}
     return measures | {name: told.get(name, math.nan) for name in ("first_error", "wrong")}
