@@ -104,7 +104,9 @@ def train(row: Row, options: rl.RL, folder: Path) -> dict[str, float]:
     if prover := row.options.get("prover"):
         row = replace(row, options=row.options | {"prover": provers[prover]()})
     algorithm = algorithms.online(row.algorithm)(**row.knobs)
-    rl.run(replace(options, algorithm=row.algorithm, **row.options), algorithm, output=folder, quiet=True)
+    ended = rl.run(replace(options, algorithm=row.algorithm, **row.options), algorithm, output=folder, quiet=True)
+    if ended.interrupted:
+        raise SystemExit(f"{row.part} {row.name}: stopped by a signal at step {ended.steps}; it is no row")
     metrics = read_run(folder).metrics
     metric = "reward/right" if row.part == "rewards" else "reward/mean"
     rewards = [one[metric] for one in metrics]

@@ -144,6 +144,9 @@ def test_a_head_reads_the_trunk_and_leaves_it_alone():
         before = weights(learner)
         learner.optim_step({"odds": 1e-2})
         assert moved(before, weights(learner)) == {"odds"}
+        later = learner.forward(batch, BesideLoss(algorithm, "odds"))
+        # the miss is of what it said before the update
+        assert later["loss"] != found["loss"] and later["miss"] == found["miss"]
 
 
 def test_groups_of_equal_rewards_teach_the_second_model_too():
