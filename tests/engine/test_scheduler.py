@@ -69,7 +69,7 @@ def test_what_blocks_its_event_loop_does_not_stop_sampling():
         asked = asyncio.ensure_future(asks.submit(request(1, tokens=200)))
         await begun(engine)
         steps.append(len(engine.steps))
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while len(engine.steps) < steps[0] + 5 and time.monotonic() < until:
             time.sleep(0.005)
         steps.append(len(engine.steps))

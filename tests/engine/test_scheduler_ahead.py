@@ -92,7 +92,7 @@ class Running:
 
 def waits_for(client):
     """Returns when the scheduler has heard of a client's request."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while not client.waiting and time.monotonic() < until:
         time.sleep(0.001)
     time.sleep(0.05)

@@ -70,7 +70,7 @@ class Clock:
     def settle(self, ahead):
         """Wait until each thread either sleeps or is done: real time that passes in no simulated time."""
         with self.changed:
-            self.changed.wait_for(lambda: len(self.due) == ahead._running or ahead._error, timeout=10)
+            self.changed.wait_for(lambda: len(self.due) == ahead._running or ahead._error, timeout=60)
 
 
 def simulate(clock, steps, staleness):
@@ -83,7 +83,7 @@ def simulate(clock, steps, staleness):
                 before = len(ahead._done)
                 clock.advance()
                 with ahead._changed:
-                    ahead._changed.wait_for(lambda before=before: len(ahead._done) > before, timeout=10)
+                    ahead._changed.wait_for(lambda before=before: len(ahead._done) > before, timeout=60)
                 clock.settle(ahead)
             assert ahead.take(step) == step
             ages.append(step - clock.versions[step])
@@ -92,7 +92,7 @@ def simulate(clock, steps, staleness):
                 before = len(ahead._done)
                 clock.advance()
                 with ahead._changed:
-                    ahead._changed.wait_for(lambda before=before: len(ahead._done) > before, timeout=10)
+                    ahead._changed.wait_for(lambda before=before: len(ahead._done) > before, timeout=60)
                 clock.settle(ahead)
             clock.now = until
             ahead.trained(step + 1)

@@ -239,7 +239,7 @@ def test_a_game_with_a_person_ends_by_a_signal_while_it_waits_for_a_line(here):
     while "your turn" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=300) == 130
     process.stdin.close()
 
 

@@ -30,7 +30,7 @@ def test_a_missing_part_is_not_taken_for_0():
 
 
 def test_rewards_work_at_the_same_time():
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def meets(completion):
         return both.wait() >= 0

@@ -151,7 +151,7 @@ except RewardError:
     print("stopped")
 """
     env = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.returncode) == ("stopped\n", 0)
 
 

@@ -56,7 +56,7 @@ def rest(process: subprocess.Popen[str]) -> list[str]:
     """What it says until it ends. `communicate` with a time limit would lose what has been read ahead."""
     assert process.stdout is not None
     said = process.stdout.read().splitlines()
-    process.wait(timeout=20)
+    process.wait(timeout=300)
     return said
 
 

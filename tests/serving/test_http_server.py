@@ -131,7 +131,7 @@ def test_a_command_whose_port_is_taken_says_nothing_of_serving(run, tmp_path, mo
 
 
 def connect(address):
-    found = socket.create_connection(address, timeout=10)
+    found = socket.create_connection(address, timeout=60)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return found
 

@@ -58,7 +58,7 @@ def send(browser, path, action="", **answer):
 
 
 def await_replies(browser, path):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not browser.get(f"{path}/replies").json()["ready"]:
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -61,4 +61,4 @@ def test_the_scale_is_the_prompts_own():
 def test_a_line_that_backtracks_costs_nothing():
     began = time.perf_counter()
     assert score_in("Score: 1" + "* " * 100_000 + "x", TEN) is None
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 20  # backtracking takes hours

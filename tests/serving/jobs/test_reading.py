@@ -60,7 +60,7 @@ def test_links_in_a_jobs_folder_lead_nowhere(server, tmp_path):
 def test_what_is_no_file_is_not_read(server):
     alice, job_id, folder = ended(server)
     os.mkfifo(folder / "log.txt")  # to open one would wait for a writer
-    assert alice.get(f"jobs/{job_id}/logs", timeout=10).text == ""
+    assert alice.get(f"jobs/{job_id}/logs", timeout=60).text == ""
     (folder / "log.txt").unlink()
     (folder / "log.txt").mkdir()
     assert alice.get(f"jobs/{job_id}/logs").text == ""
