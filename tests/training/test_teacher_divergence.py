@@ -34,6 +34,7 @@ def task_of(prompt: str, **columns: Any) -> Task:
 
 
 FIRST, SECOND = task_of("ab", teacher="one"), task_of("cde", teacher="two", answer="no")
+THIRD = task_of("f", teacher="one")
 GROUPS = [
     group_of([said(FIRST, 3, 4), said(FIRST, 5, 6, 7)], [1.0, 0.0], task=FIRST),
     group_of([said(SECOND, 8), said(SECOND, 9, 10, temperature=1.5)], [0.5, 0.5], task=SECOND),
@@ -57,6 +58,13 @@ def distributions(model: Any, prompt: list[int], tokens: tuple[int, ...], temper
     return (logits / temperature).softmax(-1).tolist()
 
 
+class ByLength(GKD):
+    """Weighs a token by the length of its row, so that tokens cannot change places."""
+
+    def reduce(self, values_N, length_N, counts):
+        return (values_N * length_N).sum()
+
+
 def jsd(mine: list[float], its: list[float], beta: float, top_k: int) -> float:
     if top_k:
         kept = sorted(range(len(its)), key=lambda v: -its[v])[:top_k]
@@ -74,22 +82,23 @@ def test_the_loss_is_the_mean_divergence_from_the_teacher_of_each_row(top_k, mic
         microbatch_tokens, teacher_one=Reference(held["teacher one"]), teacher_two=Reference(held["teacher two"])
     )
     teachers = Teachers({"one": "teacher one", "two": "teacher two"}, prompt=MORE, chat=CHAT)
-    algorithm = GKD(beta=0.3, top_k=top_k)
-    found = learner.forward(*batch_of(learner, algorithm, teachers))
-    expected = []
-    for group in GROUPS:
-        teacher = held[f"teacher {group.task.metadata['teacher']}"]
-        own, its = (CHAT.prompt_ids([Message("user", t)]) for t in ("ab", "ab yes"))
-        if group is GROUPS[1]:
-            own, its = (CHAT.prompt_ids([Message("user", t)]) for t in ("cde", "cde no"))
+    third = group_of([said(THIRD, 3, 4, 5, 6)], [0.0], task=THIRD)  # teachers take turns
+    algorithm = ByLength(beta=0.3, top_k=top_k)
+    found = learner.forward(*batch_of(learner, algorithm, teachers, [*GROUPS, third]))
+    expected, by_length = [], []
+    for group in (*GROUPS, third):
+        prompt, answer = group.task.prompt[-1].content, group.task.answer
+        own, its = (CHAT.prompt_ids([Message("user", text)]) for text in (prompt, f"{prompt} {answer}"))
         for row in group.rows:
             (turn,) = row.trajectory.turns
-            heat = turn.temperature or 0.8
+            heat, teacher = turn.temperature or 0.8, held[f"teacher {group.task.metadata['teacher']}"]
             pair = (distributions(m, shown, turn.token_ids, heat) for m, shown in ((model, own), (teacher, its)))
-            expected += [jsd(p, q, 0.3, top_k) for p, q in zip(*pair, strict=True)]
-    assert len(expected) == 8
-    assert found["loss"] == pytest.approx(sum(expected) / 8, rel=1e-7)
-    assert found["divergence"] == pytest.approx(sum(expected) / 8, rel=1e-7)
+            apart = [jsd(p, q, 0.3, top_k) for p, q in zip(*pair, strict=True)]
+            expected += apart
+            by_length += [len(turn.token_ids) * each for each in apart]
+    assert len(expected) == 12
+    assert found["loss"] == pytest.approx(sum(by_length), rel=1e-7)
+    assert found["divergence"] == pytest.approx(sum(expected) / 12, rel=1e-7)
 
 
 def test_a_policy_that_teaches_itself_has_the_gradient_of_a_frozen_one():
