@@ -2,7 +2,7 @@
 
     python benchmarks/process_rewards.py --output runs/steps --stage cold samples labels models table
     python benchmarks/process_rewards.py --output runs/steps --stage active
-    python benchmarks/process_rewards.py --output runs/steps --stage rl --arms verifier all-steps paid-lines sum softmin
+    python benchmarks/process_rewards.py --output runs/steps --stage rl --arms verifier sum softmin majority rlpr
 
 A cold start on demonstrations of three to six terms writes each step of a sum as a line inside its tags. The rule by
 which a completion is split is that of the library: a step is a line; `<think>` stands in the first, `</think>` and the
@@ -308,13 +308,14 @@ def active(output: Path, seed: int, first: int = 64, budget: int = 400) -> None:
 
 
 def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
-    """RL by the verifier, by right lines, or by a process reward model with steps' rewards summed or in min form."""
+    """RL by a verifier, by right lines, without either, or by a process reward model, summed or in min form."""
     where = output / f"rl-{arm}"
     learned = arm in ("sum", "softmin")
     grpo = pt.GRPO(kl_coefficient=0, process_rewards=learned or arm == "paid-lines")
     rewards: dict[str, Any] = {"gym_bare": 1.0 if arm == "verifier" else 0.0, "lines": (lines, 0.0)}
     rewards |= {"all-steps?verifier=gym_bare": 1.0} if arm == "all-steps" else {}
     rewards |= {"paid": (paid_lines, 1.0)} if arm == "paid-lines" else {}
+    rewards |= {arm: 1.0} if arm in ("majority", "rlpr") else {}
     models = {"reward_model": str(output / "rule"), "step_aggregation": arm} if learned else {}
     form = pt.RL(
         model=str(output / "cold"),
