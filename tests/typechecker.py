@@ -2,13 +2,34 @@
 
 Only annotations with shapes are handed to beartype. All others are the static type checker's business: at run time an
 `int` is welcome where `float` is written, and a test may pass a small fake where a protocol is written.
+
+The import hook decorates every function, and what it puts around one costs more than most functions do, at each call
+and, of a nested function, at each definition. So functions without shapes are left as they were written: a third of
+the time of all tests.
 """
 
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import jaxtyping
 from beartype import beartype
+
+_decorator: Callable[..., Callable[..., Any]] = jaxtyping.jaxtyped
+
+
+def _with_shapes(*, typechecker: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of `jaxtyping.jaxtyped`, which the hook looks up by its name: the same, of what has shapes alone."""
+    decorate = _decorator(typechecker=typechecker)
+
+    def decorated(thing: Any) -> Any:
+        hints = getattr(thing.__init__ if isinstance(thing, type) else thing, "__annotations__", {}).values()
+        return decorate(thing) if any("jaxtyping" in repr(hint) for hint in hints) else thing
+
+    return decorated
+
+
+jaxtyping.jaxtyped = _with_shapes  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def shapes(function: Callable[..., Any]) -> Callable[..., Any]:
