@@ -105,17 +105,19 @@ THOROUGH = (
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
-    # a browser: left are the whole path, an answer that had not arrived, and the light pages
+    # a browser: left are the whole path, and an answer that had not arrived
     "annotation/app/test_browser.py::test_cards_are_dragged",
     "annotation/app/test_browser.py::test_a_draft_outlives",
     "annotation/app/test_browser.py::test_a_person_talks",
-    "annotation/app/test_browser.py::test_every_page*[dark",
+    "annotation/app/test_browser.py::test_every_page",
     "annotation/app/test_browser.py::*[the same page",
     # curves of sixty steps, beside the fifteen of every algorithm
     "recipes/test_distillation.py::test_a_student_comes_near",
     "recipes/test_distillation.py::test_whole_distributions_bring",
     *(f"recipes/test_online_preference.py::test_it_learns_to_please[{name}" for name in ("dpo-changes1", "irpo")),
     "recipes/test_rl.py::test_process_rewards_change*[vapo",
+    # the same with an adapter, whose base as the reference has a test of its own
+    "recipes/test_pairs.py::test_every_algorithm_learns_pairs[4-",
     # the same with another number, such as the temperature that was planted
     "evaluation/test_pairs.py::test_a_planted_temperature*[0.4",
     "evaluation/test_pairs.py::test_a_planted_temperature*[1.0",
