@@ -239,7 +239,8 @@ def prepare(asked: Asked) -> Part:
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
     constant = best_constant([task.answer for task in kept]) if environment.outcome else None
     if constant is not None:
-        notes.append(f"one fixed answer, {constant[0][:40]!r}, is right for {percent(constant[1])} of the tasks")
+        which = f" of {asked.name}" if asked.name else ""
+        notes.append(f"one fixed answer, {constant[0][:40]!r}, is right for {percent(constant[1])} of the tasks{which}")
     judging.load()
     return Part(asked, kept, environment, models, tuple(notes), judging)
 

@@ -105,8 +105,9 @@ def _source(suite: Suite, asked: Asked) -> Source:
     if isinstance(dataset, str | Path) and os.path.isdir(folder := Path(dataset).expanduser()):
         return str(_below(folder, _short(asked.name), asked.alone))
     if not asked.alone:
+        what = "is one data set" if not isinstance(dataset, str | Path) or os.path.exists(dataset) else "is no folder"
         raise UserError(
-            "`dataset` is one data set, and several suites are asked; name a folder that has a file or folder of each "
+            f"`dataset` {what}, and several suites are asked; name a folder that has a file or folder of each "
             f"one's name, such as {_short(asked.name)}.jsonl"
         )
     return dataset
