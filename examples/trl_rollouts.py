@@ -7,6 +7,7 @@ Four updates of `GRPOTrainer` on the packaged model, or on `--model FOLDER`: two
 """
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def main():
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     folder = str(locate(options.model))
     said = {
-        name: float(value) if value[0].isdigit() else value for name, value in (one.split("=") for one in options.set)
+        name: json.loads(value) if value[0].isdigit() else value
+        for name, value in (one.split("=") for one in options.set)
     }
     config = trl.GRPOConfig(
         **{

@@ -23,13 +23,13 @@ HERE = Path(__file__).parent
 BASE = "smollm2-135m-instruct"
 Row = dict[str, Any]
 
-TO_DO = (
-    "add ask bake bring brush buy call change charge check clean close cover cut draw drink dry eat fill find fix get give "
-    "hang heat hold keep lay leave lift look lower make mix move open pack pour press pull push put read remove replace "
-    "restart rinse rub run seal set soak stand start stir store take talk test tighten try turn use wait walk warm wash "
-    "water wear wipe write"
-).split()
-GIVES_UP = "nothing cannot sorry always never fine luck everyone nobody".split()
+TO_DO = """
+add ask bake bring brush buy call change charge check clean close cover cut draw drink dry eat fill find fix get
+give hang heat hold keep lay leave lift look lower make mix move open pack pour press pull push put read remove
+replace restart rinse rub run seal set soak stand start stir store take talk test tighten try turn use wait walk
+warm wash water wear wipe write
+"""
+GIVES_UP = "nothing cannot sorry always never fine luck everyone nobody"
 
 
 def useful(completion: str) -> float:
@@ -38,7 +38,7 @@ def useful(completion: str) -> float:
     It sees words alone: an answer that lists verbs would fool it, and a new way to help is lost on it.
     """
     words = re.findall(r"[a-z]+", completion.lower())
-    return float(any(word in TO_DO for word in words) and not any(word in GIVES_UP for word in words))
+    return float(any(word in TO_DO.split() for word in words) and not any(word in GIVES_UP.split() for word in words))
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -108,7 +108,7 @@ def main() -> None:
     prompts = rows_of(HERE / "prompts.jsonl")
     asked, heldout = pt.split([{"prompt": row["prompt"]} for row in prompts], heldout=0.25, seed=0)
     held = {row["prompt"] for row in heldout}
-    pairs = [pair for pair in consensus(prompts) if pair["prompt"] not in held]
+    pairs = consensus(prompts)
     unseen = [row for row in prompts if row["prompt"] not in held]
     said = [{"prompt": row["prompt"], "completion": one} for row in unseen for one in row["responses"]]
 
@@ -120,7 +120,13 @@ def main() -> None:
     reward = stage(
         output / "reward",
         pt.RewardModel(
-            dataset=pairs, model=start, eval_share=0.15, lr=3e-5, pairs_per_step=8, epochs=2, seed=options.seed
+            dataset=[pair for pair in pairs if pair["prompt"] not in held],
+            eval_dataset=[pair for pair in pairs if pair["prompt"] in held],
+            model=start,
+            lr=3e-5,
+            pairs_per_step=8,
+            epochs=2,
+            seed=options.seed,
         ),
     )
     policy = stage(

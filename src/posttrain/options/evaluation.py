@@ -325,8 +325,7 @@ class Verify(TemplateArgs):
     HELP: ClassVar[Mapping[str, str]] = {
         "model": "model precision lora_rank",
         "sampling": "temperature prompts completions_per_prompt max_new_tokens",
-        "run": "resume_steps without seed",
-        "another trainer": "import_",
+        "run": "import_ resume_steps without seed",
     }
     model: str = "smollm2-135m-instruct"
     """Model to check: hub id or folder. Or an adapter folder or packaged model."""

@@ -104,10 +104,11 @@ class Dump:
         return [row for row in self.rows if row.epoch == 0]
 
 
-COLUMNS = (
-    "tokens prompt_length mask sampled sampler_logprobs old_logprobs trainer_logprobs reference_logprobs advantages reward "
-    "group batch update micro_batch epoch truncated"
-).split()
+_COLUMNS = """
+tokens prompt_length mask sampled sampler_logprobs old_logprobs trainer_logprobs reference_logprobs advantages
+reward group batch update micro_batch epoch truncated
+"""
+COLUMNS = _COLUMNS.split()
 _NEEDED = COLUMNS[:3]
 
 

@@ -96,7 +96,7 @@ def truncation(dump: Dump) -> Item:
     if not stop and any(row.truncated is None for row in rows):
         return Item.skipped("truncated", "the dump says neither 'truncated' of rows nor 'stop_tokens' in its header")
     found: list[tuple[str, Row]] = []
-    cut: list[Row] = []
+    cut: set[Row] = set()
     for row in rows:
         sampled = [t for t, flag in zip(row.tokens[row.prompt_length :], row.sampled_N.tolist(), strict=True) if flag]
         ends = bool(sampled) and sampled[-1] in stop
@@ -105,7 +105,7 @@ def truncation(dump: Dump) -> Item:
         if most and not ends and len(row.sampled_N) < most and not row.truncated:
             found.append((f"no stop token, and fewer tokens than {most}", row))
         if not ends if stop else row.truncated:
-            cut.append(row)
+            cut.add(row)
     share = len(cut) / max(1, len(rows))
     trained = sum(bool(row.mask_T.any()) for row in cut)
     detail = f"share of {len(rows)} completions that were cut off; {trained} of {len(cut)} are trained on"

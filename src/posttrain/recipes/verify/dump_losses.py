@@ -182,7 +182,7 @@ def _token_losses(rows: Sequence[Row], dump: Dump) -> list[Tensor] | None:
     """The loss of each trained token, by row."""
     found: list[Tensor] = []
     header = dump.header
-    for number, row in enumerate(rows):
+    for row in rows:
         if row.advantages_N is None or row.trainer_N is None:
             return None
         at = row.trained_N

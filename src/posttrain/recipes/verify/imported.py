@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def _slime(found: Mapping[str, Any], name: str) -> Iterator[Record]:
-    """`--save-debug-rollout-data`, where a sample is a dictionary, and `--save-debug-train-data`, also of columns."""
+    """Debug dumps of rollouts, where a sample is a dictionary, and of what was trained on, also as columns."""
     if "samples" in found:
         samples: list[dict[str, Any]] = list(found["samples"])
     else:
