@@ -115,7 +115,7 @@ def main() -> None:
     # a policy that answers in a sentence, as well or badly as those that people were shown
     start = stage(
         output / "start",
-        pt.SFT(dataset=said, model=options.model, epochs=2, lr=3e-5, examples_per_step=12, seed=options.seed),
+        pt.SFT(dataset=said, model=options.model, epochs=3, lr=3e-5, examples_per_step=12, seed=options.seed),
     )
     reward = stage(
         output / "reward",
