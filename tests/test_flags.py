@@ -5,6 +5,7 @@
 
 import ast
 import json
+import keyword
 import re
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def flags_below(package: Path = PACKAGE) -> list[str]:
     return found
 
 
-NAMES = {option.removeprefix("--").replace("-", "_") for option in EVERY}
+TYPED = {option.removeprefix("--").replace("-", "_") for option in EVERY}
+NAMES = {f"{name}_" if keyword.iskeyword(name) else name for name in TYPED}
 """Of all options of all commands, as parameters."""
 
 

@@ -75,7 +75,7 @@ class ProcessLost(TrainingError):
 
 
 # not within quotes or words: that is data which an error repeats
-_PARAMETER = re.compile(r"""(?<![`'"\w])`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)(?:=([^`]+))?`(?![`'"\w])""")
+_PARAMETER = re.compile(r"""(?<![`'"\w])`([a-z][a-z0-9]*(?:_[a-z0-9]+)*_?)(?:=([^`]+))?`(?![`'"\w])""")
 _QUOTED = re.compile(r"""(["'])([\w@%+=:,./-]+)\1""")  # quotes that a shell does not need
 _DECLARED = re.compile(r'^    ([a-z]\w*): (?!ClassVar).*\n    """', re.MULTILINE)
 
@@ -97,7 +97,7 @@ def as_typed(text: str) -> str:
 def _flag(found: re.Match[str]) -> str:
     if found[1] not in _options():
         return found[0]
-    name, value = found[1].replace("_", "-"), found[2]
+    name, value = found[1].rstrip("_").replace("_", "-"), found[2]
     if value in (None, "True", "False"):
         return "--" + ("no-" if value == "False" else "") + name
     quoted = _QUOTED.fullmatch(value)

@@ -58,8 +58,8 @@ def given(argv: Sequence[str], name: str) -> str | None:
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed, such as --max-tokens."""
-    return "--" + name.replace("_", "-")
+    """A field's name as it is typed, such as --max-tokens; `import_`, which Python needs, is --import."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 @cache
@@ -155,6 +155,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
     while waiting:
         typed, equals, text = (token := waiting.pop(0)).partition("=")
         name = typed[2:].replace("-", "_")
+        name = name if f"{name}_" not in options else f"{name}_"
         if not typed.startswith("--"):
             if not words or (words[0] in found and not isinstance(found[words[0]], tuple)):
                 raise UserError(

@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,12 @@ def test_the_environment_conforms_and_plays(folder, capsys):
     check_environment(RETRY.Retry(), [SUM])
     assert 0 <= RETRY.main(folder, prompts=2, max_new_tokens=3) <= 1
     assert capsys.readouterr().out.startswith("the environment conforms\n")
+
+
+def test_rlhf_runs_from_rankings_to_a_policy_on_a_tiny_model(folder, tmp_path):
+    """Two steps, in a process of its own, from another directory; what people said is as its page says."""
+    words = [sys.executable, str(EXAMPLES / "rlhf" / "rlhf.py"), "--model", folder, "--steps", "2"]
+    done = subprocess.run([*words, "--output", str(tmp_path / "rlhf")], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "192 rankings of 64 prompts" in done.stdout and "My house is too hot." not in done.stderr
+    assert "cleo agrees with the consensus in" in done.stdout and "useful" in done.stdout and "after:" in done.stdout

@@ -81,6 +81,10 @@ TESTS_OF = {
     "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
     "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
     "recipes/jobs.py": "serving/jobs/test_serve.py",
+    "recipes/verify/dump.py": "recipes/test_verify_dumps.py",
+    "recipes/verify/dump_checks.py": "recipes/test_verify_dumps.py",
+    "recipes/verify/dump_losses.py": "recipes/test_verify_dumps.py",
+    "recipes/verify/imported.py": "recipes/test_verify_dumps.py",
     "recipes/preference.py": "recipes/test_pairs.py",
     "recipes/reward_model/attributes.py": "recipes/test_reward_attributes.py",
     "report/checks.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
@@ -133,6 +137,7 @@ TESTS_OF = {
     "testing/conformance.py": "testing/test_algorithms.py testing/test_rewards.py",
     "testing/gradients.py": "testing/test_algorithms.py",
     "testing/preferences.py": "testing/test_algorithms.py",
+    "testing/trl_dump.py": "parity/test_trl_rollouts.py",
     "types.py": "test_types.py rewards/test_spans.py",
     "user_code.py": "rewards/test_custom.py rewards/test_binding.py environments/test_load.py",
 }

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from posttrain.errors import UserError
 from posttrain.options.groups import Ensemble, Judges, Playing, Rendering, TemplateArgs
 from posttrain.options.kinds import EngineName, Judge, Model, Rewards, Rows
-from posttrain.options.option import Form, Range, given
+from posttrain.options.option import Form, Range, given, options_of
 
 SAMPLES = 8  # of each task, by default
 MAX_NEW_TOKENS = 256
@@ -325,7 +325,7 @@ class Verify(TemplateArgs):
     HELP: ClassVar[Mapping[str, str]] = {
         "model": "model precision lora_rank",
         "sampling": "temperature prompts completions_per_prompt max_new_tokens",
-        "run": "resume_steps without seed",
+        "run": "import_ resume_steps without seed",
     }
     model: str = "smollm2-135m-instruct"
     """Model to check: hub id or folder. Or an adapter folder or packaged model."""
@@ -347,3 +347,11 @@ class Verify(TemplateArgs):
     """Fast paths to disable, or all. Such as "shared prefix,lean head"; listed in docs/performance.md."""
     seed: int = 0
     """Random seed of sampling and of the kill."""
+    import_: str = ""
+    """Another trainer's rollouts to check, not a model: file or folder. Its layout: docs/verify-dumps.md."""
+
+    def together(self) -> None:
+        """Rollouts are checked without a model."""
+        super().together()
+        if self.import_ and (others := [name for name in options_of(Verify) if name != "import_" and self.says(name)]):
+            raise UserError(f"`import_` checks rollouts without a model; leave out `{others[0]}`")

@@ -13,6 +13,7 @@ from posttrain.testing.conformance import ConformanceError
 from posttrain.testing.environments import ScriptedSeat, check_environment
 from posttrain.testing.learners import check_learner
 from posttrain.testing.rewards import check_gold, check_reward
+from posttrain.testing.trl_dump import record_rollouts
 
 __all__ = [
     "ConformanceError",
@@ -22,4 +23,5 @@ __all__ = [
     "check_gold",
     "check_learner",
     "check_reward",
+    "record_rollouts",
 ]

@@ -4,10 +4,11 @@
     posttrain verify --model OWNER/NAME --precision bfloat16
     posttrain verify --without all
     posttrain verify --trainers 2 --samplers 2
+    posttrain verify --import rollouts.jsonl
 
 Eleven items, one function each, on short inputs: about two minutes for a model of 135M parameters on two CPU cores, and
 up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. Beside each stands how far it may be
-off, and why.
+off, and why. With `--import` the rollouts of another trainer are checked instead, without a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +17,11 @@ from functools import partial
 from posttrain import fast_paths
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 from posttrain.engine.policy import load_policy
-from posttrain.errors import PosttrainError, as_typed
+from posttrain.errors import PosttrainError, UserError, as_typed
 from posttrain.options.evaluation import Verify
 from posttrain.recipes.verify.engines import arrivals, first_update, processes, weight_update
 from posttrain.recipes.verify.failures import failures, lost_episodes, resume
+from posttrain.recipes.verify.imported import verify_dump
 from posttrain.recipes.verify.numerics import gradients, logprobs
 from posttrain.recipes.verify.subject import Item, Subject
 from posttrain.recipes.verify.tokens import loss_mask, same_tokens, trained_once
@@ -47,6 +49,10 @@ ITEMS: Mapping[str, Callable[[Subject], Item]] = {
 def run(config: Verify, cluster: ClusterOptions = ONE_PROCESS, *, quiet: bool = False) -> list[Item]:
     """Check every item, with trainer processes also theirs; one that fails keeps no other from being checked."""
     check_cluster(cluster)
+    if config.import_:
+        if cluster.trainers:
+            raise UserError("`import_` checks rollouts without a model; leave out `trainers`")
+        return verify_dump(config.import_)
     checks = dict(ITEMS)
     if cluster.trainers:
         checks["processes"] = partial(processes, cluster=cluster)

@@ -198,7 +198,8 @@ class Item:
     def line(self) -> str:
         """The item in one line, for people."""
         found = "not measured" if self.measured is None else f"{self.measured:.3g} (bound {self.bound:g})"
-        return f"{'passed' if self.passed else 'FAILED'}  {self.name}: {found}; {self.detail}"
+        state = "FAILED" if not self.passed else "skipped" if self.measured is None else "passed"
+        return f"{state}  {self.name}: {found}; {self.detail}"
 
     @classmethod
     def within(cls, name: str, measured: float, bound: float, detail: str, *, besides: bool = True) -> "Item":
@@ -209,3 +210,8 @@ class Item:
     def unless(cls, name: str, found: list[str], detail: str) -> "Item":
         """An item that holds if nothing was found against it."""
         return cls.within(name, len(found), 0, "; ".join(found) or detail)
+
+    @classmethod
+    def skipped(cls, name: str, why: str) -> "Item":
+        """An item that could not be measured, and does not fail."""
+        return cls(name, True, None, None, why)
