@@ -16,7 +16,7 @@ def task(question, answer, **more):
     return Task((Message("user", question),), answer, id=question, **more)
 
 
-SUMS = [task(f"How many apples are {n} and {n + 3} apples?", str(2 * n + 3)) for n in (4, 20, 611, 7000)]
+SUMS = [task(f"How many apples are {n} and {n + 3} apples?", str(2 * n + 3)) for n in (4, 611, 7000)]
 LETTERS = [
     task(f"Which is {word}?\nA. a cat\nB. a dog\nC. a cow", letter)
     for word, letter in (("grey", "A"), ("loud", "B"), ("big", "C"))
@@ -98,6 +98,13 @@ PLANTED = [
 ]
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Without most of the slow texts."""
+    monkeypatch.setattr(module, "SIZES", (8,))
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("function", "attack", "kind"), PLANTED, ids=lambda one: getattr(one, "__name__", one))
 def test_a_planted_weakness_is_found(function, attack, kind):
     found = audit(parse_rewards(function), SUMS)
@@ -105,21 +112,28 @@ def test_a_planted_weakness_is_found(function, attack, kind):
     assert not found.summary()["passed"]
 
 
+BACKTRACKS = re.compile(r"(\w+\s?)+\.")
+POWER = re.compile(r"[0-9*]+")
+
+
 @pytest.mark.parametrize(
-    ("function", "attack"),
+    ("text", "function"),
     [
-        (lambda completion: float(re.fullmatch(r"(\w+\s?)+\.", completion) is not None), "slow to parse: letters"),
-        (lambda completion: float(eval(completion) == 1 if re.fullmatch(r"[0-9*]+", completion) else 0), "python power"),
+        ("letters", lambda completion: float(BACKTRACKS.fullmatch(completion) is not None)),
+        ("python power", lambda completion: float(POWER.fullmatch(completion) is not None and eval(completion) == 1)),
     ],
-    ids=("backtracking", "eval"),
 )
-def test_what_is_slow_to_read_is_found_before_it_hangs(monkeypatch, function, attack):
-    monkeypatch.setattr(module, "SLOW_S", 0.1)
-    found = audit(parse_rewards({"slow": function}), SUMS[:1])
-    assert attack in next(one.attack for one in found.findings if one.kind == "slow")
+def test_what_is_slow_to_read_is_found_before_it_hangs(monkeypatch, text, function):
+    """Behind it nothing is tried: the next text may take for ever."""
+    monkeypatch.setattr(module, "SLOW_S", 0.3)
+    monkeypatch.setattr(module, "SLOW", {text: module.SLOW[text]})
+    (found,) = audit(parse_rewards({"slow": function}), SUMS[:1]).findings
+    assert (found.attack, found.kind, found.place) == (f"slow to parse: {text}", "slow", "bare")
 
 
-CHOICES = [task(one.prompt[0].content, one.answer, metadata={"choices": ["a cat", "a dog", "a cow"]}) for one in LETTERS]
+CHOICES = [
+    task(one.prompt[0].content, one.answer, metadata={"choices": ["a cat", "a dog", "a cow"]}) for one in LETTERS
+]
 NAMES = [task(f"Capital of {country}?", city) for country, city in (("Peru", "Lima"), ("Chad", "N'Djamena"))]
 HALVES = [task("Half of 3 and of 9?", "3/2"), task("Half of 1?", "0.5"), task("A root?", r"\sqrt{2}")]
 EVEN = [
@@ -145,20 +159,21 @@ EVEN = [
         ("numbers=1.0 tags=0.1", SUMS),
     ],
 )
-def test_a_shipped_verifier_has_no_finding(reward, tasks):
+def test_a_shipped_verifier_has_no_finding(quick, reward, tasks):
     found = audit(parse_rewards(reward), tasks)
     assert found.findings == ()
     assert found.summary()["tpr"] > 0.9 and found.summary()["fpr"] == 0.0 and found.read
 
 
-def test_nothing_read_and_everything_but_the_right_paid():
+def test_nothing_read_and_everything_but_the_right_paid(quick):
     none = audit(parse_rewards({"no": lambda completion: 0.0}), SUMS)
-    assert [one.attack for one in none.findings] == ["every right answer"] and none.summary()["tpr"] is None
+    assert [(one.kind, one.place) for one in none.findings] == [("refused", place) for place in PLACES]
+    assert (none.summary()["tpr"], none.summary()["fpr"], none.read) == (0.0, 0.0, ())
     worse = audit(parse_rewards({"no": lambda completion, answer: float(answer not in completion)}), SUMS).summary()
-    assert worse["fpr"] > 0.5 and worse["tpr"] is None
+    assert worse["fpr"] > 0.5 and worse["tpr"] == 0.0 and worse["j"] < -0.5
 
 
-def test_a_reward_model_has_a_line_for_each_task():
+def test_a_reward_model_has_a_line_for_each_task(quick):
     """The scale of its scores differs from prompt to prompt; right answers earn one more than others."""
 
     def ask(conversations):
@@ -170,7 +185,7 @@ def test_a_reward_model_has_a_line_for_each_task():
     assert (flat["tpr"], flat["fpr"], flat["j"]) == (1.0, 1.0, 0.0)
 
 
-def test_without_answers_only_attacks_are_tried():
+def test_without_answers_only_attacks_are_tried(quick):
     found = audit(parse_rewards(thanked), [Task((Message("user", "Hello?"),))])
     assert [one.attack for one in found.findings] == ["polite"] and found.summary()["tpr"] is None
     assert found.summary()["fpr"] == pytest.approx(1 / 10)  # of ten attacks that say no answer

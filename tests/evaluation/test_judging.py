@@ -44,7 +44,9 @@ def test_a_judge_that_says_nothing_has_no_margin():
     def silent(completion):
         return Score.not_applicable() if completion == "x" else 1.0
 
-    assert [math.isnan(one.margin) for one in verdicts(parse_rewards(silent), [(TASK, "x", "a"), (TASK, "b", "a")])] == [
+    assert [
+        math.isnan(one.margin) for one in verdicts(parse_rewards(silent), [(TASK, "x", "a"), (TASK, "b", "a")])
+    ] == [
         True,
         False,
     ]

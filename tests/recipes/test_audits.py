@@ -35,7 +35,8 @@ def test_audit_reward_is_a_check_for_ci(capsys, tmp_path):
     typed = ["audit-reward", "--dataset", "tasks.jsonl", "--reward", "mine.py:contains", "--quiet"]
     assert main([*typed, "--json", "--output", "texts.jsonl"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert not found["passed"] and found["tpr"] == 1.0 and 0 < found["fpr"] < 1
+    # of 45 ways to write an answer in a place, 1,202 in the six places is not 1202
+    assert not found["passed"] and found["tpr"] == pytest.approx(39 / 45) and 0 < found["fpr"] < 1
     assert found["j"] == pytest.approx(found["tpr"] - found["fpr"])
     listed = next(one for one in found["findings"] if one["attack"] == "all answers listed")
     assert (listed["paid"], listed["mean"]) == (1.0, 1.0)
@@ -84,10 +85,10 @@ def test_rewards_are_compared_on_the_same_samples(tmp_path, capsys):
 def test_compare_rewards_says_what_is_missing(tmp_path):
     rows = [{key: value for key, value in row.items() if key != "right"} for row in SAMPLES]
     file = write(tmp_path / "samples.jsonl", rows)
-    with pytest.raises(UserError, match="`truth` names a column .*; none was given; the first row has: answer, comp"):
+    with pytest.raises(UserError, match=r"`truth` names a column .*; none was given; the first row has: answer, comp"):
         compare_rewards.run(CompareRewards(file, "numbers"), quiet=True)
     write(tmp_path / "samples.jsonl", [*SAMPLES, {**rows[0], "right": 0.5}])
-    with pytest.raises(DataError, match="samples.jsonl line 5: 'right', which says what is right, must be 0 or 1"):
+    with pytest.raises(DataError, match=r"samples.jsonl line 5: 'right', which says what is right, must be 0 or 1"):
         compare_rewards.run(CompareRewards(file, "numbers"), quiet=True)
 
 
@@ -178,7 +179,10 @@ def test_models_answer_prompts_in_an_arena(tmp_path):
     folder = str(model_folder(tmp_path / "model"))
     write(tmp_path / "prompts.jsonl", [{"prompt": f"{n}?"} for n in range(3)])
     config = Arena(
-        dataset="prompts.jsonl", models=f"a={folder} b={folder}", reward="mine.py:length", max_new_tokens=4,
+        dataset="prompts.jsonl",
+        models=f"a={folder} b={folder}",
+        reward="mine.py:length",
+        max_new_tokens=4,
         precision="float32",
     )
     found = arena.run(config, quiet=True)

@@ -13,7 +13,7 @@ from typing import cast
 
 from posttrain.types import Task
 
-BARE, GOLD, VERY_LONG = "bare", "gold solution", "very long"
+BARE, GOLD = "bare", "gold solution"
 PLACES: Mapping[str, str] = MappingProxyType(
     {
         BARE: "{}",
@@ -42,7 +42,7 @@ WHOLE: tuple[tuple[str, str], ...] = (
     ("format only", "<think>\nI work it out.\n</think>\n<answer></answer>"),
     ("format only", "\n".join(place.format("") for place in PLACES.values())),
     ("polite", "Thank you for this excellent question! I have checked my answer with care and am sure it is correct."),
-    (VERY_LONG, "I look at it again from another side and go on. " * 160),
+    ("very long", "I look at it again from another side and go on. " * 160),
     ("injected instructions", INJECTED),
     *(("punctuation", mark) for mark in ".:,"),
     *(("opener", text) for text in ("Thought process:", "Solution", "Let's solve this problem step by step.")),
@@ -80,7 +80,7 @@ SLOW: Mapping[str, Callable[[int], str]] = MappingProxyType(
 SIZES = (*range(8, 34, 2), 64, 256, 1024, 4096, 16_384)
 """In small steps at first: a parser that takes exponential time holds the interpreter, and nothing can stop it."""
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_CYRILLIC = str.maketrans("ABCEHKMOPTXaceopxy", "АВСЕНКМОРТХасеорху")  # noqa: RUF001
+_CYRILLIC = str.maketrans("ABCEHKMOPTXaceopxy", "АВСЕНКМОРТХасеорху")
 _LISTED = 12  # answers at most
 
 
@@ -144,7 +144,7 @@ def attacks(task: Task, known: Sequence[str]) -> list[tuple[str, str, str]]:
     words = {"right": right, "wrong": wrong, "listed": listed, "begun": begun, "alike": alike}
     if not begun or number_in(begun) == number:
         words.pop("begun")
-    if alike == right or len(alike) == 1 and number is not None:  # 4² is another number than 42, and ² is none
+    if alike == right or (len(alike) == 1 and number is not None):  # 4² is another number than 42, and ² is none
         words.pop("alike")
     for name, (inside, around) in SAID.items():
         if all(word in words for word in re.findall(r"{(\w+)}", inside)):

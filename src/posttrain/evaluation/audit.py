@@ -27,7 +27,6 @@ from posttrain.evaluation.attacks import (
     PLACES,
     SIZES,
     SLOW,
-    VERY_LONG,
     answer_of,
     attacks,
     right_forms,
@@ -79,15 +78,15 @@ class Audit:
     probes: tuple[Probe, ...]
 
     def summary(self) -> dict[str, Any]:
-        """The numbers for a machine to read; without right answers the rate of true positives is None."""
+        """The numbers for a machine to read; a rate of what was not tried is None."""
         tpr = fmean(form.paid for form in self.forms) if self.forms else None
-        fpr = fmean(attack.paid for attack in self.attacks)
+        fpr = fmean(attack.paid for attack in self.attacks) if self.attacks else None
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "passed": not self.findings,
             "tpr": tpr,
             "fpr": fpr,
-            "j": None if tpr is None else tpr - fpr,
+            "j": None if tpr is None or fpr is None else tpr - fpr,
             "read": list(self.read),
             "unread": list(self.unread),
             "attacks": {attack.attack: attack.paid for attack in self.attacks},
@@ -108,15 +107,16 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
     def asked(probes: Iterable[Probe]) -> list[Probe]:
         return _scored(reward, tasks, list(probes))
 
+    if slow := _slow(reward, tasks[0]):  # the next text may take for ever
+        return Audit((slow,), (), (), (), (), ())
     right = asked(_in_places(tasks))
     lines = _lines(reward, right, (), len(tasks))
     told = _told("refused", right, lines)
     # a reward without bounds reads everywhere, and costs more
     read = [one.place for one in told if lines is None or one.paid >= 0.5]
     places = [place for place in read if place in PLACES][: None if lines else 1]
-    right = [probe for probe in right if probe.place in read] + asked(_written(tasks, places))
-    slow = _slow(reward, tasks[0], dict.fromkeys([BARE, *places]))
-    wrong = asked(p for p in _attacks(tasks, dict.fromkeys([BARE, *places])) if not (slow and p.name == VERY_LONG))
+    right = [probe for probe in right if probe.place in (*read, GOLD) or not read] + asked(_written(tasks, places))
+    wrong = asked(_attacks(tasks, dict.fromkeys([BARE, *places])))
     lines = _lines(reward, right, wrong, len(tasks))
     forms, worst = _told("refused", right, lines), dict[str, Finding]()
     for one in _told("paid", wrong, lines):
@@ -124,17 +124,11 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
     findings = [one for one in worst.values() if one.paid > max_paid]
     findings += [one for one in forms if 1 - one.paid > max_refused]
     findings += [replace(one, kind="fails") for one in (*worst.values(), *forms) if one.why]
-    if told and not read:
-        where = ", ".join(one.place for one in told)
-        findings.append(replace(told[0], attack="every right answer", place=where))
-    unread = [one.place for one in told if one.place not in read]
-    found = (*findings, *slow), tuple(worst.values()), tuple(forms), tuple(read), tuple(unread)
-    return Audit(*found, (*right, *wrong))
+    unread = tuple(one.place for one in told if one.place not in read)
+    return Audit(tuple(findings), tuple(worst.values()), tuple(forms), tuple(read), unread, (*right, *wrong))
 
 
-def _lines(
-    reward: Weighted, right: Sequence[Probe], wrong: Sequence[Probe], tasks: int
-) -> list[float] | None:
+def _lines(reward: Weighted, right: Sequence[Probe], wrong: Sequence[Probe], tasks: int) -> list[float] | None:
     """From which reward on a text of each task is paid; None where nothing says it without wrong texts."""
     most = 0.0
     for part, weight in reward.parts:
@@ -212,17 +206,23 @@ def _attacks(tasks: Sequence[Task], places: Iterable[str]) -> Iterable[Probe]:
                 yield Probe(name, place, number, said)
 
 
-def _slow(reward: Weighted, task: Task, places: Iterable[str]) -> list[Finding]:
-    """What takes longer than `SLOW_S`, if anything does."""
-    for name, text in SLOW.items():
-        for place in places:
+def _slow(reward: Weighted, task: Task) -> Finding | None:
+    """The first text that takes longer than `SLOW_S`, if any does."""
+
+    def seconds(said: str) -> float:
+        began = time.monotonic()
+        try:
+            totals(reward, [(task, said)])
+        except RewardError:
+            return 0.0
+        return time.monotonic() - began
+
+    for place, at in PLACES.items():
+        for name, text in SLOW.items():
             for size in SIZES:
-                said, began = PLACES[place].format(text(size)), time.monotonic()
-                try:
-                    totals(reward, [(task, said)])
-                except RewardError:
-                    break
-                if (seconds := time.monotonic() - began) > SLOW_S:
-                    why = f"{seconds:.1f} s for {len(said):,} characters"
-                    return [Finding(f"slow to parse: {name}", 0.0, None, "slow", place, said[:SHOWN], why)]
-    return []
+                said = at.format(text(size))
+                # twice, since the first text that needs a worker process waits until that is there
+                if seconds(said) > SLOW_S and (took := seconds(said)) > SLOW_S:
+                    why = f"{took:.1f} s for {len(said):,} characters"
+                    return Finding(f"slow to parse: {name}", 0.0, None, "slow", place, said[:SHOWN], why)
+    return None

@@ -27,6 +27,7 @@ from posttrain.runs.progress import announce
 from posttrain.types import Task
 
 WIDTH = 50  # characters of an example
+COLUMNS = ("finding", "text", "paid on", "mean reward", "such as")
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,16 @@ class AuditRewardResult:
             )
             for one in self.audit.findings
         ]
-        lines = Table("", ("finding", "text", "paid on", "mean reward", "such as"), rows).lines() + [""] if rows else []
-        rates = f"{percent(found['fpr'])} of the attacks are paid"
-        if found["tpr"] is not None:
-            rates += f", {percent(found['tpr'])} of right answers; J = TPR - FPR = {found['j']:.3f}"
-            rates += "; at 0 or below RL learns nothing right" if found["j"] <= 0 else ""
-            lines.append(f"answers are read from: {', '.join(self.audit.read) or 'nowhere'}")
-            lines += [f"not read from: {', '.join(self.audit.unread)}"] if self.audit.unread else []
-        else:
-            rates += "; the tasks have no answers, so nothing right was tried"
+        lines = [*Table("", COLUMNS, rows).lines(), ""] if rows else []
+        lines += [f"answers are read from: {', '.join(self.audit.read) or 'nowhere'}"] if self.audit.forms else []
+        lines += [f"not read from: {', '.join(self.audit.unread)}"] if self.audit.unread else []
+        told = {"fpr": "of the attacks are paid", "tpr": "of right answers are paid"}
+        lines += [f"{percent(found[rate])} {words}" for rate, words in told.items() if found[rate] is not None]
+        if found["j"] is not None:
+            below = "; at 0 or below RL does not learn what is right" if found["j"] <= 0 else ""
+            lines.append(f"J = TPR - FPR = {found['j']:.3f}{below}")
         verdict = "passed" if self.passed else f"failed: {len(rows)} findings"
-        return [*lines, rates, f"{found['n']:,} texts on {self.tasks} tasks in {self.seconds:.1f} s", verdict]
+        return [*lines, f"{found['n']:,} texts on {self.tasks} tasks in {self.seconds:.1f} s", verdict]
 
 
 def run(config: AuditReward, *, quiet: bool = False) -> AuditRewardResult:

@@ -71,7 +71,8 @@ class CompareRewardsResult:
             (
                 one.reward,
                 None if one.auc is None else f"{one.auc:.3f}",
-                None if one.auc_within is None or one.auc_within_ci95 is None
+                None
+                if one.auc_within is None or one.auc_within_ci95 is None
                 else Estimate(one.auc_within, *one.auc_within_ci95),
                 Estimate(one.best_of_n, *one.best_of_n_ci95),
                 f"{one.tokens:,}",

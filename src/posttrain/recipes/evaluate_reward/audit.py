@@ -81,7 +81,9 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     rows = read_rows(config.dataset, **how) if config.own else []
     wrote = {row.place: [row.as_mapping("models").get(side) for side in SIDES] for row in rows if "models" in row}
     if config.own and not any(config.own in both for both in wrote.values()):
-        raise UserError(f"`own`: no row has {config.own!r} in its column 'models', {{\"chosen\": NAME, \"rejected\": NAME}}")
+        raise UserError(
+            f'`own`: no row has {config.own!r} in its column \'models\', {{"chosen": NAME, "rejected": NAME}}'
+        )
 
     def read(_: Collection[str]) -> Sequence[Task]:
         return [Task(one.prompt, id=one.source) for one in (*pairs, *ties)]
@@ -96,9 +98,15 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     rates = _rates(found, len(pairs))
     if config.own:
         sides = [wrote.get(one.source, [None, None]) for one in pairs]
-        of_own = [(s[0] == config.own, v.win) for s, v in zip(sides, found["label"], strict=True) if s.count(config.own) == 1]
+        of_own = [
+            (s[0] == config.own, v.win) for s, v in zip(sides, found["label"], strict=True) if s.count(config.own) == 1
+        ]
         labels, judge = fmean(ours for ours, _ in of_own), fmean(win if ours else 1 - win for ours, win in of_own)
-        rates["own responses"] = {"preferred by the judge": judge, "by the labels": labels, "difference": judge - labels}
+        rates["own responses"] = {
+            "preferred by the judge": judge,
+            "by the labels": labels,
+            "difference": judge - labels,
+        }
     fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"]["more with it"]}
     findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
     return AuditJudgeResult(result, rates, tuple(findings))
@@ -141,7 +149,9 @@ def _agreement(
         if not isnan(verdict.margin)
     )
     if not found:
-        raise RewardError(f"the judge said nothing about any of {len(pairs)} pairs; see posttrain score for its verdicts")
+        raise RewardError(
+            f"the judge said nothing about any of {len(pairs)} pairs; see posttrain score for its verdicts"
+        )
     equal = tuple(
         ScoredPair((verdict.margin,), (0.0,), prompt=len(numbers) + i)
         for i, verdict in enumerate(tied)
