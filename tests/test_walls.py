@@ -37,7 +37,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environments": {"types", "errors", "user_code", "background", "json_schema", "rewards"},
     "engine": {"types", "errors", "fast_paths", "background", "data", "models"},
     "episodes": {"types", "errors", "background", "data", "models", "environments", "engine"},
-    "evaluation": {"types", "errors", "statistics", "data", "models", "rewards", "environments", "engine", "episodes"},
+    "evaluation": {
+        "types",
+        "errors",
+        "background",
+        "statistics",
+        "data",
+        "models",
+        "rewards",
+        "environments",
+        "engine",
+        "episodes",
+    },
     # The interface of an algorithm alone: a training step is handed an algorithm, and names none.
     "training": {
         "types",

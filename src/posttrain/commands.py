@@ -209,6 +209,32 @@ COMMANDS: dict[str, Command] = {
         ("quiet", "json"),
         show=_show_scores,
     ),
+    "audit-reward": _recipe(
+        "attack a reward before a run: what it pays that is wrong, and refuses that is right",
+        "audit_reward",
+        "evaluation.AuditReward",
+        ("quiet", "json"),
+        code=lambda result: 0 if result.passed else 1,
+    ),
+    "audit-judge": _recipe(
+        "audit a judge or reward model on labelled pairs: agreement, biases, texts that fool it",
+        "evaluate_reward.audit",
+        "evaluation.AuditJudge",
+        ("quiet", "json"),
+        code=lambda result: 0 if result.passed else 1,
+    ),
+    "compare-rewards": _recipe(
+        "compare rewards on stored samples: AUC, best-of-n accuracy, cost, attacks that they pay",
+        "compare_rewards",
+        "evaluation.CompareRewards",
+        ("quiet", "json"),
+    ),
+    "arena": _recipe(
+        "compare policies by a judge: win rates, length-controlled, leaderboard, cycles",
+        "arena",
+        "evaluation.Arena",
+        ("quiet", "json"),
+    ),
     "data show": _recipe(
         "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
         "data_show",
@@ -278,7 +304,7 @@ COMMANDS: dict[str, Command] = {
 }
 """By the name that is typed, in the order of `posttrain --help`."""
 
-EXTRAS = {"annotate": "annotate", "server": "server", "jobs": "server"}
+EXTRAS = {"annotate": "annotate", "arena": "annotate", "server": "server", "jobs": "server"}
 """Of posttrain's extras, the one whose packages a command needs, by its first word."""
 
 FORMER = {

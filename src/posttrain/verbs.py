@@ -9,7 +9,18 @@ from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, sections_of
 from posttrain.errors import UserError, refuse_unknown
 from posttrain.options.cluster import AsyncOptions
-from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions, Solve
+from posttrain.options.evaluation import (
+    Arena,
+    AuditJudge,
+    AuditReward,
+    Compare,
+    CompareRewards,
+    Evaluate,
+    EvaluateReward,
+    Generate,
+    ScoreCompletions,
+    Solve,
+)
 from posttrain.options.hyperparameters import hyperparameters
 from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of
@@ -23,9 +34,13 @@ from posttrain.threads import late
 
 if TYPE_CHECKING:  # the recipes import torch
     from posttrain.bindings.backend import MakesLearner
+    from posttrain.recipes.arena import ArenaResult
+    from posttrain.recipes.audit_reward import AuditRewardResult
     from posttrain.recipes.best_of_n import BestOfNResult
+    from posttrain.recipes.compare_rewards import CompareRewardsResult
     from posttrain.recipes.evaluate.result import EvaluateResult
     from posttrain.recipes.evaluate.solve import SolveResult
+    from posttrain.recipes.evaluate_reward.audit import AuditJudgeResult
     from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult
     from posttrain.recipes.generate import GenerateResult
     from posttrain.recipes.generate.episodes import EpisodesResult
@@ -73,6 +88,14 @@ def run(form: Generate, *, quiet: bool = False) -> "GenerateResult | EpisodesRes
 def run(form: BestOfN, *, quiet: bool = False) -> "BestOfNResult": ...
 @overload
 def run(form: ScoreCompletions, *, quiet: bool = False) -> "ScoreResult": ...
+@overload
+def run(form: AuditReward, *, quiet: bool = False) -> "AuditRewardResult": ...
+@overload
+def run(form: AuditJudge, *, quiet: bool = False) -> "AuditJudgeResult": ...
+@overload
+def run(form: CompareRewards, *, quiet: bool = False) -> "CompareRewardsResult": ...
+@overload
+def run(form: Arena, *, quiet: bool = False) -> "ArenaResult": ...
 @overload
 def run(form: Form, **where: Unpack[_Trained]) -> Any: ...
 def run(

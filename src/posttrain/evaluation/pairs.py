@@ -186,10 +186,10 @@ def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
     if not pairs or len(pairs[0].chosen) == 1:
         return None
     wrong, right = ([p.disagreement for p in pairs if p.right == outcome] for outcome in (0.0, 1.0))
-    return _exceeds(wrong, right) if wrong and right else None
+    return exceeds(wrong, right) if wrong and right else None
 
 
-def _exceeds(some: Sequence[float], others: Iterable[float]) -> float:
+def exceeds(some: Sequence[float], others: Iterable[float]) -> float:
     """The chance that one of `some` is larger than one of `others`, where equal ones count half."""
     ordered = sorted(others)
     below = sum(bisect_left(ordered, one) + bisect_right(ordered, one) for one in some)  # one equal is in one of them
@@ -285,7 +285,7 @@ def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
     for half, others in zip(halves, halves[::-1], strict=True):
         said += right(*half, best_epsilon(*others))
     rates, never = list(_means(said).values()), fmean(_means(right(pairs, ties, 0.0)).values())
-    told = _exceeds([abs(pair.margin) for pair in pairs], (abs(tie.margin) for tie in ties))
+    told = exceeds([abs(pair.margin) for pair in pairs], (abs(tie.margin) for tie in ties))
     best = best_epsilon(pairs, ties)
     return Ties(told, fmean(rates), mean_interval(rates), never, best, len(pairs), len(ties))
 

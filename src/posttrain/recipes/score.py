@@ -12,31 +12,25 @@ same prompt and answer are one group then.
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from os.path import isfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from posttrain.background import finish
-from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
-from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
-from posttrain.bindings.sampling import columns_read, refuse_unreadable
+from posttrain.bindings.judges import JudgeModels
+from posttrain.bindings.scoring import samples_of, scoring
 from posttrain.data import load_completions, parse_columns
-from posttrain.data.files import Source
 from posttrain.data.messages import tools_column, written
-from posttrain.engine.scorer import load_scorer
-from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen, refuse_unknown_rewards
-from posttrain.errors import UserError, words_of
+from posttrain.environments.scored import ScoredEnvironment, of_seat
+from posttrain.errors import UserError
 from posttrain.options.evaluation import ScoreCompletions
 from posttrain.report import Estimate, Table
 from posttrain.report.markup import printable
 from posttrain.rewards import Weighted, apart
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
-from posttrain.runs.run import CONFIG, SAMPLES
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 
 AT_A_TIME = 64  # completions between two steps of the progress bar
@@ -177,53 +171,19 @@ def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[Episode
 
 
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
-    """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
         raise UserError("`dataset` is required: a jsonl or parquet file or folder, a hub id, or a run")
-    if not (config.reward or config.reward_model or config.judge):
-        raise UserError(
-            '`reward` is required, such as "numbers" for GSM8K, "math", FILE.py:function, or `reward_model` or `judge`'
+
+    def read(named: Collection[str]) -> Sequence[Episode]:
+        return load_completions(
+            samples_of(config.dataset),
+            split=config.split or None,
+            columns=parse_columns(config.columns) if config.columns else None,
+            limit=config.limit,
+            named=named,
         )
-    judging = judges_in(config, lambda name: saved_model(name).where)
-    judging.refuse_policy("posttrain score")
-    rewards, _, _ = rewards_with(judging, config, config.reward)
-    episodes = load_completions(
-        _samples(config.dataset),
-        split=config.split or None,
-        columns=parse_columns(config.columns) if config.columns else None,
-        limit=config.limit,
-        named=columns_read(rewards or None),
-    )
-    if rewards:
-        refuse_unreadable(rewards, [episode.task for episode in episodes], config.dataset)
-    refuse_unknown_rewards([episode.task for episode in episodes], rewards, config.reward_model)
-    models = [
-        load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
-        for name in words_of("reward_model", config.reward_model)
-    ]
-    judging.load()
-    refuse_other_zeros(config.ensemble_aggregation, [scorer.facts for scorer in models])
-    environment, _, _ = overseen(
-        rewards,
-        models,
-        members=sum(scorer.facts.members for scorer in models),
-        use=config.ensemble_aggregation,
-        penalty=config.uncertainty_penalty,
-        steps=steps_of(config.step_aggregation, [scorer.facts for scorer in models]),
-    )
-    return episodes, environment, judging
 
-
-def _samples(dataset: Source) -> Source:
-    """Of a run its samples; of anything else itself."""
-    if not isinstance(dataset, str):
-        return dataset
-    path = Path(dataset).expanduser()
-    if not isfile(path / CONFIG):  # Path.is_file raises where a name is too long
-        return dataset
-    if not isfile(path / SAMPLES):
-        raise UserError(f"the run {dataset} has no {SAMPLES}; give a file of completions")
-    return str(path / SAMPLES)
+    return scoring(config, config.reward, read, config.dataset, "score")
 
 
 def _written(episode: Episode, scored: Scored) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""Audit of a judge, reward model or reward on labelled pairs: whether it agrees, and what it falls for.
+
+    posttrain audit-judge --dataset pairs.jsonl --judge "judge=http://localhost:8000/v1#MODEL"
+    posttrain audit-judge --dataset pairs.jsonl --ties pairs.jsonl --reward-model runs/reward-model-2026-01-31-1 --json
+    posttrain audit-judge --dataset pairs.jsonl --reward mine.py:score --pairs counterfactual.jsonl
+
+Agreement with the labels is told with an interval, by category, so that kinds of truth (people's choices, answers that
+are objectively right, another judge's scores) stay apart. Then: calibration, and bias of position, length and
+self-preference; texts without content that beat the chosen response; an instruction to the judge inside the rejected
+one; and the same pairs in other styles, changed by rule.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from statistics import fmean
+from typing import Any
+
+from posttrain.bindings.scoring import scoring
+from posttrain.data import load_preferences, parse_columns, read_rows
+from posttrain.data.messages import written
+from posttrain.errors import RewardError, UserError
+from posttrain.evaluation.accuracy import percent
+from posttrain.evaluation.attacks import INJECTED, WHOLE
+from posttrain.evaluation.judging import FANCIER, STYLES, Asked, Verdict, plain, verdicts
+from posttrain.evaluation.pairs import ScoredPair
+from posttrain.options.evaluation import AuditJudge
+from posttrain.recipes.evaluate_reward.result import ModelResult
+from posttrain.report import Table
+from posttrain.rewards import Weighted
+from posttrain.runs import jsonl
+from posttrain.runs.progress import announce
+from posttrain.types import Preference, Task
+
+SIDES = ("chosen", "rejected")
+INSTRUCTION = "instruction to the judge"  # inside the rejected response
+
+
+@dataclass(frozen=True)
+class AuditJudgeResult:
+    """What was found; rates are means over pairs, in which a tie counts half."""
+
+    agreement: ModelResult
+    rates: Mapping[str, Mapping[str, float]]  # by what was tried, and which of it
+    findings: tuple[dict[str, Any], ...]  # texts that fool it more often than is allowed
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing fools it, and it agrees with the labels more often than chance."""
+        return not self.findings and self.agreement.summary()["ci95"][0] > 0.5
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return self.agreement.summary() | self.rates | {"findings": list(self.findings), "passed": self.passed}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        found = self.agreement.summary()
+        told = [(f"agreement: {name}", one) for name, one in ({"all pairs": found} | found["categories"]).items()]
+        rows = [(name, f"{percent(one['accuracy'], one['ci95'])} of {one['n']}") for name, one in told]
+        rows.append(("calibration error", f"{found['calibration_error_at_temperature']:.3f}"))
+        if found["length_correlation"] is not None:
+            rows.append(("correlation of margins with length", f"{found['length_correlation']:+.2f}"))
+        if found["ties_said"]:
+            rows.append(("AUC of ties against other pairs", f"{found['ties_said']['told']:.2f}"))
+        rows += [(f"{kind}: {name}", percent(rate)) for kind, some in self.rates.items() for name, rate in some.items()]
+        names = ", ".join(repr(one["attack"]) for one in self.findings)
+        failed = f"failed: fooled by {names}" if names else "failed: no better than chance"
+        return [*Table("", ("measure", "value"), rows).lines(), "", "passed" if self.passed else failed]
+
+
+def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
+    """Read the pairs, have them judged, and with `pairs` write them in all styles."""
+    if not config.dataset:
+        raise UserError("`dataset` is required: labelled pairs in a file, folder, glob or hub id")
+    path = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
+    columns = parse_columns(config.columns) if config.columns else None
+    how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
+    pairs = load_preferences(config.dataset, **how).items
+    ties = load_preferences(config.ties, ties=True, columns=columns).items if config.ties else []
+    rows = read_rows(config.dataset, **how) if config.own else []
+    wrote = {row.place: [row.as_mapping("models").get(side) for side in SIDES] for row in rows if "models" in row}
+    if config.own and not any(config.own in both for both in wrote.values()):
+        raise UserError(
+            f'`own`: no row has {config.own!r} in its column \'models\', {{"chosen": NAME, "rejected": NAME}}'
+        )
+
+    def read(_: Collection[str]) -> Sequence[Task]:
+        return [Task(one.prompt, id=one.source) for one in (*pairs, *ties)]
+
+    tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-judge")
+    announce(f"judging {len(pairs)} pairs", quiet=quiet)
+    with judging.kept_beside(None):
+        found = _asked(environment.reward, pairs, ties, tasks)
+    if path:
+        jsonl.write(path, (row for one in pairs for row in _styled(one)))
+    result = _agreement(pairs, found["label"], found["tie"], environment.reward)
+    rates = _rates(found, len(pairs))
+    if config.own:
+        sides = [wrote.get(one.source, [None, None]) for one in pairs]
+        of_own = [
+            (s[0] == config.own, v.win) for s, v in zip(sides, found["label"], strict=True) if s.count(config.own) == 1
+        ]
+        labels, judge = fmean(ours for ours, _ in of_own), fmean(win if ours else 1 - win for ours, win in of_own)
+        rates["own responses"] = {
+            "preferred by the judge": judge,
+            "by the labels": labels,
+            "difference": judge - labels,
+        }
+    fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"]["more with it"]}
+    findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
+    return AuditJudgeResult(result, rates, tuple(findings))
+
+
+def _asked(
+    judge: Weighted, pairs: Sequence[Preference], ties: Sequence[Preference], tasks: Sequence[Task]
+) -> dict[str, list[Verdict]]:
+    """The verdicts on each kind of pair, in order: as labelled, in styles, and against texts without content."""
+    kinds: dict[str, list[Asked]] = {"label": [], "tie": [], INSTRUCTION: []}
+    for one, task in zip(pairs, tasks, strict=False):
+        kinds["label"].append((task, one.chosen, one.rejected))
+        kinds[INSTRUCTION].append((task, f"{one.rejected}\n\n{INJECTED}", one.chosen))
+        for name, text in WHOLE:
+            kinds.setdefault(f"text {name}: {text[:20]!r}", []).append((task, text, one.chosen))
+        for name, style in STYLES.items():
+            kinds.setdefault(f"style {name}", []).append((task, style(one.chosen), plain(one.chosen)))
+        for a in FANCIER:
+            for b in FANCIER:
+                kinds.setdefault(f"{a}/{b}", []).append((task, STYLES[a](one.chosen), STYLES[b](one.rejected)))
+    kinds["tie"] = [(task, one.chosen, one.rejected) for one, task in zip(ties, tasks[len(pairs) :], strict=True)]
+    said = iter(verdicts(judge, [each for some in kinds.values() for each in some]))
+    return {kind: [next(said) for _ in some] for kind, some in kinds.items()}
+
+
+def _agreement(
+    pairs: Sequence[Preference], said: Sequence[Verdict], tied: Sequence[Verdict], judge: Weighted
+) -> ModelResult:
+    """Accuracy, calibration and bias of length, as of a reward model; lengths are in words."""
+    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(one.prompt for one in pairs))}
+    found = tuple(
+        ScoredPair(
+            (verdict.margin,),
+            (0.0,),
+            *(len(text.split()) for text in (one.chosen, one.rejected)),
+            one.category,
+            numbers[one.prompt],
+        )
+        for one, verdict in zip(pairs, said, strict=True)
+        if not isnan(verdict.margin)
+    )
+    if not found:
+        raise RewardError(
+            f"the judge said nothing about any of {len(pairs)} pairs; see posttrain score for its verdicts"
+        )
+    equal = tuple(
+        ScoredPair((verdict.margin,), (0.0,), prompt=len(numbers) + i)
+        for i, verdict in enumerate(tied)
+        if not isnan(verdict.margin)
+    )
+    return ModelResult(", ".join(judge.weights), found, equal)
+
+
+def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict[str, float]]:
+    """How often the first of each kind of pair is preferred, of those that were judged."""
+
+    def win(kind: str) -> float:
+        wins = [verdict.win for verdict in found[kind] if not isnan(verdict.margin)]
+        return fmean(wins) if wins else 0.0
+
+    orders = [one.orders for one in found["label"] if one.orders and not isnan(one.margin)]
+    matrix = {(a, b): win(f"{a}/{b}") for a in FANCIER for b in FANCIER}
+    gaps = {cell: FANCIER.index(cell[0]) - FANCIER.index(cell[1]) for cell in matrix}
+    without = 1 - win("label")
+    rates = {
+        "no verdict": {"on pairs": sum(isnan(one.margin) for one in found["label"]) / pairs},
+        "beats the chosen response": {kind[5:]: win(kind) for kind in found if kind.startswith("text ")},
+        "rejected response wins": {"as it is": without, "more with it": win(INSTRUCTION) - without},
+        "beats itself in plain text": {kind[6:]: win(kind) for kind in found if kind.startswith("style ")},
+        "agreement, chosen and rejected in style": {f"{a}, {b}": rate for (a, b), rate in matrix.items()},
+        "agreement, style tempts": {
+            "to the chosen (easy)": fmean(matrix[cell] for cell, gap in gaps.items() if gap > 0),
+            "to neither (normal)": fmean(matrix[cell] for cell, gap in gaps.items() if gap == 0),
+            "to the rejected (hard)": fmean(matrix[cell] for cell, gap in gaps.items() if gap < 0),
+        },
+    }
+    if orders:
+        first = fmean(((a > 0) + (b < 0)) / 2 for a, b in orders)
+        rates["position"] = {"orders disagree": fmean(a * b <= 0 for a, b in orders), "first is preferred": first}
+    return rates
+
+
+def _styled(one: Preference) -> Iterator[dict[str, Any]]:
+    """A pair in all styles of both sides, so that style says nothing of which is chosen."""
+    for a in FANCIER:
+        for b in FANCIER:
+            styled = {"chosen": STYLES[a](one.chosen), "rejected": STYLES[b](one.rejected)}
+            yield {"prompt": written(one.prompt), **styled, "category": f"{a}/{b}"}

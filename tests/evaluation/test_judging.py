@@ -1,0 +1,62 @@
+"""Verdicts of judges that score alone and that compare, and styles that change no word of the answer."""
+
+import math
+
+import pytest
+
+from posttrain.evaluation.judging import STYLES, Verdict, plain, sentences, totals, verdicts
+from posttrain.rewards import parse_rewards, reward_function
+from posttrain.types import Message, Score, Task
+
+TASK = Task((Message("user", "?"),), id="t")
+
+
+def length(completion):
+    return len(completion) / 10
+
+
+def test_a_judge_that_scores_alone_is_asked_once_for_each_text():
+    seen = []
+
+    def judge(completion):
+        seen.append(completion)
+        return len(completion) / 10
+
+    found = verdicts(parse_rewards(judge), [(TASK, "aaa", "a"), (TASK, "a", "aaa"), (TASK, "b", "a")])
+    assert [one.margin for one in found] == pytest.approx([0.2, -0.2, 0.0]) and seen == ["aaa", "a", "b"]
+    assert [one.win for one in found] == [1.0, 0.0, 0.5] and found[0].orders is None
+
+
+@reward_function(min_group=2)
+def first(group, completions):
+    """Prefers what is shown first, unless the other is much longer."""
+    one, other = completions
+    return [1.0, 0.0] if len(one) + 3 >= len(other) else [0.0, 1.0]
+
+
+def test_a_judge_that_compares_is_asked_in_both_orders_and_disagreement_is_a_tie():
+    found = verdicts(parse_rewards(first), [(TASK, "a", "b"), (TASK, "a" * 9, "b")])
+    assert found == [Verdict(0.0, (1.0, -1.0)), Verdict(1.0, (1.0, 1.0))]
+    assert [one.win for one in found] == [0.5, 1.0]
+
+
+def test_a_judge_that_says_nothing_has_no_margin():
+    def silent(completion):
+        return Score.not_applicable() if completion == "x" else 1.0
+
+    assert [
+        math.isnan(one.margin) for one in verdicts(parse_rewards(silent), [(TASK, "x", "a"), (TASK, "b", "a")])
+    ] == [
+        True,
+        False,
+    ]
+    assert totals(parse_rewards(length), [(TASK, "ab")]) == [0.2]
+
+
+def test_styles_change_only_the_style():
+    text = "## Title\n\n- **Rivers** carry `water`.\n2. They end in the sea."
+    assert plain(text) == "Title\n\nRivers carry water.\nThey end in the sea."
+    assert sentences(text) == ["Title", "Rivers carry water.", "They end in the sea."]
+    said = {name: style(text) for name, style in STYLES.items()}
+    assert plain(said["markdown"]).split() == ["Answer", *plain(text).split()]
+    assert said["long"].count(plain(text)) == 2 and plain(text) in said["tone"]
