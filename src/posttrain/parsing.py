@@ -5,6 +5,7 @@ A field of a form is a flag, the text under it is its help, and nothing is said 
 
 import contextlib
 import dataclasses
+import keyword
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -58,8 +59,8 @@ def given(argv: Sequence[str], name: str) -> str | None:
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed, such as --max-tokens."""
-    return "--" + name.replace("_", "-")
+    """A field's name as it is typed, such as --max-tokens; a word of Python's has a _ behind it as a field."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 @cache
@@ -155,14 +156,13 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
     while waiting:
         typed, equals, text = (token := waiting.pop(0)).partition("=")
         name = typed[2:].replace("-", "_")
+        name += "_" * keyword.iskeyword(name)
         if not typed.startswith("--"):
             if not words or (words[0] in found and not isinstance(found[words[0]], tuple)):
                 raise UserError(
                     f"'{token}' was found where an option was expected; options begin with --, see {program} --help"
                 )
-            kind = kinds[words[0]]
-            several = get_origin(alternatives(kind)[0]) is tuple
-            found[words[0]] = (*found.get(words[0], ()), *_loaded([token], kind)) if several else _read(token, kind)
+            found[words[0]] = _added(found.get(words[0]), token, kinds[words[0]])
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
@@ -177,7 +177,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
                     raise UserError(f"{typed} needs a value: {expected(options[name])}")
                 text = waiting.pop(0)
             try:
-                found[name] = _read(text, options[name])
+                found[name] = _added(found.get(name), text, options[name])
             except TypeError:
                 raise UserError(f"{typed} must be {expected(options[name])}; got '{text}'") from None
     return found
@@ -186,6 +186,12 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
 def is_positional(kind: Any) -> bool:
     """Whether a field is typed without its name."""
     return get_origin(kind) is Annotated and POSITIONAL in get_args(kind)[1:]
+
+
+def _added(before: tuple[Any, ...] | None, text: str, kind: Any) -> Any:
+    """The value that is typed; where a list is wanted, behind what was typed of it before."""
+    several = get_origin(alternatives(kind)[0]) is tuple
+    return (*(before or ()), *_loaded([text], kind)) if several else _read(text, kind)
 
 
 def _read(text: str, kind: Any) -> Any:

@@ -106,6 +106,7 @@ TESTS_OF = {
     "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_claims.py",
     "rewards/verifiers/workers.py": "rewards/verifiers/test_pool.py rewards/verifiers/test_worker.py",
     "runs/environment.py": "runs/test_environment.py runs/test_memory.py",
+    "runs/processes.py": "serving/jobs/test_services.py pipelines/test_run.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "runs/result.py": "recipes/test_pairs.py",
     "runs/run.py": "runs/test_samples.py environments/test_scored.py",
