@@ -31,7 +31,9 @@ def test_sums_are_in_float32_and_rounded_once(tmp_path):
     folders = [folder(tmp_path / f"{i}", w=torch.tensor([one], dtype=torch.bfloat16)) for i, one in enumerate(values)]
     found = averaged(folders, [1.0, 1.0, 1.0, 1.0])["w"]
     assert found.dtype is torch.bfloat16 and found.item() == 260.0
-    wide = [folder(tmp_path / f"wide {i}", w=torch.tensor([one], dtype=torch.float64)) for i, one in enumerate((1.0, 1e-12))]
+    wide = [
+        folder(tmp_path / f"wide {i}", w=torch.tensor([one], dtype=torch.float64)) for i, one in enumerate((1.0, 1e-12))
+    ]
     assert averaged(wide, [1.0, 1.0])["w"].item() == 1.0 + 1e-12
 
 

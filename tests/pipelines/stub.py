@@ -19,6 +19,11 @@ what = does.read_text() if does.exists() else ""
 does.unlink(missing_ok=True)
 with Path("calls.jsonl").open("a") as file:
     file.write(json.dumps([command, folder.name, "resume" if "--resume" in words else "begin"]) + "\n")
+if "--dry-run" in rest and what != "fail":
+    assert not folder.exists() and Path(words["--config"]).is_file()
+    plan = {"command": command, "model": "tiny", "seconds": 90.0, "peak_bytes": 2e9, "disk_bytes": 1e9}
+    print(json.dumps(plan | {"warnings": ["it is small"] if folder.name == "cold" else []}))
+    sys.exit(0)
 told = []
 signal.signal(signal.SIGINT, lambda number, frame: told.append(130))
 signal.signal(signal.SIGTERM, lambda number, frame: told.append(143))

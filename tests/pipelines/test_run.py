@@ -55,7 +55,11 @@ def run(capsys, *words):
     Path("calls.jsonl").unlink(missing_ok=True)
     code = main(["pipeline", *words, "--json"])
     out, err = capsys.readouterr()
-    calls = [json.loads(line) for line in Path("calls.jsonl").read_text().splitlines()] if Path("calls.jsonl").exists() else []
+    calls = (
+        [json.loads(line) for line in Path("calls.jsonl").read_text().splitlines()]
+        if Path("calls.jsonl").exists()
+        else []
+    )
     return code, json.loads(out.splitlines()[-1]) if out else None, err.splitlines()[-1], calls
 
 
@@ -94,7 +98,9 @@ def test_what_is_done_is_skipped_and_what_failed_is_done_again(capsys, here):
     assert [row["state"] for row in rows if row["stage"] == "kept"] == ["begun", "failed", "begun", "done"]
 
 
-@pytest.mark.parametrize(("does", "code", "how"), [("signal", 130, "stopped by SIGINT"), ("die", 1, "ended with signal SIGKILL")])
+@pytest.mark.parametrize(
+    ("does", "code", "how"), [("signal", 130, "stopped by SIGINT"), ("die", 1, "ended with signal SIGKILL")]
+)
 def test_a_stage_that_a_signal_ends_is_resumed(capsys, here, does, code, how):
     (here / "again.does").write_text(does)
     found, _, said, _ = run(capsys, "p.toml", "--output", "out")
@@ -108,7 +114,9 @@ def test_a_process_that_outlived_its_pipeline_is_ended_first(capsys, here):
     run(capsys, "p.toml", "--output", "out")
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     journal = here / "out" / "stages.jsonl"
-    rows = [json.loads(line) for line in journal.read_text().splitlines()][:-1]  # killed before it could say how it ended
+    rows = [json.loads(line) for line in journal.read_text().splitlines()][
+        :-1
+    ]  # killed before it could say how it ended
     assert rows[-1]["state"] == "begun"
     rows[-1] |= {"pid": left.pid, "born": born(left.pid)}
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -134,6 +142,28 @@ def test_a_stage_that_changed_is_refused_unless_that_is_accepted(capsys, here):
     assert run(capsys, "--resume", "out", "--accept-changes", "cold")[0] == 2
     code, _, _, calls = run(capsys, "--resume", "out")  # those that need the changed one are others, too
     assert code == 0 and [name for _, name, _ in calls] == ALL[2:]
+
+
+def test_a_dry_run_plans_what_can_be_planned_and_writes_nothing(capsys, here):
+    before = sorted(here.iterdir())
+    assert main(["pipeline", "p.toml", "--dry-run"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [
+        "cold: sft of tiny, about 1.5 minutes, 2.0 GB of memory, 1.0 GB of disk; it is small",
+        "cold.evaluate: evaluate, after cold",
+        "kept: best-of-n, after cold",
+        "again: sft, after kept",
+        "again.evaluate: evaluate, after again",
+    ]
+    assert sorted(path for path in here.iterdir() if path.name != "calls.jsonl") == before
+    (here / "again.does").write_text("fail")
+    run(capsys, "p.toml", "--output", "out")
+    code, found, _, calls = run(capsys, "--resume", "out", "--dry-run")
+    assert code == 0 and found["stages"]["kept"] == "done" and found["stages"]["again"]["command"] == "sft"
+    assert found["warnings"] == [] and calls == [["sft", "again", "begin"]]
+    (here / "again.does").write_text("fail")
+    code, _, said, _ = run(capsys, "--resume", "out", "--dry-run")
+    assert code == 2 and said.endswith("p.toml: it cannot be")
 
 
 def test_an_unknown_stage_and_a_used_directory_are_said(capsys, here):

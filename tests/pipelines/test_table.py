@@ -14,12 +14,20 @@ def evaluated(folder: Path, name: str, rewards: dict[str, list[float | None]], *
     where = folder / name
     where.mkdir()
     said = [
-        {"task": task, "decoding": decoding, "model": model, "reward": one, "rewards": {} if one is None else {"gym": one}}
+        {
+            "task": task,
+            "decoding": decoding,
+            "model": model,
+            "reward": one,
+            "rewards": {} if one is None else {"gym": one},
+        }
         for task, some in rewards.items()
         for one in some
         for decoding, model in (("sampled", "m"), ("greedy", "m"), ("sampled", "baseline"))
     ]
-    said = [row if (row["decoding"], row["model"]) == ("sampled", "m") else row | {"rewards": {"gym": 7.0}} for row in said]
+    said = [
+        row if (row["decoding"], row["model"]) == ("sampled", "m") else row | {"rewards": {"gym": 7.0}} for row in said
+    ]
     (where / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
     found = {"decoding": "sampled", "model": "m", "outcome": outcome, "ci95": [0, 1]}
     found |= {"accuracy": 0.5} if outcome else {"reward": 0.5}

@@ -29,7 +29,9 @@ def averaged(folders: Sequence[Path], shares: Sequence[float]) -> dict[str, Tens
                     f"'{folders[0]}' and '{folder}' are not of one shape: {other[0]} is in {whose} alone; average "
                     "models that were trained from one"
                 )
-        return {name: _mean(name, folders, [model[name].get_tensor(name) for model in models], shares) for name in models[0]}
+        return {
+            name: _mean(name, folders, [model[name].get_tensor(name) for model in models], shares) for name in models[0]
+        }
 
 
 def _mean(name: str, folders: Sequence[Path], tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:

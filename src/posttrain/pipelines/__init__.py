@@ -99,9 +99,8 @@ def run(
                 row = _Work(stages, stage, known, root, row, quiet).done(stop)
             rows = with_stage(rows, stage.name, row, root)
             announce(f"{rows[-1].name}: {rows[-1].said}", quiet=quiet)
-            page = table_of(stages.title, rows, links=True)
-            report = write_report(directory.read(), tables=[page], findings=[])
-    return PipelineResult(directory.path, report, table_of(stages.title, rows), tuple(rows))
+            write_report(directory.read(), tables=[table_of(stages.title, rows, links=True)], findings=[])
+    return PipelineResult(directory.path, directory.report, table_of(stages.title, rows), tuple(rows))
 
 
 def _refuse_changes(stages: Stages, last: Mapping[str, Any], accepted: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from posttrain.runs.inputs import SPLIT, beside
 if TYPE_CHECKING:  # it imports this room
     from posttrain.commands import Command
 
-SUFFIXES = {"Output file": ".jsonl", "Output folder": ""}
+SUFFIXES = {"Output file": ".jsonl", "File (.jsonl)": ".jsonl", "Output folder": ""}
 """How the text of an option begins that names an output, and how the name ends that a pipeline gives the output."""
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 Table = Mapping[str, Any]
@@ -35,7 +35,9 @@ class Known:
     def outputs(self, command: str) -> dict[str, str]:
         """The options of a command that name files or folders which it writes, and the names of those in a stage."""
         texts = field_docstrings(self.commands[command].form)
-        return {o: f"{o}{end}" for o, text in texts.items() for begin, end in SUFFIXES.items() if text.startswith(begin)}
+        return {
+            o: f"{o}{end}" for o, text in texts.items() for begin, end in SUFFIXES.items() if text.startswith(begin)
+        }
 
 
 @dataclass(frozen=True)

@@ -23,4 +23,7 @@ class Worked(SingleTurn):
         config = Quickstart(demonstrations=self.count, thinking=self.thinking, seed=seed)
         tasks = load_gym(config.dataset, size=self.count, seed=seed, split="train")
         asked = [dress(task.prompt, SYSTEM, "{prompt}") for task in tasks]
-        return [(*prompt, Message("assistant", said)) for prompt, said in zip(asked, demonstrate(config, tasks), strict=True)]
+        return [
+            (*prompt, Message("assistant", said))
+            for prompt, said in zip(asked, demonstrate(config, tasks), strict=True)
+        ]

@@ -96,7 +96,7 @@ def gain(before: Row, after: Row) -> Gain | None:
     pairs = [(was[task], now[task]) for task in shared]
     value = fmean(b - a for a, b in pairs)
     if after.measure == "accuracy":
-        return Gain(value, paired_difference_interval(*zip(*pairs, strict=True)), len(pairs))
+        return Gain(value, paired_difference_interval([a for a, _ in pairs], [b for _, b in pairs]), len(pairs))
     return Gain(value, normal_interval([b - a for a, b in pairs]), len(pairs))
 
 
@@ -106,7 +106,9 @@ def _by_task(row: Row) -> dict[str, float]:
     for sample in jsonl.read(row.evaluated_in / SAMPLES) if row.evaluated_in else []:
         if (sample["decoding"], sample["model"]) == (found["decoding"], found["model"]):
             outcome = found.get("outcome")
-            values.setdefault(sample["task"], []).append(sample["rewards"].get(outcome) if outcome else sample["reward"])
+            values.setdefault(sample["task"], []).append(
+                sample["rewards"].get(outcome) if outcome else sample["reward"]
+            )
     known = {task: [one for one in some if one is not None] for task, some in values.items()}
     whole = {task: some for task, some in known.items() if len(some) == len(values[task])}
     if row.measure == "accuracy":
@@ -135,5 +137,7 @@ def table_of(title: str, rows: Sequence[Row], *, links: bool = False) -> Table:
         cell = (row.name, row.command, row.made, over, tokens, f"{row.seconds / 60:.1f}")
         cells.append((*cell, linked(row)) if links else cell)
     columns = ("stage", "command", "made", "over the stage before", "tokens", "minutes")
-    note = "Accuracy with its 95% interval over tasks; the gain is paired by task, over the last stage with an evaluation."
+    note = (
+        "Accuracy with its 95% interval over tasks; the gain is paired by task, over the last stage with an evaluation."
+    )
     return Table(title, (*columns, "pages") if links else columns, cells, note)

@@ -235,7 +235,8 @@ def _check(config: BestOfN) -> Path:
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
-    left_out = ("output", "pairs", "adversarial_pairs", "annotation_items", *MAY_DIFFER, *([] if config.step_labels else LABELS))
+    left_out = ("output", "pairs", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
+    left_out = (*left_out, *([] if config.step_labels else LABELS))
     options = {key: value for key, value in as_written(config).items() if key not in left_out}
     return {
         **options,

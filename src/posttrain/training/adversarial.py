@@ -1,7 +1,7 @@
 """Preference pairs mined by best-of-n sampling, and adversarial examples for a reward model.
 
-Adversarial ones are preference pairs where a gold reward is available, annotation items where it is not. A reward model trained on them in
-addition to its own pairs is trained against the completions that optimising it finds.
+Adversarial ones are pairs where a gold reward is available, annotation items where it is not. A reward model trained on
+them in addition to its own pairs is trained against the completions that optimising it finds.
 """
 
 import random
