@@ -60,7 +60,7 @@ def run(capsys, *words):
         if Path("calls.jsonl").exists()
         else []
     )
-    return code, json.loads(out.splitlines()[-1]) if out else None, err.splitlines()[-1], calls
+    return code, json.loads(out.splitlines()[-1]) if out else None, (err.splitlines() or [""])[-1], calls
 
 
 def test_stages_run_in_order_and_gains_are_paired_by_task(capsys, here):
@@ -164,6 +164,13 @@ def test_a_dry_run_plans_what_can_be_planned_and_writes_nothing(capsys, here):
     (here / "again.does").write_text("fail")
     code, _, said, _ = run(capsys, "--resume", "out", "--dry-run")
     assert code == 2 and said.endswith("p.toml: it cannot be")
+
+
+def test_a_mistake_in_a_stage_may_be_corrected(capsys, here):
+    (here / "again.does").write_text("fail")
+    assert run(capsys, "p.toml", "--output", "out")[0] == 2
+    code, _, _, calls = run(capsys, "--resume", "out", "--with", "lr=3e-5")
+    assert code == 0 and calls[0] == ["sft", "again", "begin"]
 
 
 def test_an_unknown_stage_and_a_used_directory_are_said(capsys, here):

@@ -108,6 +108,8 @@ def _refuse_changes(stages: Stages, last: Mapping[str, Any], accepted: Sequence[
     for name, stage in stages.by_name.items():
         if (row := last.get(name)) is None or row["own"] == stage.own or name in accepted:
             continue
+        if row.get("code") == UserError.exit_code:  # a mistake, which has been corrected
+            continue
         now = {"run": stage.command, **stage.table}
         how = "; ".join(config_file.differences({"run": row["command"], **row["table"]}, now))
         again = " ".join([*accepted, name])
@@ -160,7 +162,7 @@ class _Work:
             if not ended.code and not ended.cause:
                 *_, answer = out.read_text(encoding="utf-8").splitlines()
                 return write("done", seconds=seconds, result=json.loads(answer))
-            write("stopped" if ended.cause else "failed", seconds=seconds)
+            write("stopped" if ended.cause else "failed", seconds=seconds, code=ended.code)
         again = f"posttrain pipeline --resume {shlex.quote(str(self.root))}"
         if ended.cause:
             said = f"stopped by {ended.cause} in stage '{stage.name}'; to go on, type: {again}"
