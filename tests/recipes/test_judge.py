@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.cli import main
 from posttrain.data import load_preferences
@@ -85,20 +86,33 @@ def test_pairs_are_labelled_by_both_orders_with_their_cost(posttrain):
 
 
 def test_one_answer_is_scored_and_several_are_responses_with_scores(posttrain):
-    write("one.jsonl", [{"prompt": "1?", "completion": "abc"}, {"prompt": "2?", "completions": ["a", {"text": "bb"}, "ccc"]}])
+    write(
+        "one.jsonl",
+        [{"prompt": "1?", "completion": "abc"}, {"prompt": "2?", "completions": ["a", {"text": "bb"}, "ccc"]}],
+    )
     with fake_openai(answer=by_size) as server:
         assert posttrain(*JUDGE, "--dataset", "one.jsonl", "--judge", f"a={server.url}")[0] == 0
     one, several = read("out.jsonl")
     assert (one["completion"], one["score"]) == ("abc", 0.3)
     assert (several["responses"], several["scores"]) == (["a", "bb", "ccc"], [0.1, 0.2, 0.3])
     write("several.jsonl", [several])
-    assert [(one.chosen, one.rejected) for one in load_preferences("several.jsonl")] == [("bb", "a"), ("ccc", "a"), ("ccc", "bb")]
+    assert [(one.chosen, one.rejected) for one in load_preferences("several.jsonl")] == [
+        ("bb", "a"),
+        ("ccc", "a"),
+        ("ccc", "bb"),
+    ]
 
 
 def test_what_judges_and_positions_disagree_on_goes_to_people(posttrain):
     def shorter(body):
         a, b = map(len, answers(body))
-        return "Winner: A" if answers(body)[0] == "same" else f"Winner: {'B' if a > b else 'A'}" if "2?" in str(body) else longer(body)
+        return (
+            "Winner: A"
+            if answers(body)[0] == "same"
+            else f"Winner: {'B' if a > b else 'A'}"
+            if "2?" in str(body)
+            else longer(body)
+        )
 
     words = ["--judge-prompt", "pairwise", "--disputed", "people.jsonl"]
     with fake_openai(answer=longer) as one, fake_openai(answer=shorter) as other:
@@ -106,14 +120,25 @@ def test_what_judges_and_positions_disagree_on_goes_to_people(posttrain):
     assert code == 0 and "1 of 3 rows in out.jsonl, 0 of them ties; 2 disputed; verdicts on 33% changed" in out
     assert [row["id"] for row in read("out.jsonl")] == ["p"]
     assert posttrain("annotate", "import", "--project", "hard", "--dataset", "people.jsonl", "--store", "a.db")[0] == 0
-    with open_store("a.db").read() as connection:
-        names = [*connection.exec_driver_sql("select name from items order by name")]
-    assert [name for (name,) in names] == ["q", "r"]
+    with open_store("a.db").read() as session:
+        assert projects.names_of_items(session, "hard") == {"q", "r"}
 
 
 def test_consensus_and_accuracy_decide_what_is_chosen(posttrain):
-    with fake_openai(answer=longer) as one, fake_openai(answer=lambda body: "Winner: B" if "long answer" in answers(body)[0] else "Winner: A") as other:
-        judges = ["--dataset", "pairs.jsonl", "--limit", "1", "--judge", f"a={one.url} b={other.url}", "--judge-prompt", "pairwise"]
+    with (
+        fake_openai(answer=longer) as one,
+        fake_openai(answer=lambda body: "Winner: B" if "long answer" in answers(body)[0] else "Winner: A") as other,
+    ):
+        judges = [
+            "--dataset",
+            "pairs.jsonl",
+            "--limit",
+            "1",
+            "--judge",
+            f"a={one.url} b={other.url}",
+            "--judge-prompt",
+            "pairwise",
+        ]
         for words, chosen in (
             (["--accuracy", "a=0.9 b=0.6"], "long answer"),
             (["--accuracy", "a=0.6 b=0.9", "--consensus", "majority"], "short"),
@@ -196,9 +221,15 @@ def test_the_policy_itself_judges(posttrain, tmp_path):
         ("--judge a=policy", "posttrain judge has no policy to ask"),
         ("--judge {a} --output pairs.jsonl", "pairs.jsonl exists already"),
         ("--judge {a} --disputed out.jsonl", "--output and --disputed must be different files"),
-        ("--judge {a} --judge-prompt pairwise --dataset one.jsonl", "judge 'a' compares 2 or more answers; one.jsonl:1 has 1"),
+        (
+            "--judge {a} --judge-prompt pairwise --dataset one.jsonl",
+            "judge 'a' compares 2 or more answers; one.jsonl:1 has 1",
+        ),
         ("--judge {a} --judge-prompt rubric", "its column 'rubric' has no criterion with a weight above 0"),
-        ("--judge {a} --judge-prompt principle", "has {{principle}}, a column; add it, or give posttrain judge a --constitution"),
+        (
+            "--judge {a} --judge-prompt principle",
+            "has {{principle}}, a column; add it, or give posttrain judge a --constitution",
+        ),
         ("--judge {a} --judge-prompt pairwise --constitution default", "the prompt of judge 'a' has no {{principle}}"),
         ("--judge {a} --constitution none.toml", "cannot read the constitution none.toml"),
         ("--judge {a} --constitution default --principles 99", "--principles is 99, and the constitution has 6"),

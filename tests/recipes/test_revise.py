@@ -25,7 +25,9 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr(openai_chat, "ATTEMPTS", 2)
     monkeypatch.chdir(tmp_path)
     Path("c.json").write_text(json.dumps(CONSTITUTION))
-    rows = [{"id": f"t{n}", "prompt": f"ask {n}"} for n in range(3)] + [{"id": "g", "prompt": "g", "completion": "GIVEN"}]
+    rows = [{"id": f"t{n}", "prompt": f"ask {n}"} for n in range(3)] + [
+        {"id": "g", "prompt": "g", "completion": "GIVEN"}
+    ]
     Path("prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -80,7 +82,16 @@ def test_principles_are_sampled_by_the_seed_and_the_row_alone(posttrain):
     drawn = {}
     with fake_openai(answer=says) as server:
         for name, more in (("x", []), ("y", ["--judge-concurrency", "1"]), ("z", ["--seed", "7"])):
-            words = ["--dataset", "prompts.jsonl", "--constitution", "c.json", "--output", f"{name}.jsonl", "--rounds", "3"]
+            words = [
+                "--dataset",
+                "prompts.jsonl",
+                "--constitution",
+                "c.json",
+                "--output",
+                f"{name}.jsonl",
+                "--rounds",
+                "3",
+            ]
             assert posttrain(*words, "--judge", f"m={server.url}", *more)[0] == 0
             drawn[name] = [[one["principle"] for one in row["rounds"]] for row in read(f"{name}.jsonl")]
     assert drawn["x"] == drawn["y"] != drawn["z"] and {"a", "b"} == {n for row in drawn["x"] for n in row}
@@ -99,7 +110,9 @@ def test_what_is_truncated_or_empty_is_left_out_and_what_is_unchanged_is_no_pair
         code, out, _ = posttrain(*WORDS, "--judge", f"m={server.url}")
     found = json.loads(out)
     assert code == 0 and (found["revised"], found["left_out"], found["unchanged"], found["pairs"]) == (2, 2, 1, 1)
-    assert [row["id"] for row in read("out.jsonl")] == ["t2", "g"] and [row["id"] for row in read("pairs.jsonl")] == ["t2"]
+    assert [row["id"] for row in read("out.jsonl")] == ["t2", "g"] and [row["id"] for row in read("pairs.jsonl")] == [
+        "t2"
+    ]
 
 
 def test_a_failed_run_goes_on_and_asks_nothing_twice(posttrain, monkeypatch):

@@ -22,13 +22,11 @@ class Candidates:
     given: tuple[float, ...] = ()  # what the data say of each, the higher the better; empty where they say nothing
 
 
-def load_candidates(
-    source: Source, *, named: Collection[str] = (), **reading: Unpack[Reading]
-) -> Loaded[Candidates]:
+def load_candidates(source: Source, *, named: Collection[str] = (), **reading: Unpack[Reading]) -> Loaded[Candidates]:
     """The answers of a data set, by prompt.
 
-    A row has `prompt` and `completions` (texts, or {text, model}, as `annotate import` takes them) or `responses`, which
-    may have `scores`; or it is a preference, or a completion, as `load_preferences` and `load_completions` read them.
+    A row has `prompt` and `completions` (texts, or {text, model}, as `annotate import` takes them) or `responses`,
+    maybe with `scores`; or it is a preference, or a completion, as `load_preferences` and `load_completions` have it.
     Other columns are metadata of its task.
     """
     if is_gym(source):
@@ -47,7 +45,9 @@ def load_candidates(
         ]
         scores = [row.as_number("scores", one) for one in row.as_list("scores")] if "scores" in row else []
         if not said or (scores and len(scores) != len(said)):
-            raise row.fail(f"{len(said)} '{name}' need as many 'scores', or none, and there must be one; got {len(scores)}")
+            raise row.fail(
+                f"{len(said)} '{name}' need as many 'scores', or none, and there must be one; got {len(scores)}"
+            )
         return [Candidates(_group(task_in(row), said), tuple(scores))]
 
     return read_all(source, read, gather=gathered, named=named, **reading)

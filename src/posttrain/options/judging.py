@@ -39,8 +39,8 @@ class JudgeAnswers(Judges, GivenRows):
         "run": "precision seed",
     }
     dataset: Rows = ""
-    """Answers: a file, folder, glob or hub id. With the columns prompt and completions (a list), or chosen and rejected,
-    or completion; any layout of preferences."""
+    """Answers: a file, folder, glob or hub id. With the columns prompt and completions (a list), or chosen and
+    rejected, or completion; any layout of preferences."""
     output: str = ""
     """Output file (.jsonl) of labelled rows. Two answers: a pair, for preference and reward-model; more: responses and
     scores; one: a score."""

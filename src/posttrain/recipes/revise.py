@@ -6,8 +6,8 @@
     posttrain sft --dataset revised.jsonl
     posttrain preference --algorithm dpo --dataset pairs.jsonl
 
-Bai et al. 2022 (https://arxiv.org/abs/2212.08073), section 3.1: a model answers, is asked what is wrong with its answer by
-a principle that is sampled, and is asked to write it again; `rounds` times. The requests are turns of a chat, behind
+Bai et al. 2022 (https://arxiv.org/abs/2212.08073), section 3.1: a model answers, is asked what is wrong with its answer
+by a principle that is sampled, and is asked to write it again; `rounds` times. The requests are turns of a chat, behind
 examples of the constitution (few-shot). An answer of which something is truncated or empty is left out, and counted.
 
 What is finished of a run that was interrupted lies beside the output (`revised.jsonl.part`): the same command goes on.
@@ -63,7 +63,11 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     )
     judging.load()
     options = {k: v for k, v in as_written(config).items() if k not in ("output", "pairs", "dataset", *MAY_DIFFER)}
-    about = {"rows": rows_digest(tasks), "constitution": rows_digest([constitution]), "models": [*judging.folders.values()]}
+    about = {
+        "rows": rows_digest(tasks),
+        "constitution": rows_digest([constitution]),
+        "models": [*judging.folders.values()],
+    }
     parts = jsonl.Chunks(path, options | about)
     done = sum(len(part["rows"]) for part in parts.done)
     notes = [f"{done} of {len(tasks)} prompts were done before"] if done else []
@@ -72,7 +76,8 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
         for start in range(done, len(tasks), TOGETHER):
             some = tasks[start : start + TOGETHER]
             found = finish(few_of(at_once, partial(_revised, config, model, constitution), some))
-            parts.add({"rows": [row for row, _ in found], "tokens": [sum(n) for n in zip(*(t for _, t in found))]})
+            tokens = [sum(of) for of in zip(*(tokens for _, tokens in found), strict=True)]
+            parts.add({"rows": [row for row, _ in found], "tokens": tokens})
             progress.step(start + len(some))
     rows = [row for part in parts.done for row in part["rows"] if row]
     changed = [row for row in rows if row["messages"][-1]["content"] != row["original"]]

@@ -34,9 +34,15 @@ ROW = {"name": "a", "preference": "p"}
         ({"principles": [{**ROW, "critic": "x"}]}, "unknown field of principle 1 of the constitution c.json: 'critic'"),
         ({"principles": [{**ROW, "critique": 3}]}, "'critique' of principle 1 of the constitution c.json must be text"),
         ({"principles": [ROW, ROW]}, "has two principles called 'a'"),
-        ({"principles": [ROW], "examples": [{"prompt": "x"}]}, "example 1 of the constitution c.json has no 'response'"),
         (
-            {"principles": [ROW], "examples": [dict.fromkeys(("prompt", "response", "critique", "revision", "principle"), "b")]},
+            {"principles": [ROW], "examples": [{"prompt": "x"}]},
+            "example 1 of the constitution c.json has no 'response'",
+        ),
+        (
+            {
+                "principles": [ROW],
+                "examples": [dict.fromkeys(("prompt", "response", "critique", "revision", "principle"), "b")],
+            },
             "unknown principle of an example in c.json: 'b'",
         ),
     ],

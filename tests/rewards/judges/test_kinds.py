@@ -35,7 +35,7 @@ def longer(asked: str, seed: int) -> str:
 
 def test_each_pair_is_asked_about_in_both_orders_and_an_answer_earns_the_share_that_it_wins_against():
     model = Says(longer)
-    found = scored(judge(model, prompt=PAIR), "aaa", "aa", "aa", "a")
+    found = scored(judge(model, prompt=PAIR), "aaa", "ab", "ba", "a")
     assert [score.value for score in found] == [1.0, 0.5, 0.5, 0.0]
     assert len(model.asked) == 12 and len({seed for _, _, seed in model.asked}) == 12
     assert {asked for asked, *_ in model.asked} >= {"aaa|a", "a|aaa"}
@@ -79,7 +79,8 @@ def test_listwise_scores_go_back_to_the_answers_from_their_random_order():
     prompt = JudgePrompt("kind: listwise\n---\n{answers}\n{scale 0 to 10}")
 
     def lengths(asked, seed):
-        return f"Scores: {', '.join(str(len(text)) for text in re.findall(r'answer [0-9]]\n(a*)', asked))}"
+        found = re.findall(r"answer [0-9]]\n(a*)", asked)
+        return f"Scores: {', '.join(str(len(text)) for text in found)}"
 
     texts = ["a" * n for n in (5, 1, 9, 3)]
     model = Says(lengths)
@@ -89,7 +90,11 @@ def test_listwise_scores_go_back_to_the_answers_from_their_random_order():
         assert not any(score.applicable for score in scored(judge(wrong, prompt=prompt), *texts))
 
 
-RUBRIC = [{"criterion": "short", "weight": 3}, {"criterion": "polite", "weight": 1}, {"criterion": "lies", "weight": -2}]
+RUBRIC = [
+    {"criterion": "short", "weight": 3},
+    {"criterion": "polite", "weight": 1},
+    {"criterion": "lies", "weight": -2},
+]
 
 
 def test_a_rubric_of_the_row_is_asked_criterion_by_criterion():
@@ -134,7 +139,10 @@ def test_votes_are_sampled_with_seeds_of_their_own_and_averaged():
     seeds = {seed for _, _, seed in model.asked}
     assert len(seeds) == 4 and score.value == pytest.approx(sum(seed % 5 for seed in seeds) / 16)
     assert {sampling.temperature for _, sampling, _ in model.asked} == {1.0}
-    some = judge(lambda asked, seed: "Score: 4" if seed % 2 else "Hm", prompt=JudgePrompt("votes: 9\n---\n{answer} {scale 0 to 4}"))
+    some = judge(
+        lambda asked, seed: "Score: 4" if seed % 2 else "Hm",
+        prompt=JudgePrompt("votes: 9\n---\n{answer} {scale 0 to 4}"),
+    )
     assert scored(some, "a")[0].value == 1.0
 
 
@@ -194,7 +202,10 @@ def test_a_context_that_is_too_short_for_logprobs_gives_no_score():
         ("kind: pairwise\nvote: 3\n---\n{answer}", "unknown setting of mine: 'vote'; did you mean 'votes'"),
         ("kind: pairwise\n---\n{answer_a}", "mine shows no answer to the judge; write {answer_b}"),
         ("kind: rubric\n---\n{answer}", "mine shows no criterion to the judge; write {criterion}"),
-        ("kind: pairwise\n---\n{answer_a} {answer_b} {scale 0 to 1}", "is of a kind without a scale, and it says 0 to 1"),
+        (
+            "kind: pairwise\n---\n{answer_a} {answer_b} {scale 0 to 1}",
+            "is of a kind without a scale, and it says 0 to 1",
+        ),
         ("kind: expected\n---\n{answer} {scale 0 to 10}", "mine: grades of one digit are needed"),
     ],
 )
@@ -218,8 +229,12 @@ def test_a_person_adds_a_kind_in_a_file(tmp_path):
         "        return {'up': 1.0, 'down': 0.0}.get(verdict)\n"
     )
     prompt = JudgePrompt(f"kind: {tmp_path / 'mine.py'}:Thumb\n---\n{{answer}}")
-    assert [s.value for s in scored(judge(lambda asked, seed: "up" if "a" in asked else "down", prompt=prompt), "a", "b")]
-    assert scored(judge("so so", prompt=prompt), "a")[0].explanation.startswith("none of 3 verdicts ends with a line 'up")
+    assert [
+        s.value for s in scored(judge(lambda asked, seed: "up" if "a" in asked else "down", prompt=prompt), "a", "b")
+    ]
+    assert scored(judge("so so", prompt=prompt), "a")[0].explanation.startswith(
+        "none of 3 verdicts ends with a line 'up"
+    )
 
 
 def test_judges_agree_as_one_reward():

@@ -132,7 +132,9 @@ class Judge(EpisodeReward):
         self.spent.verdicts += 1
         odds = {grade: math.exp(math.fsum(told)) for grade, told in zip(grades, found, strict=True)}
         said = [message.content for message in messages if message.role == "assistant"]
-        return Verdict(self.prompt.kind.weigh(odds), "".join(said) + " ".join(f"p({g})={p:.3g}" for g, p in odds.items()))
+        return Verdict(
+            self.prompt.kind.weigh(odds), "".join(said) + " ".join(f"p({g})={p:.3g}" for g, p in odds.items())
+        )
 
 
 def _agreed(votes: Sequence[Verdict]) -> Verdict:

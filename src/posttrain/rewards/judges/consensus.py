@@ -89,7 +89,7 @@ class Consensus:
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """For each task, why a judge cannot judge it."""
         told = [await judge.unreadable(tasks) for judge in self.judges]
-        return [next(filter(None, why), "") for why in zip(*told, strict=True)]
+        return [next((one for one in why if one), "") for why in zip(*told, strict=True)]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """The consensus of each group's scores."""
@@ -122,7 +122,7 @@ def consensus_of(
     if other := [one for one in names if one not in known]:
         raise unknown("judge of the reward 'consensus':", other[0], known, see="" if known else "there are no judges")
     if len({*names}) < max(2, len(names)):
-        raise UserError('the reward \'consensus\' needs two or more judges, such as `judge="a=MODEL b=MODEL"`')
+        raise UserError("the reward 'consensus' needs two or more judges, such as `judge=\"a=MODEL b=MODEL\"`")
     if accuracy and (use == "minimum" or len(accuracy) != len(names)):
         raise UserError(
             "the reward 'consensus' weighs judges by one accuracy for each, and the minimum has no weights; got "

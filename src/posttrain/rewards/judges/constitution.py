@@ -55,7 +55,7 @@ def read_constitution(name: str, *parts: str) -> Constitution:
         raise UserError(
             f"cannot read the constitution {name}: {why}; expected a TOML or JSON file, or '{PACKAGED}'"
         ) from error
-    tables = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    tables: Mapping[str, Any] = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
     principles = [Principle(**row) for row in _rows(name, tables, "principles", Principle, ("name", *parts))]
     if not principles:
         raise UserError(f"the constitution {name} has no principles; expected [[principles]] with name and texts")
@@ -81,7 +81,7 @@ def _rows(
         what = f"{key[:-1]} {number} of the constitution {name}"
         if not isinstance(row, Mapping):
             raise UserError(f"{what} must be a table; got {row!r:.60}")
-        table = cast("dict[str, Any]", dict(cast("Mapping[str, Any]", row)))
+        table = dict(cast("Mapping[str, Any]", row))
         for field, value in table.items():
             if field not in kind.__dataclass_fields__:
                 raise unknown(f"field of {what}:", field, kind.__dataclass_fields__)

@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 class Kind:
     """Pointwise: single-answer grading (Zheng et al. 2023, https://arxiv.org/abs/2306.05685); base of other kinds.
 
-        s = (N - low) / (high - low)
+    s = (N - low) / (high - low)
     """
 
     fields: ClassVar[Sequence[str]] = ("answer",)  # placeholders that its prompt must have
@@ -245,8 +245,8 @@ def criteria(task: Task) -> list[tuple[str, float]]:
     rows = cast("Sequence[Any]", given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     found: list[tuple[str, float]] = []
     for row in rows:
-        table = cast("Mapping[str, Any]", {"criterion": row} if isinstance(row, str) else row)
-        text, weight = (table.get("criterion"), table.get("weight", 1)) if isinstance(table, Mapping) else (None, 1)
+        table = cast("Mapping[str, Any]", row if isinstance(row, Mapping) else {"criterion": row})
+        text, weight = table.get("criterion"), table.get("weight", 1)
         number = isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight)
         if not isinstance(text, str) or not text.strip() or not number:
             raise UserError(
