@@ -222,6 +222,20 @@ COMMANDS: dict[str, Command] = {
         ("config", "quiet", "json"),
         show=_show_scores,
     ),
+    "judge": _recipe(
+        "label pairs, or score answers, by judges: AI feedback for preference and reward-model",
+        "judge",
+        "judging.JudgeAnswers",
+        ("config", "quiet", "json"),
+        code=lambda result: 0 if result[1]["kept"] else 1,
+    ),
+    "revise": _recipe(
+        "critique and revise answers by a constitution: demonstrations and pairs",
+        "revise",
+        "judging.Revise",
+        ("config", "quiet", "json"),
+        code=lambda result: 0 if result[1]["revised"] else 1,
+    ),
     "data show": _recipe(
         "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
         "data_show",
