@@ -114,7 +114,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"types", "errors", "background", "data", "models", "rewards", "algorithms", "environments", "training"},
 }
 # These may import every room above but `testing`, and those before them here; no room above may import them.
-TOP = ("recipes", "loaded", "parsing", "usage", "catalogue", "lookup", "commands", "verbs", "cli", "__main__")
+TOP = (
+    "recipes",
+    "loaded",
+    "parsing",
+    "usage",
+    "catalogue",
+    "lookup",
+    "pipelines",
+    "commands",
+    "verbs",
+    "cli",
+    "__main__",
+)
 
 # heavy package -> the only files that may name it
 ONLY_IN: dict[str, tuple[str, ...]] = {

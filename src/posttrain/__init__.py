@@ -71,6 +71,8 @@ if TYPE_CHECKING:  # what type checkers and editors see, and what is read below
     from posttrain.options.evaluation import Generate as Generate
     from posttrain.options.evaluation import ScoreCompletions as ScoreCompletions
     from posttrain.options.evaluation import Solve as Solve
+    from posttrain.options.judging import JudgeAnswers as JudgeAnswers
+    from posttrain.options.judging import Revise as Revise
     from posttrain.options.online import RL as RL
     from posttrain.options.online import BestOfN as BestOfN
     from posttrain.options.online import OnlinePreference as OnlinePreference

@@ -46,7 +46,8 @@ class Shared:
     resume: Path | None = None
     """Run directory to resume. The result is that of an uninterrupted run."""
     accept_changes: str = ""
-    """With --resume: options whose files may have changed, such as "reward dataset"."""
+    """With --resume: what may have changed. Options that name files, such as "reward dataset"; of a pipeline, stages,
+    which are done again."""
     track: str = ""
     """Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps its own."""
     track_project: str = "posttrain"

@@ -49,6 +49,7 @@ class Command:
     answer: Callable[[Any], Any] = _summary  # its result as JSON, for commands with `json` among `shared`
     code: Callable[[Any], int] = lambda _: 0  # the exit code that the result means
     fetches: bool = False  # whether a packaged model is fetched first, which is then shown
+    policy: bool = False  # whether it makes a model that samples, which a pipeline may evaluate
     family: str = ""  # of the algorithms that it runs, for commands that have `--algorithm`
     cluster: type | None = None  # the form of its cluster, which comes after its own and its knobs
 
@@ -133,9 +134,20 @@ def _answer_run(result: Any) -> dict[str, Any]:
 
 
 def _training(summary: str, module: str, form: str, *, cluster: type = TrainerOptions, **others: Any) -> Command:
-    return _recipe(
-        summary, module, form, _TRAINING, cluster=cluster, **{"show": _show_run, "answer": _answer_run, **others}
-    )
+    usual = {"show": _show_run, "answer": _answer_run, "policy": True}
+    return _recipe(summary, module, form, _TRAINING, cluster=cluster, **{**usual, **others})
+
+
+def _pipelines(name: str) -> Callable[..., Any]:
+    """A function of the pipelines, which are handed the commands that a stage may be."""
+
+    def call(*parts: Any, **passed: Any) -> Any:
+        from posttrain import pipelines
+        from posttrain.pipelines.stages import Known
+
+        return getattr(pipelines, name)(*parts, Known(COMMANDS, sections_of), **passed)
+
+    return call
 
 
 _WATCHED = ("track", "track_project", "track_name", "track_tags", "callback")
@@ -170,6 +182,7 @@ COMMANDS: dict[str, Command] = {
         "train a reward model on preference pairs, or on rated attributes with a gate",
         "reward_model",
         "training.Scoring",
+        policy=False,
         # it writes nothing, so it is not to be tried like that
         show=lambda result: [line for line in _show_run(result) if not line.startswith("try it")],
     ),
@@ -198,7 +211,7 @@ COMMANDS: dict[str, Command] = {
         "best-of-n sampling: keep the completions of highest reward, for sft",
         "best_of_n",
         "online.BestOfN",
-        ("quiet", "json"),
+        ("config", "quiet", "json"),
         fetches=True,
         code=lambda result: 0 if result.kept else 1,
     ),
@@ -206,7 +219,7 @@ COMMANDS: dict[str, Command] = {
         "score given completions by any reward, to test one before a run",
         "score",
         "evaluation.ScoreCompletions",
-        ("quiet", "json"),
+        ("config", "quiet", "json"),
         show=_show_scores,
     ),
     "audit-reward": _recipe(
@@ -235,15 +248,40 @@ COMMANDS: dict[str, Command] = {
         "evaluation.Arena",
         ("quiet", "json"),
     ),
+    "judge": _recipe(
+        "label pairs, or score answers, by judges: AI feedback for preference and reward-model",
+        "judge",
+        "judging.JudgeAnswers",
+        ("config", "quiet", "json"),
+        code=lambda result: 0 if result[1]["kept"] else 1,
+    ),
+    "revise": _recipe(
+        "critique and revise answers by a constitution: demonstrations and pairs",
+        "revise",
+        "judging.Revise",
+        ("config", "quiet", "json"),
+        code=lambda result: 0 if result[1]["revised"] else 1,
+    ),
     "data show": _recipe(
         "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
         "data_show",
         "evaluation.DataShow",
         ("json",),
     ),
-    "convert": _recipe("convert feedback to another layout", "convert", "tools.Convert", ("json",)),
+    "convert": _recipe("convert feedback to another layout", "convert", "tools.Convert", ("config", "json")),
     "export merge": _recipe(
-        "merge a LoRA adapter into its base model, checked by logprobs", "export", "tools.ExportMerge", ("json",)
+        "merge a LoRA adapter into its base model, checked by logprobs",
+        "export",
+        "tools.ExportMerge",
+        ("config", "json"),
+        policy=True,
+    ),
+    "export average": _recipe(
+        "average the weights of several models of one shape",
+        "export:average",
+        "tools.ExportAverage",
+        ("config", "json"),
+        policy=True,
     ),
     "export hf": _recipe("export to a Hugging Face folder with a model card", "export", "tools.ExportHF", ("json",)),
     "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "services.Serve"),
@@ -294,6 +332,13 @@ COMMANDS: dict[str, Command] = {
         answer=lambda items: {"items": [dataclasses.asdict(item) for item in items]},
         fetches=True,
         code=lambda items: 0 if all(item.passed for item in items) else 1,
+    ),
+    "pipeline": Command(
+        "run the stages of a TOML file, or a shipped recipe: r1, cai, tulu3, llama3, ...",
+        "options.tools.Pipeline",
+        _pipelines("run"),
+        ("dry_run", "output", "resume", "accept_changes", "quiet", "json"),
+        _pipelines("dry_run"),
     ),
     "report": Command("write a run's report, or compare several runs", "lookup.Report", lookup.report),
     "models list": Command("list the packaged models", "lookup.ListModels", lookup.list_models, ("json",)),

@@ -33,7 +33,7 @@ def report(config: Report) -> tuple[list[str], Any]:
     if len(runs) > 1:
         return [str(compare_report(runs, config.output or Path("comparison.html")))], None
     (run,) = runs
-    has_table = run.command in ("quickstart", "evaluate", "evaluate-reward-model")
+    has_table = run.command in ("quickstart", "evaluate", "evaluate-reward-model", "pipeline")
     if has_table and config.output is None and (written := run.path / REPORT).exists():
         raise UserError(
             f"posttrain {run.command} has written {written}, with a table that is not in the run's files; "

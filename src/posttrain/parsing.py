@@ -58,7 +58,7 @@ def given(argv: Sequence[str], name: str) -> str | None:
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed, such as --max-tokens; `import_`, which Python needs, is --import."""
+    """A field's name as it is typed, such as --max-tokens; of a word of Python's, `import_`, --import."""
     return "--" + name.rstrip("_").replace("_", "-")
 
 
@@ -161,9 +161,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
                 raise UserError(
                     f"'{token}' was found where an option was expected; options begin with --, see {program} --help"
                 )
-            kind = kinds[words[0]]
-            several = get_origin(alternatives(kind)[0]) is tuple
-            found[words[0]] = (*found.get(words[0], ()), *_loaded([token], kind)) if several else _read(token, kind)
+            found[words[0]] = _added(found.get(words[0]), token, kinds[words[0]])
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
@@ -178,7 +176,7 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
                     raise UserError(f"{typed} needs a value: {expected(options[name])}")
                 text = waiting.pop(0)
             try:
-                found[name] = _read(text, options[name])
+                found[name] = _added(found.get(name), text, options[name])
             except TypeError:
                 raise UserError(f"{typed} must be {expected(options[name])}; got '{text}'") from None
     return found
@@ -187,6 +185,12 @@ def _typed(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> dict[
 def is_positional(kind: Any) -> bool:
     """Whether a field is typed without its name."""
     return get_origin(kind) is Annotated and POSITIONAL in get_args(kind)[1:]
+
+
+def _added(before: tuple[Any, ...] | None, text: str, kind: Any) -> Any:
+    """The value that is typed; where a list is wanted, behind what was typed of it before."""
+    several = get_origin(alternatives(kind)[0]) is tuple
+    return (*(before or ()), *_loaded([text], kind)) if several else _read(text, kind)
 
 
 def _read(text: str, kind: Any) -> Any:

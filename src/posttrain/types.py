@@ -243,6 +243,7 @@ class Score:
     unparsed: bool = False
     applicable: bool = True
     spans: tuple[Span, ...] = ()  # process rewards, of one seat
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float], compare=False)  # logged, never optimised
 
     @property
     def total(self) -> float:

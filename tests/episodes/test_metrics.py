@@ -81,6 +81,12 @@ def test_what_is_lost_or_does_not_apply_is_in_no_mean():
     assert nothing["lost"] == 1 and not {"reward/mean", "reward/right", "accuracy", "unparsed"} & nothing.keys()
 
 
+def test_what_a_reward_measures_beside_its_scores_is_averaged_under_its_name():
+    scores = [{"right": Score(1.0, metrics={"swapped": 0.5})}, {"right": Score(0.0, metrics={"swapped": 1.0})}]
+    found = rollout_metrics([group([1.0, 0.0], scores, *(Trajectory((turn([1]),)) for _ in range(2)))], "right")
+    assert found["reward/right/swapped"] == 0.75 and found["reward/right"] == 0.5
+
+
 def test_rewards_of_several_seats_are_told_apart():
     one = Trajectory((turn([1]),))
     rewards, seats = (1.0, -1.0, 1.0, -1.0, math.nan, 3.0), ("a", "b") * 3

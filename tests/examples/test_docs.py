@@ -17,10 +17,10 @@ from posttrain.bindings.judges import named_models
 from posttrain.cli import SHARED, find, read
 from posttrain.commands import COMMANDS
 from posttrain.options.option import Form
-from posttrain.rewards import REWARDS, Tags, parse_rewards
+from posttrain.rewards import REWARDS, Judge, parse_rewards
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md")]
+PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md", "judges.md")]
 LINES = [
     (page.name, line.strip()) for page in PAGES for line in page.read_text().splitlines() if "    posttrain " in line
 ]
@@ -45,9 +45,13 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
     assert flags and {flag[2:].replace("-", "_") for flag in flags} <= options
     if "--reward" in words:
         typed = words[words.index("--judge") + 1] if "--judge" in words else ""
-        parse_rewards(
-            words[words.index("--reward") + 1], judges={name: Tags(name=name) for name in named_models("judge", typed)}
-        )
+        judges = {name: Judge(Unasked(), name) for name in named_models("judge", typed)}
+        parse_rewards(words[words.index("--reward") + 1], judges=judges)
+
+
+class Unasked:
+    async def chat(self, messages, **asked):
+        raise AssertionError
 
 
 README = (ROOT / "README.md").read_text()
@@ -67,7 +71,7 @@ def test_what_the_readme_has_for_python_is_a_form(line):
 
 
 def test_the_pages_have_examples():
-    assert {page for page, _ in LINES} == {"rewards.md", "data.md"} and len(LINES) >= 6
+    assert {page for page, _ in LINES} == {page.name for page in PAGES} and len(LINES) >= 6
 
 
 def walk():

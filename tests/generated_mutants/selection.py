@@ -92,8 +92,9 @@ TESTS_OF = {
     "report/masked_text.py": "recipes/test_data_show.py",
     "report/run_report.py": "report/test_run_report.py report/test_reward_gains.py",
     "rewards/code_tests.py": "rewards/test_code.py",
-    "rewards/judges/__init__.py": "rewards/judges/test_pointwise.py rewards/judges/test_prompt.py "
-    "rewards/judges/test_verdict.py",
+    "rewards/judges/__init__.py": "rewards/judges/test_pointwise.py rewards/judges/test_kinds.py",
+    "rewards/judges/consensus.py": "rewards/judges/test_kinds.py recipes/test_judge.py",
+    "rewards/judges/kinds.py": "rewards/judges/test_kinds.py rewards/judges/test_verdict.py",
     "rewards/learned.py": "rewards/test_learned.py rewards/test_likelihood.py",
     "rewards/rules.py": "rewards/rules/test_language.py rewards/rules/test_length.py "
     "rewards/rules/test_repetition.py rewards/rules/test_rules.py rewards/rules/test_steps.py "
@@ -110,6 +111,7 @@ TESTS_OF = {
     "rewards/verifiers/units.py": "rewards/verifiers/test_numbers.py rewards/verifiers/test_claims.py",
     "rewards/verifiers/workers.py": "rewards/verifiers/test_pool.py rewards/verifiers/test_worker.py",
     "runs/environment.py": "runs/test_environment.py runs/test_memory.py",
+    "runs/processes.py": "serving/jobs/test_services.py pipelines/test_run.py",
     "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
     "runs/result.py": "recipes/test_pairs.py",
     "runs/run.py": "runs/test_samples.py environments/test_scored.py",

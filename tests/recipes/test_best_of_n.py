@@ -350,3 +350,23 @@ def test_what_was_interrupted_goes_on_and_writes_the_same(config, engine, monkey
         whole.cut_off,
         whole.adversarial_pairs,
     )
+
+
+def test_pairs_are_of_the_best_and_the_worst_that_ended(config, tmp_path):
+    """Of "2?" all answers that ended earn the same, so it has no pair; of "1?" the best is at 1, of "3?" too."""
+    pairs = tmp_path / "pairs.jsonl"
+    found = run(replace(config, pairs=str(pairs)), quiet=True)
+    rows = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()]
+    said = {row["prompt"][0]["content"]: (row["chosen"], row["rejected"], row["reward"]) for row in rows}
+    assert said == {
+        "1?": ("ab", "zz", {"chosen": 1.0, "rejected": 0.0}),
+        "3?": ("a", "zzz", {"chosen": 1.0, "rejected": 0.0}),
+    }
+    assert found.pairs == 2 and "2 pairs" in found.lines()[-1] and found.summary()["pairs"] == 2
+    assert len(load_preferences(str(pairs))) == 2
+
+
+def test_pairs_are_left_out_whose_best_is_not_good_enough(config, tmp_path):
+    pairs = tmp_path / "pairs.jsonl"
+    found = run(replace(config, pairs=str(pairs), at_least=1.5), quiet=True)
+    assert (found.pairs, found.kept, pairs.read_text()) == (0, 0, "")

@@ -196,7 +196,10 @@ def test_a_suite_of_ones_own_is_a_class_of_a_file(folder, engines, tmp_path):
         ({"suite": "gsm8k", "dataset": "no/file.jsonl"}, "there is no file or folder 'no/file.jsonl'"),
         ({"suite": "gsm8k mbpp", "dataset": "{folder}"}, "has no file or folder called 'mbpp', such as mbpp.jsonl"),
         ({"suite": "gsm8k mbpp", "dataset": "{folder}/gsm8k.jsonl"}, "is one data set, and several suites are asked"),
-        ({"suite": "gsm8k mbpp", "dataset": "{folder}/nowhere"}, "`dataset` is no folder, and several suites are asked"),
+        (
+            {"suite": "gsm8k mbpp", "dataset": "{folder}/nowhere"},
+            "`dataset` is no folder, and several suites are asked",
+        ),
         (
             {"suite": "math500", "dataset": "{folder}/gsm8k.jsonl"},
             "row 1 of the suite 'math500' has no column 'problem'",

@@ -25,13 +25,14 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate
 from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate, Scores
+from posttrain.options.judging import JudgeAnswers, Revise
 from posttrain.options.online import RL, SampledOptions
 from posttrain.types import ChatModel, Sampling
 from posttrain.user_code import load
 
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")
 """Options of judges that change no score."""
-JudgeOptions = SampledOptions | Evaluate | Scores
+JudgeOptions = SampledOptions | Evaluate | Scores | JudgeAnswers | Revise
 """The forms that have options of judges."""
 POLICY = "policy"  # what is typed for the policy itself
 PAST = "policy?"  # how the policy of earlier updates begins, as the player of a seat

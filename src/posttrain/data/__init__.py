@@ -1,5 +1,6 @@
 """Data: conversations, datasets, chat templates and packing, up to token ids with a loss mask."""
 
+from posttrain.data.candidates import load_candidates as load_candidates
 from posttrain.data.chat import ChatFormat as ChatFormat
 from posttrain.data.digests import digest_of_rows as digest_of_rows
 from posttrain.data.gym import load_gym as load_gym

@@ -133,12 +133,14 @@ def load_completions(source: Source, *, named: Collection[str] = (), **reading: 
     if is_gym(source):
         raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
 
-    def read(row: Record) -> list[Episode]:
-        own, said, stop = _divided(row)
-        task = task_in(own)
-        return [Episode(task, (*task.prompt, *after(task.prompt, said)), stop)]
+    return read_all(source, lambda row: [episode_in(row)], gather=gsm8k_as_tasks, named=named, **reading)
 
-    return read_all(source, read, gather=gsm8k_as_tasks, named=named, **reading)
+
+def episode_in(row: Record) -> Episode:
+    """The completion of a row, as `load_completions` says."""
+    own, said, stop = _divided(row)
+    task = task_in(own)
+    return Episode(task, (*task.prompt, *after(task.prompt, said)), stop)
 
 
 def _divided(row: Record) -> tuple[Record, tuple[Message, ...], StopReason]:

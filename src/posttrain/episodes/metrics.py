@@ -52,6 +52,7 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         **({"lost": 1 - len(rewards) / total} if len(rewards) < total else {}),
         **{f"reward/{name}": fmean(values) for name, values in applied.items() if values},
         **{f"not_applicable/{name}": (total - len(v)) / total for name, v in applied.items() if len(v) < total},
+        **_own(scores),
         **(_solved(scores, outcome) if outcome else {}),
         "length/mean": fmean(lengths),
         "length/max": max(lengths),
@@ -61,6 +62,15 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         **signals(groups),
         **episode_metrics(groups),
     }
+
+
+def _own(scores: Sequence[Mapping[str, Score]]) -> dict[str, float]:
+    """Means of what rewards measure beside their scores, over the completions of which they do."""
+    found: dict[str, list[float]] = {}
+    for name, score in (pair for part in scores for pair in part.items()):
+        for key, value in score.metrics.items():
+            found.setdefault(f"reward/{name}/{key}", []).append(value)
+    return {key: fmean(values) for key, values in found.items()}
 
 
 def _by_seat(rows: Sequence[Row]) -> dict[str, float]:

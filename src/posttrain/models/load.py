@@ -95,7 +95,7 @@ def weights_that_fit(config: Any, folder: Path, name: str) -> int:
     if experts and not 1 <= (used := getattr(config, "num_experts_per_tok", 1)) <= experts:
         raise ModelError(f"'{name}': num_experts_per_tok is {used} of {experts} experts in config.json; {AGAIN}")
     tensors: dict[str, int] = {}
-    for file in _files(folder, name):
+    for file in weight_files(folder, name):
         with safe_open(file, framework="pt") as opened:
             tensors |= {key: math.prod(opened.get_slice(key).get_shape()) for key in opened.keys()}  # noqa: SIM118
     layers, most = sizes.get("num_hidden_layers", 0), len({found[1] for found in map(_LAYER.search, tensors) if found})
@@ -105,7 +105,7 @@ def weights_that_fit(config: Any, folder: Path, name: str) -> int:
     return sum(tensors.values())
 
 
-def _files(folder: Path, name: str) -> list[Path]:
+def weight_files(folder: Path, name: str) -> list[Path]:
     """The files that transformers would read; links in the folder may lead out of it, as in the hub's cache."""
     if (folder / _WHOLE).is_file():
         return [folder / _WHOLE]

@@ -231,7 +231,7 @@ class BestOfN(SampledOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {
         "sampling": "keep at_least",
-        "run": "output step_labels adversarial_pairs annotation_items",
+        "run": "output pairs step_labels adversarial_pairs annotation_items",
     }
 
     completions_per_prompt: Annotated[int, Range(1), Job(high=256)] = 16
@@ -243,6 +243,9 @@ class BestOfN(SampledOptions):
     output: str = ""
     """Output file (.jsonl) of conversations, for sft. Finished chunks are kept in a .part file, from which the same
     command resumes."""
+    pairs: str = ""
+    """Output file of preference pairs, for preference and reward-model. (chosen: highest reward, rejected: lowest), of
+    prompts with unequal ones; `at_least` is of the chosen."""
     adversarial_pairs: str = ""
     """Output file for adversarial pairs, for reward-model; needs a gold reward. (chosen: highest gold, rejected:
     highest reward), where the two rewards rank them differently."""

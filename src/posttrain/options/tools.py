@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
-from posttrain.options.option import Form, Range
+from posttrain.options.option import POSITIONAL, Form, Range
 
 
 @dataclass(frozen=True)
@@ -171,3 +171,25 @@ class ExportMerge(ExportHF):
 
     dtype: str = "auto"
     """Dtype of the weights: float32, bfloat16, or auto (the base's)."""
+
+
+@dataclass(frozen=True)
+class ExportAverage(Form):
+    """Average the weights of several models of one shape, such as checkpoints of a run; write a model folder."""
+
+    models: str = ""
+    """Models to average, space-separated: runs, checkpoints or folders. Tokenizer and configuration are the first's."""
+    weights: str = ""
+    """Weight of each model, such as "0.5 0.3 0.2"; default: the same for all. Divided by their sum."""
+    output: str = ""
+    """Output folder; must not exist or be empty."""
+
+
+@dataclass(frozen=True)
+class Pipeline(Form):
+    """Run the stages of a TOML file, each a command of its own that may read what earlier ones made."""
+
+    file: Annotated[str, POSITIONAL] = ""
+    """Pipeline: a TOML file, or a shipped one."""
+    with_: tuple[str, ...] = ()
+    """Values of the file's table [with], such as model=OWNER/NAME; may be given several times."""

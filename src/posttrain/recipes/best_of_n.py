@@ -6,6 +6,7 @@
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --gold-model OTHER \
         --output best.jsonl --adversarial-pairs fooled.jsonl
     posttrain best-of-n --dataset gym:chain_sum --reward gym --output best.jsonl --step-labels steps.jsonl
+    posttrain best-of-n --dataset prompts.jsonl --reward-model RUN --output best.jsonl --pairs pairs.jsonl
 
 The first two lines are one round of RAFT (Dong et al. 2023, https://arxiv.org/abs/2304.06767) and of the rejection
 sampling of Llama 2 (Touvron et al. 2023, https://arxiv.org/abs/2307.09288, section 3.2.3); the third keeps different
@@ -13,12 +14,13 @@ right answers, as RFT does (Yuan et al. 2023, https://arxiv.org/abs/2308.01825).
 is told as well, with the gold reward beside if one is given: where gold falls while the reward rises, it is being
 gamed. An answer that was cut off is never kept.
 
-The one before the last also writes adversarial pairs: (chosen: highest gold, rejected: highest reward), where the two
+The fourth also writes adversarial pairs: (chosen: highest gold, rejected: highest reward), where the two
 rewards rank them differently. Adding them to a reward model's training pairs is a round of adversarial training. Where
 people are the gold, `--annotation-items items.jsonl` writes the answer of highest reward and a random other one, for
 `annotate import`.
 
-The last line also writes completions whose steps are labelled, for a process reward model (evaluation/step_labels.py).
+The fifth also writes completions whose steps are labelled, for a process reward model (evaluation/step_labels.py), and
+the last one pairs of the best and the worst completion of a prompt, for preference optimisation.
 
 What is finished of a run that was interrupted lies beside the output (`best.jsonl.part`): the same command goes on.
 """
@@ -83,6 +85,7 @@ class BestOfNResult:
     adversarial_pairs: int | None  # pairs written; None where not asked for
     annotation_items: int | None  # items
     step_labels: int | None = None  # completions whose steps are labelled
+    pairs: int | None = None  # of the best and the worst completion
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
@@ -102,6 +105,7 @@ class BestOfNResult:
             kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
         cut = f"; {self.cut_off:,} answers were truncated and left out" if self.cut_off else ""
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
+        told += [] if self.pairs is None else [f"{self.pairs:,} pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
         told += [] if self.step_labels is None else [f"{self.step_labels:,} completions with labelled steps"]
         notes = [f"note: {as_typed(note)}" for note in self.notes]
@@ -119,6 +123,7 @@ class _Seen:
     without: int = 0
     lost: int = 0  # prompts with an answer to which no reward applies
     cut_off: int = 0
+    pairs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     adversarial_pairs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     annotation_items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     step_labels: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -184,16 +189,16 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
         left = f"{seen.lost} of {every} prompts were left out"
         notes.append(f"{left}: no reward applies to one of their answers{failed}")
     written = jsonl.write(path, seen.rows) if seen.rows else 0
-    pairs = _written(config.adversarial_pairs, seen.adversarial_pairs)
+    pairs = _written(config.pairs, seen.pairs)
+    fooled = _written(config.adversarial_pairs, seen.adversarial_pairs)
     items = _written(config.annotation_items, seen.annotation_items)
     labelled = _written(config.step_labels, seen.step_labels)
     parts.remove()
     seconds = time.perf_counter() - began
     if not written:
         notes.append(_why_none(config, seen))
-    return BestOfNResult(
-        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), pairs, items, labelled
-    )
+    told = (seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes))
+    return BestOfNResult(path, every, written, *told, fooled, items, labelled, pairs)
 
 
 def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -210,17 +215,17 @@ def _why_none(config: BestOfN, seen: _Seen) -> str:
 
 
 def _check(config: BestOfN) -> Path:
-    extra = ("step_labels", "adversarial_pairs", "annotation_items")
+    extra = ("pairs", "step_labels", "adversarial_pairs", "annotation_items")
     if config.environment and any(getattr(config, option) for option in extra):
         raise UserError(
-            "`step_labels`, `adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out with "
-            "`environment`"
+            "`pairs`, `step_labels`, `adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out "
+            "with `environment`"
         )
     if config.adversarial_pairs and not (config.gold or config.gold_model):
         raise UserError("`adversarial_pairs` needs a gold reward: `gold_model` or `gold`; or use `annotation_items`")
     files = {option: name for option in ("output", *extra) if (name := getattr(config, option))}
     if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
-        raise UserError("`output`, `step_labels`, `adversarial_pairs` and `annotation_items` must be different files")
+        raise UserError(f"`output`, {', '.join(f'`{option}`' for option in extra)} must be different files")
     for option in extra:
         if option in files:
             jsonl.new_file(files[option], option=option)
@@ -230,7 +235,8 @@ def _check(config: BestOfN) -> Path:
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
-    left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER, *([] if config.step_labels else LABELS))
+    left_out = ("output", "pairs", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
+    left_out = (*left_out, *([] if config.step_labels else LABELS))
     options = {key: value for key, value in as_written(config).items() if key not in left_out}
     return {
         **options,
@@ -274,6 +280,7 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         if golds:
             seen.golds.append(golds)
             seen.adversarial_pairs += adversarial.pair_rows(group, golds)
+        seen.pairs += adversarial.best_worst_rows(group, config.at_least)
         seen.annotation_items += adversarial.item_rows(group, config.seed)
         seen.cut_off += seen.whole[-1].count(False)
         seen.without += not best

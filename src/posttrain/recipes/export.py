@@ -2,14 +2,17 @@
 
     posttrain export merge --model runs/sft-2026-01-31-1 --output tickets-model
     posttrain export hf --model runs/rl-2026-01-31-1 --output my-model
+    posttrain export average --models "runs/a runs/b" --weights "0.7 0.3" --output my-model
 
 `merge` adds an adapter to its base, so that the folder is a whole model. `hf` takes what was trained as it is: a whole
 model or a reward model byte for byte, an adapter as an adapter. Before the folder gets its name, transformers alone
-loads it and computes the logprobs of some texts, which must be those of what was trained.
+loads it and computes the logprobs of some texts, which must be those of what was trained. `average` writes the mean of
+several models' weights, which no such check can be of; it has the files of the first beside.
 """
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -20,21 +23,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from posttrain.data.digests import digests
 from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError, unknown, words_of
 from posttrain.export import checking
 from posttrain.export.card import Facts, model_card
 from posttrain.export.checking import DTYPES, EXACT, ROUNDED, Difference, plain_network, save_generation, stored_dtype
+from posttrain.models.averaging import averaged
 from posttrain.models.load import base_of, is_classifier, load_model, locate, read_config, tokenizer_of
 from posttrain.models.lora import is_adapter
-from posttrain.options.tools import ExportHF, ExportMerge
+from posttrain.options.tools import ExportAverage, ExportHF, ExportMerge
 from posttrain.runs.run import read_run
 from posttrain.training.resolve_model import SavedModel, saved_model
 
 TRAINING = re.compile(r"(\w+-)?(optimizer|masters)|reference|state\.json|checksums\.json|\.")
 """What the names of files begin with that a checkpoint keeps for resuming; PART- are models beside the policy."""
+FORMAT = {"format": "pt"}  # which transformers wants to be told of weights
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,49 @@ def run(config: ExportMerge | ExportHF) -> ExportResult:
         (new / "README.md").write_text(model_card(facts), encoding="utf-8")
         files = tuple(sorted(path.name for path in new.iterdir()))
     return replace(made, files=files, notes=saved.notes())
+
+
+def average(config: ExportAverage) -> ExportResult:
+    """Write the folder of the average; nothing is left of it where anything fails."""
+    names, target = words_of("models", config.models), Path(config.output).expanduser()
+    if len(names) < 2 or not config.output:
+        raise UserError('--models "A B" of two models or more and --output FOLDER are required')
+    refuse_occupied(target)
+    shares = _shares(config.weights, len(names))
+    models = [saved_model(name) for name in names]
+    folders = [Path(locate(saved.where)).resolve() for saved in models]
+    for saved, folder in zip(models, folders, strict=True):
+        if not folder.is_dir():
+            raise UserError(f"'{saved.title}' is no folder here; an average takes runs, checkpoints or models' folders")
+        if is_adapter(folder):
+            raise UserError(f"'{saved.title}' is an adapter; type: posttrain export merge, then average what it writes")
+    said = ", ".join(f"{share:.3g} of {saved.title}" for share, saved in zip(shares, models, strict=True))
+    with new_folder(target) as new:
+        weights = averaged(folders, shares)
+        copy_model(folders[0], new)
+        for path in (*new.glob("*.safetensors"), *new.glob("*.safetensors.index.json")):
+            path.unlink()
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, new / "model.safetensors", FORMAT)
+        read_config(str(new), str(new))  # it can be loaded
+        dtype = _name(next(iter(weights.values())).dtype)
+        checked = [f"Weights are averaged in float32: {said}."]
+        facts = Facts(target.name, "model", names[0], dtype, checked=checked)
+        (new / "README.md").write_text(model_card(facts), encoding="utf-8")
+        files = tuple(sorted(path.name for path in new.iterdir()))
+    return ExportResult(target, f"average of {said}", dtype, files=files, notes=sum((m.notes() for m in models), ()))
+
+
+def _shares(text: str, models: int) -> list[float]:
+    """The share of each model in an average."""
+    words = text.replace(",", " ").split() or ["1"] * models
+    try:
+        weights = [float(word) for word in words]
+    except ValueError:
+        weights = [math.nan]
+    total = sum(weights)
+    if len(weights) != models or not all(0 <= weight < math.inf for weight in weights) or not total:
+        raise UserError(f'--weights has a number of 0 or more for each of the {models} models, not all 0; got "{text}"')
+    return [weight / total for weight in weights]
 
 
 def _of_run(saved: SavedModel) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from posttrain.rewards.code import CodeVerifier
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, Weighted
 from posttrain.rewards.custom import NO_ARGUMENTS, CustomReward, Source, from_function
 from posttrain.rewards.inputs import OURS
+from posttrain.rewards.judges.consensus import consensus_of
 from posttrain.rewards.learned import Classifier, rlpr
 from posttrain.rewards.majority import Majority
 from posttrain.rewards.remote import PUBLIC, Remote, is_remote
@@ -64,6 +65,7 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "steps": rules.StepDiversity,
     "verification": rules.VerificationPhrases,
     "classifier": Classifier,
+    "consensus": partial(consensus_of, {}),
 }
 """Every reward that has a name. One line registers another."""
 
@@ -145,7 +147,8 @@ def _of_text(word: str, value: Mapping[str, object] | float | None, judges: Mapp
     if name in judges:
         return _weighted(judges[name], number)
     if name in REWARDS:
-        return _weighted(made(f"the reward '{name}'", REWARDS[name], own), number)
+        make = partial(consensus_of, judges) if name == "consensus" else REWARDS[name]
+        return _weighted(made(f"the reward '{name}'", make, own), number)
     raise unknown("reward", name, [*REWARDS, *judges, "path/to/file.py:function"])
 
 

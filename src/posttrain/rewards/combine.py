@@ -84,7 +84,9 @@ class Weighted:
     def compares(self) -> bool:
         """Whether the score of an episode may depend on the others of its group."""
         return any(
-            reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)
+            reward.mode == "group"
+            if isinstance(reward, CustomReward)
+            else not isinstance(reward, EpisodeReward) or min_group_of(reward) > 1
             for reward in self._inner
         )
 

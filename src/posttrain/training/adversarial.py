@@ -1,7 +1,7 @@
-"""Adversarial examples for a reward model, mined by best-of-n sampling.
+"""Preference pairs mined by best-of-n sampling, and adversarial examples for a reward model.
 
-Preference pairs where a gold reward is available, annotation items where it is not. A reward model trained on them in
-addition to its own pairs is trained against the completions that optimising it finds.
+Adversarial ones are pairs where a gold reward is available, annotation items where it is not. A reward model trained on
+them in addition to its own pairs is trained against the completions that optimising it finds.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Any
 
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
-from posttrain.types import Group, StopReason
+from posttrain.types import Group, Row, StopReason
 
 
 def pair_rows(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
@@ -24,16 +24,28 @@ def pair_rows(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
     chosen, rejected = group.rows[better], group.rows[liked]
     if not (golds[better] > golds[liked] and chosen.reward < rejected.reward):
         return []
-    row = {
+    return [_pair(group, chosen, rejected, gold={"chosen": golds[better], "rejected": golds[liked]})]
+
+
+def best_worst_rows(group: Group, least: float | None = None) -> list[dict[str, Any]]:
+    """The pair (chosen: highest reward, rejected: lowest); none if all are equal, or the best is below `least`."""
+    whole = [group.rows[place] for place in _whole(group)]
+    chosen, rejected = (choose(whole, key=lambda row: row.reward, default=None) for choose in (max, min))
+    if not chosen or not rejected or chosen.reward == rejected.reward or (least is not None and chosen.reward < least):
+        return []
+    return [_pair(group, chosen, rejected)]
+
+
+def _pair(group: Group, chosen: Row, rejected: Row, **more: Any) -> dict[str, Any]:
+    return {
         "prompt": written(group.task.prompt),
         **tools_column(group.task.prompt),
         "chosen": chosen.trajectory.text,
         "rejected": rejected.trajectory.text,
         "reward": {"chosen": chosen.reward, "rejected": rejected.reward},
-        "gold": {"chosen": golds[better], "rejected": golds[liked]},
+        **more,
         "id": group.task.id,
     }
-    return [row]
 
 
 def item_rows(group: Group, seed: int) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import httpx
 
+from posttrain.runs.processes import born
 from posttrain.serving.access import JobLimits, Keys
-from posttrain.serving.jobs.processes import born
 from posttrain.serving.jobs.table import EXPORT, OPEN, TRAIN, Job, Table
 from tests.recipes.folders import model_folder
 from tests.serving.jobs.serving import Client, sft

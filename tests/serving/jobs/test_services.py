@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.runs.processes import PROGRAM, born
 from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.jobs import processes
 from posttrain.serving.jobs import services as module
-from posttrain.serving.jobs.processes import PROGRAM, born, environment, go, launch
+from posttrain.serving.jobs.processes import environment, go, launch
 from posttrain.serving.jobs.services import MOST_DEATHS, JobServices, after
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.jobs.table import EXPORT, FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Table

@@ -90,7 +90,8 @@ class EvaluateResult:
         return self._numbers() | about
 
     def _numbers(self) -> dict[str, Any]:
-        found = numbers(self.model.headline) | {"decoding": next(iter(self.model.answers))} | self.model.summary()
+        about = {"decoding": next(iter(self.model.answers)), "outcome": self.outcome}
+        found = numbers(self.model.headline) | about | self.model.summary()
         if self.baseline is not None:
             over = self.model.over(self.baseline)
             found["baseline"] = self.baseline.summary()

@@ -1,128 +1,53 @@
-"""Pointwise LLM judges: single-answer grading (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
+"""LLM judges: a chat model, a prompt (`prompt.py`), and its kind (`kinds.py`): what it is asked, and how it is scored.
 
-Not implemented: pairwise comparison, with its position bias. A judge takes any `ChatModel`; tests pass a stub. Its
-prompt is a template whose placeholders are filled in one pass: those in an answer are kept, and so are its braces.
-
-| placeholder | is |
-|---|---|
-| `{question}` | the last user message of the task's prompt |
-| `{conversation}` | all messages before the answer |
-| `{answer}` | the policy's last turn |
-| `{reference}` | the task's answer |
-| `{boundary}` | a delimiter derived from the episode, which no answer can contain |
-| `{scale 0 to 10}` | the lowest and the highest score; it becomes "0 to 10" |
+A judge takes any `ChatModel`; tests pass a stub.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from posttrain.errors import UserError, unknown
-from posttrain.rewards.custom import from_function
-from posttrain.rewards.inputs import seed_of
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.background import few_of
+from posttrain.errors import UserError
+from posttrain.rewards.inputs import ContinuationScorer, seed_of
+from posttrain.rewards.judges.kinds import Question, Verdict
+from posttrain.rewards.judges.kinds import score_in as score_in
+from posttrain.rewards.judges.prompt import PACKAGED as PACKAGED
+from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
+from posttrain.rewards.reward import EpisodeReward, apart, scoring
 from posttrain.types import ChatModel, Episode, EpisodeGroup, Message, Sampling, Score, SeatScores, StopReason, Task
-
-NAMES = ("question", "conversation", "answer", "reference", "boundary")
-PACKAGED = ("quality", "reference")
-"""Packaged prompts: the answer's quality, and its agreement with the reference answer."""
-
-_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
-_SCALE = re.compile(rf"\{{scale ({_NUMBER}) to ({_NUMBER})\}}")
-_FIELD = re.compile(rf"\{{({'|'.join(NAMES)}|scale {_NUMBER} to {_NUMBER})\}}")
-_WORD = re.compile(r"\{(\w+)\}")
-_MARKS, _SIGNED = r"[*_\s]*", r"([+-]?[0-9]+(?:\.[0-9]+)?)"  # Markdown's bold and italics
-_VERDICT = re.compile(
-    rf"{_MARKS}score{_MARKS}:{_MARKS}{_SIGNED}(?:\s*(?:/|out of)\s*{_SIGNED})?{_MARKS}\.?", re.IGNORECASE
-)
 
 VERDICT = Sampling(1024, temperature=0.0)
 _SHOWN = 200  # characters of a verdict in an explanation of why there is no score
 
 
-@dataclass(frozen=True)
-class JudgePrompt:
-    """A prompt, checked; `source` says in errors where it is from."""
+@dataclass
+class Spent:
+    """What a judge has used: tokens, and verdicts that were read; those of a cache count."""
 
-    text: str
-    source: str = "the judge's prompt"
-
-    def __post_init__(self) -> None:
-        for word in _WORD.findall(self.text):
-            if word not in NAMES and get_close_matches(word, NAMES, n=1, cutoff=0.75):
-                raise unknown(f"placeholder in {self.source}:", word, NAMES)
-        if not self.needs("answer"):
-            raise UserError(f"{self.source} shows no answer to the judge; write {{answer}} where it belongs")
-        scales = _SCALE.findall(self.text)
-        if len(scales) != 1 or not float(scales[0][0]) < float(scales[0][1]):
-            raise UserError(
-                f"{self.source} must say its scale once, the lowest score first, such as {{scale 0 to 10}}; it says "
-                f"{', '.join(f'{low} to {high}' for low, high in scales) or 'none'}"
-            )
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
-        ((low, high),) = _SCALE.findall(self.text)
-        return float(low), float(high)
-
-    def needs(self, name: str) -> bool:
-        """Whether the prompt has this placeholder."""
-        return f"{{{name}}}" in self.text
-
-    def fill(self, values: Mapping[str, str]) -> str:
-        """The text with every placeholder replaced in one pass; values are not expanded."""
-        return _FIELD.sub(
-            lambda found: values[found[1]] if found[1] in NAMES else found[1].removeprefix("scale "), self.text
-        )
-
-    def of(self, episode: Episode, boundary: str) -> str:
-        """The judge prompt of an episode; lone surrogates, which a model can emit, become question marks."""
-        messages = episode.messages
-        last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=len(messages))
-        prompt = episode.task.prompt
-        values = {
-            "question": next((m.content for m in reversed(prompt) if m.role == "user"), ""),
-            "conversation": "\n".join(f"[{boundary} {m.role}]\n{m.text}" for m in messages[:last]),
-            "answer": episode.completion,
-            "reference": "" if episode.task.answer is None else str(episode.task.answer),
-            "boundary": boundary,
-        }
-        return self.fill(values).encode("utf-8", "replace").decode("utf-8")
-
-
-def read_prompt(name: str) -> JudgePrompt:
-    """A prompt by its name in `PACKAGED`, or a file, whose name has a dot or a slash; else `UserError`."""
-    if "." not in name and "/" not in name:
-        if name not in PACKAGED:
-            raise unknown("prompt of a judge", name, [*PACKAGED, "path/to/prompt.txt"])
-        path = Path(__file__).with_name(f"{name}.txt")
-    else:
-        path = Path(name).expanduser()
-    try:
-        return JudgePrompt(path.read_text(encoding="utf-8"), name)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UserError(f"cannot read the judge's prompt {name}: {why}") from error
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    verdicts: int = 0
 
 
 @dataclass(frozen=True)
 class Judge(EpisodeReward):
-    """Judges an episode; its score is mapped from the prompt's scale to [0, 1].
+    """Judges episodes by the kind of its prompt; scores are from 0 to 1.
 
     A verdict without a score is resampled with another seed. After `tries` verdicts without one the reward does
-    not apply to the episode. A request and its seed depend only on the run's seed, the task and the episode.
+    not apply to the episode. A request and its seed depend only on the run's seed, the task and what is shown.
     """
 
     model: ChatModel
     name: str = "judge"
     prompt: JudgePrompt = field(default_factory=lambda: read_prompt("quality"))
-    sampling: Sampling = VERDICT  # at temperature 0 another try would say the same, so tries after the first have 1
+    sampling: Sampling = VERDICT  # at temperature 0 tries after the first, and several votes, are sampled at 1
     seed: int = 0  # of the run
-    tries: int = 3  # verdicts about an episode, at most
+    tries: int = 3  # verdicts of one vote, at most
     at_once: int = 16  # concurrent requests
+    spent: Spent = field(default_factory=Spent, compare=False)
     role = "judge"
     bounds = (0.0, 1.0)
     patient = True
@@ -130,47 +55,92 @@ class Judge(EpisodeReward):
     def __post_init__(self) -> None:
         if self.tries < 1 or self.at_once < 1:
             raise UserError(f"a judge needs 1 or more tries and requests at once; got {self.tries} and {self.at_once}")
+        if self.prompt.kind.grades(self.prompt.scale) and not isinstance(self.model, ContinuationScorer):
+            raise UserError(
+                f"the prompt of judge '{self.name}' reads logprobs of grades, which models behind an API do not give; "
+                f'name a model that runs here: `judge="{self.name}=MODEL"`, or use another prompt'
+            )
+
+    @property
+    def min_group(self) -> int:
+        """How many episodes of a task its kind compares."""
+        return self.prompt.kind.least
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """For each task, why it cannot be judged: the prompt needs a reference answer, and there is none."""
-        why = f"the prompt of judge '{self.name}' has {{reference}}, which is that answer"
-        return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
+        """For each task, why it cannot be judged: what the prompt needs of a row is not there."""
+        return [self.prompt.wrong(task, self.name) for task in tasks]
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
-        """As in `CustomReward`: at most `at_once` episodes at a time; after a failure no new request is sent."""
-        return await from_function(self, self.name).score(groups)
+        """A score of each episode, of at most `at_once` requests at a time; after a failure no new one is sent."""
+        kind, votes = self.prompt.kind, range(self.prompt.votes)
+        asked = [kind.questions(group) for group in groups]
+        said = iter(await few_of(self.at_once, self._vote, [(q, n) for of in asked for q in of for n in votes]))
+        verdicts = [[_agreed([next(said) for _ in votes]) for _ in questions] for questions in asked]
+        scale = self.prompt.scale
+        return [[*kind.scores(group, told, scale)] for group, told in zip(groups, verdicts, strict=True)]
 
     async def __call__(self, episode: Episode) -> Score:
-        """The score of an episode."""
-        said = [(message.role, message.text) for message in episode.messages]
-        place = seed_of(self.seed, "judge", self.name, episode.task.id, repr(said))
-        text = ""
-        asked = Message("user", self.prompt.of(episode, f"{seed_of(place, 'boundary'):016x}"))
+        """The score of an episode; raises `UserError` where the kind compares several."""
+        if self.min_group > 1:
+            raise UserError(f"judge '{self.name}' compares {self.min_group} or more answers to a task; call 'score'")
+        ((score,),) = await self.score(apart([episode]))
+        return score if isinstance(score, Score) else Score.not_applicable()
+
+    async def _vote(self, asked: tuple[Question, int]) -> Verdict:
+        question, vote = asked
+        told = [repr([(message.role, message.text) for message in each.messages]) for each in question.episodes]
+        task = question.episodes[0].task
+        place = seed_of(self.seed, "judge", self.name, task.id, *told, *question.values.values())
+        with scoring(self.name, question.episodes[0]):
+            text = self.prompt.of(question, f"{seed_of(place, 'boundary'):016x}")
+            return await self._asked(question, Message("user", text), seed_of(place, "vote", vote) if vote else place)
+
+    async def _asked(self, question: Question, asked: Message, place: int) -> Verdict:
+        kind, scale, text = self.prompt.kind, self.prompt.scale, ""
+        if (grades := kind.grades(scale)) and not kind.ending:
+            return await self._weighed(grades, [asked])
         for attempt in range(self.tries):
-            again = attempt > 0 and not self.sampling.temperature
+            again = (attempt > 0 or self.prompt.votes > 1) and not self.sampling.temperature
             sampling = replace(self.sampling, temperature=1.0) if again else self.sampling
             reply = await self.model.chat([asked], sampling=sampling, seed=seed_of(place, attempt))
+            self.spent.prompt_tokens += reply.usage.prompt_tokens
+            self.spent.completion_tokens += reply.usage.completion_tokens
+            self.spent.verdicts += 1
             if reply.stop_reason is StopReason.CONTEXT and not reply.text:
-                return Score.not_applicable("the judge's context is too short for the episode")
-            found = score_in(reply.text, self.prompt.scale) if reply.stop_reason is StopReason.STOP else None
-            if found is not None:
-                low, high = self.prompt.scale
-                return Score((found - low) / (high - low), parsed=f"{found:g}", explanation=reply.text)
+                return Verdict(None, "the judge's context is too short for the episode")
             text = reply.text
-        return Score.not_applicable(
-            f"none of {self.tries} verdicts ends with a line 'Score: N'; the last one ends {text[-_SHOWN:]!r}"
+            if reply.stop_reason is not StopReason.STOP:
+                continue
+            if grades:
+                return await self._weighed(grades, [asked, Message("assistant", text + kind.ending)])
+            if (value := kind.read(text, scale, question)) is not None:
+                return Verdict(value, text)
+        return Verdict(
+            None,
+            f"none of {self.tries} verdicts ends with a line '{kind.line}'; the last one ends {text[-_SHOWN:]!r}"
+            if not grades
+            else f"none of {self.tries} rationales ended within {self.sampling.max_new_tokens} tokens",
+        )
+
+    async def _weighed(self, grades: Sequence[str], messages: Sequence[Message]) -> Verdict:
+        """The verdict that the probabilities of grades are."""
+        assert isinstance(self.model, ContinuationScorer)
+        try:
+            found = await self.model.logprobs(messages, grades)
+        except UserError as error:  # such as a context that is too short
+            return Verdict(None, str(error))
+        self.spent.verdicts += 1
+        odds = {grade: math.exp(math.fsum(told)) for grade, told in zip(grades, found, strict=True)}
+        said = [message.content for message in messages if message.role == "assistant"]
+        return Verdict(
+            self.prompt.kind.weigh(odds), "".join(said) + " ".join(f"p({g})={p:.3g}" for g, p in odds.items())
         )
 
 
-def score_in(verdict: str, scale: tuple[float, float]) -> float | None:
-    """The number N of a verdict whose last line is `Score: N`; None where it is another line, or N off the scale.
-
-    Case and Markdown's asterisks do not count, a point may follow, and so may the highest score, as in `8/10`. An
-    earlier line counts for nothing, for it may quote the answer.
-    """
-    lines = verdict.strip().splitlines() or [""]
-    found = _VERDICT.fullmatch(lines[-1].strip())
-    if found is None or (found[2] and float(found[2]) != scale[1]):
-        return None
-    number = float(found[1])
-    return number if scale[0] <= number <= scale[1] else None
+def _agreed(votes: Sequence[Verdict]) -> Verdict:
+    """The mean of the votes that have a value."""
+    values: list[Any] = [value for value, _ in votes if value is not None]
+    if len(votes) == 1 or not values:
+        return votes[0]
+    mean = tuple(map(fmean, zip(*values, strict=True))) if isinstance(values[0], tuple) else fmean(values)
+    return Verdict(mean, "\n\n".join(text for _, text in votes))

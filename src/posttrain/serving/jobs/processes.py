@@ -14,16 +14,14 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from posttrain.runs.processes import PROC
 from posttrain.serving.jobs.table import LOG
-
-PROGRAM = (sys.executable, "-P", "-m", "posttrain")  # -P: what is in a job's folder is no module
 
 PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables that a job inherits; no others, since they may hold keys."""
@@ -31,9 +29,6 @@ COMPUTE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_H
 
 # On Linux, where memory is short, jobs are ended before the server.
 GATE = 'read -r go || exit 1; { echo 500 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@" </dev/null'
-PROC = Path("/proc")
-LINUX = (PROC / "self/stat").exists()
-
 CHUNK = 1 << 20  # bytes
 LOG_BYTES = 1 << 20  # of a log in one answer
 ROWS, ROW_BYTES = 1000, 8 << 20  # of metrics or samples in one answer
@@ -81,20 +76,6 @@ def environment(folder: Path, cache: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def born(pid: int) -> str:
-    """What tells a living process from an earlier one of its number; "" where there is none, or a zombie."""
-    if LINUX:
-        try:
-            about = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return "" if about[0] in "ZX" else f"{boot} {about[19]}"
-    shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    status, *since = shown.stdout.split() or ["Z"]
-    return "" if status.startswith("Z") else " ".join(since)
 
 
 def signalled(pid: int, number: int, *, group: bool = False) -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import described
+from posttrain.runs.processes import PROGRAM, born
 from posttrain.serving.access import JobLimits, Keys
 from posttrain.serving.files import locked
 from posttrain.serving.jobs import table
-from posttrain.serving.jobs.processes import PROGRAM, born, clear, ended, go, last_words, launch, signalled
+from posttrain.serving.jobs.processes import clear, ended, go, last_words, launch, signalled
 from posttrain.serving.jobs.specification import Offered
 from posttrain.serving.jobs.table import Job, Table
 
