@@ -315,7 +315,8 @@ def reinforce(output: Path, arm: str, steps: int, seed: int) -> None:
     rewards: dict[str, Any] = {"gym_bare": 1.0 if arm == "verifier" else 0.0, "lines": (lines, 0.0)}
     rewards |= {"all-steps?verifier=gym_bare": 1.0} if arm == "all-steps" else {}
     rewards |= {"paid": (paid_lines, 1.0)} if arm == "paid-lines" else {}
-    rewards |= {arm: 1.0} if arm in ("majority", "rlpr") else {}
+    label_free = {"majority": "majority?answer_in=outside_think", "rlpr": "rlpr?before=</think>"}
+    rewards |= {label_free[arm]: 1.0} if arm in label_free else {}
     models = {"reward_model": str(output / "rule"), "step_aggregation": arm} if learned else {}
     form = pt.RL(
         model=str(output / "cold"),
