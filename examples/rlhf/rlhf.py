@@ -52,7 +52,8 @@ def consensus(prompts: list[Row]) -> list[Row]:
     agreed = agree(rankings, way(rankings))
     print(f"{len(rankings)} rankings of {len(agreed)} prompts; Krippendorff's alpha {agreement.alpha(rankings):.2f}")
     for one in agreement.annotators([agreement.shares(rankings, agreed, way)]):
-        print(f"  {one.annotator} agrees with the consensus in {one.agreement:.0%} of {one.comparisons} comparisons")
+        said = f"  {one.annotator} agrees with the consensus in {one.agreement:.0%} of {one.comparisons} comparisons"
+        print(said + "; noisy: nearer to chance than to the others" * one.noisy)
     by_item = {row["item"]: row for row in prompts}
     pairs: list[Row] = []
     for one in agreed:
@@ -69,7 +70,8 @@ def stage(folder: Path, form: Any) -> Any:
     if (folder / "done").exists():
         return str(folder)
     began = time.monotonic()
-    pt.run(form, output=folder, quiet=True)
+    if stopped := pt.run(form, output=folder, quiet=True).interrupted:
+        raise SystemExit(f"{folder.name}: stopped by {stopped}; remove {folder} and start again")
     (folder / "done").touch()
     print(f"  {folder.name}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return str(folder)

@@ -181,18 +181,23 @@ def _row(line: Record, header: Header, batch: int) -> Row:
         advantages_N = _tensor(line, "advantages", count)
     truncated = line.get("truncated")
     return Row(
-        line.place,
-        tokens,
-        begin,
-        mask_T,
-        _sampled(line, tokens[begin:], logprobs["sampler"], header.stop_tokens),
-        *(logprobs[name] for name in ("sampler", "old", "trainer", "reference")),
-        advantages_N,
-        _number(line, "reward"),
-        str(line.get("group") if "group" in line else tokens[:begin]),
-        *(_whole(line, name, least) for name, least in (("batch", batch), ("update", 0), ("micro_batch", 0))),
-        _whole(line, "epoch", 0),
-        None if truncated is None else bool(truncated),
+        place=line.place,
+        tokens=tokens,
+        prompt_length=begin,
+        mask_T=mask_T,
+        sampled_N=_sampled(line, tokens[begin:], logprobs["sampler"], header.stop_tokens),
+        sampler_N=logprobs["sampler"],
+        old_N=logprobs["old"],
+        trainer_N=logprobs["trainer"],
+        reference_N=logprobs["reference"],
+        advantages_N=advantages_N,
+        reward=_number(line, "reward"),
+        group=str(line.get("group") if "group" in line else tokens[:begin]),
+        batch=_whole(line, "batch", batch),
+        update=_whole(line, "update", 0),
+        micro_batch=_whole(line, "micro_batch", 0),
+        epoch=_whole(line, "epoch", 0),
+        truncated=None if truncated is None else bool(truncated),
     )
 
 

@@ -111,7 +111,7 @@ def _slime(found: Mapping[str, Any], name: str) -> Iterator[Record]:
         said = {key: _plain(value) for key, value in sample.items()}
         if "tokens" not in said or not {"response_length", "response_lengths"} & set(said):
             raise DataError(f"{name} row {number + 1}: a sample of slime has 'tokens' and 'response_length'")
-        after = int(said.get("response_length", said.get("response_lengths")))
+        after = int(said["response_length" if "response_length" in said else "response_lengths"])
         mask = said.get("loss_mask", said.get("loss_masks")) or [1] * after
         reward = raw[number] if len(raw) == len(samples) else said.get("raw_reward", said.get("reward"))
         status = said.get("status")
