@@ -354,8 +354,8 @@ class AuditJudge(Scores):
     """Output file (.jsonl) of counterfactual pairs, to train a reward model on. The chosen and the rejected response in
     all styles."""
     max_fooled: Annotated[float, Range(0, 1)] = 0.1
-    """Fraction of prompts on which a text that says nothing may win. Against the chosen response; above it the exit code
-    is 1."""
+    """Fraction of prompts on which a text that says nothing may win. Against the chosen response; above it the exit
+    code is 1."""
 
 
 @dataclass(frozen=True)
