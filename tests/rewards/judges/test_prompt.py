@@ -77,9 +77,9 @@ def test_a_conversation_is_all_that_was_said_before_the_answer():
     said = (*prompt, call, Message("tool", "found"), Message("assistant", "b\ud83d"))
     asked = JudgePrompt("{conversation}|{answer}|{scale 0 to 1}").of(Question((Episode(Task(prompt), said),)), "B")
     assert asked == '[B user]\na?\n[B assistant]\nlook({"x": 1})\n[B tool]\nfound|b?|0 to 1'
-    assert JudgePrompt("{conversation}|{answer}|{scale 0 to 1}").of(Question((Episode(Task(prompt), prompt),)), "B") == (
-        "[B user]\na?||0 to 1"
-    )
+    assert JudgePrompt("{conversation}|{answer}|{scale 0 to 1}").of(
+        Question((Episode(Task(prompt), prompt),)), "B"
+    ) == ("[B user]\na?||0 to 1")
 
 
 def test_a_placeholder_in_an_answer_is_kept():
