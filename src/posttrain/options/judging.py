@@ -81,17 +81,17 @@ class Revise(Judges, GivenRows):
     dataset: Rows = ""
     """Prompts: a file, folder, glob or hub id. A column completion has first answers, which else are sampled."""
     output: str = ""
-    """Output file (.jsonl) of demonstrations: prompts with the last revision, for sft."""
+    """Output file (.jsonl) of demonstrations. Prompts with the last revision, for sft."""
     _: KW_ONLY
     judge: Judge = ""
-    """Model that answers, criticises and revises: NAME=MODEL or NAME=URL#MODEL. One alone; an API's key is in
+    """Model that answers and revises: NAME=MODEL or NAME=URL#MODEL. It criticises, too. One alone; an API's key is in
     NAME_API_KEY."""
     judge_temperature: Annotated[float, Range(0, 2)] = 1.0
     """Sampling temperature."""
     judge_max_new_tokens: Annotated[int, Range(1)] = 512
     """Maximum tokens of an answer, critique or revision. A prompt of which one is truncated is left out."""
     pairs: str = ""
-    """File (.jsonl) of pairs: the last revision preferred to the first answer."""
+    """File (.jsonl) of pairs: the last revision over the first answer."""
     constitution: str = "default"
     """Constitution: default, or a file. TOML or JSON, with a critique and a revision request for each principle."""
     rounds: Annotated[int, Range(1)] = 1
