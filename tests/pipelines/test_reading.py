@@ -171,7 +171,7 @@ WRONG = {
     "no stage": ("", "FILE has no stage; one is a table [[stage]]"),
     "a table": ("[stages]\n", "unknown key in FILE: 'stages'; did you mean 'stage'"),
     "one stage": ('[stage]\nname = "cold"\n', "FILE: 'stage' must be tables, [[stage]]; got"),
-    "a list of names": ('stage = ["cold"]\n' , "FILE: 'stage' must be tables, [[stage]]; got"),
+    "a list of names": ('stage = ["cold"]\n', "FILE: 'stage' must be tables, [[stage]]; got"),
     "before without a repeat": (COLD.replace("${model}", "${before}"), "needs a repeat with before = "),
     "no rounds": (COLD + "repeat = 0\n", "FILE: repeat must be a whole number of 1 or more; got 0"),
     "an option of a repeat": (
