@@ -121,7 +121,19 @@ def test_digests_change_with_options_files_and_the_stages_before(read, tmp_path)
     assert asked["kept"].own != after["kept"].own  # it has to write one more file
 
 
-STAGE = "stage '{}' of {}: "
+def test_a_constitution_and_a_prompt_are_looked_up_beside_the_file_and_are_part_of_the_digest(read, tmp_path):
+    for name in ("mine.toml", "mine.txt"):
+        (tmp_path / "in here" / name).write_text("a")
+    text = '[[stage]]\nname = "said"\nrun = "judge"\ndataset = "rows.jsonl"\njudge = { a = "base/model" }\n'
+    text += 'constitution = "mine.toml"\njudge_prompt = "mine.txt"\n'
+    before = read(text)
+    found = options(before, "said")
+    assert found["constitution"] == str(tmp_path / "in here" / "mine.toml")
+    assert found["judge_prompt"] == str(tmp_path / "in here" / "mine.txt")
+    (tmp_path / "in here" / "mine.toml").write_text("b")
+    assert read(text).by_name["said"].own != before.by_name["said"].own
+
+
 WRONG = {
     "an option": (COLD + "lrr = 1\n", "unknown key in stage 'cold' of FILE: 'lrr'; did you mean 'lr'"),
     "a value": (COLD + "lr = -1.0\n", "stage 'cold' of FILE: `lr` must be 0 or more; got -1.0"),
@@ -159,6 +171,7 @@ WRONG = {
     "no stage": ("", "FILE has no stage; one is a table [[stage]]"),
     "a table": ("[stages]\n", "unknown key in FILE: 'stages'; did you mean 'stage'"),
     "one stage": ('[stage]\nname = "cold"\n', "FILE: 'stage' must be tables, [[stage]]; got"),
+    "a list of names": ('stage = ["cold"]\n', "FILE: 'stage' must be tables, [[stage]]; got"),
     "before without a repeat": (COLD.replace("${model}", "${before}"), "needs a repeat with before = "),
     "no rounds": (COLD + "repeat = 0\n", "FILE: repeat must be a whole number of 1 or more; got 0"),
     "an option of a repeat": (
@@ -172,7 +185,7 @@ WRONG = {
 def test_a_mistake_is_said_before_anything_runs(read, tmp_path, wrong):
     text, says = WRONG[wrong]
     with pytest.raises(UserError) as raised:
-        read(MODEL + text)
+        read(text if text.startswith("stage =") else MODEL + text)
     said = str(raised.value).replace(str(tmp_path / "in here" / "p.toml"), "FILE")
     assert says in said and "\n" not in said
 

@@ -38,7 +38,7 @@ def read_stages(file: str, typed: Sequence[str], known: Known) -> Stages:
     for key, value in said.items():
         if key not in _TOP:
             raise unknown(f"key in {origin}:", key, _TOP)
-        if not isinstance(value, _TOP[key]):
+        if not isinstance(value, _TOP[key]) or not all(isinstance(one, dict) for one in value if key == "stage"):
             tables = f"tables, [[{key}]]" if key == "stage" else f"a table, [{key}]"
             raise UserError(f"{origin}: '{key}' must be {'text' if key == 'title' else tables}; got {value!r:.80}")
     return _Reader(origin, said, typed, known).read()

@@ -25,7 +25,7 @@ from posttrain.options.option import MARK
 FOLDER = "inputs"
 _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
-CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template", "algorithm")
+CODE = ("reward", "gold", "judge_prompt", "constitution", "environment", "chat_template", "algorithm")
 """Options that name code or prompts: files that are copied into the run."""
 CHAT_MODELS = ("judge", "seats")
 """Options of words NAME=MODEL and NAME=URL#MODEL."""
@@ -334,7 +334,7 @@ def _may_be_path(name: str, text: str) -> bool:
     """Rewards and prompts have names, too: code ends with .py, and the name of a prompt's file has a dot or a slash."""
     if name in ("reward", "gold", "environment", "algorithm", "suite"):
         return text.endswith(".py")
-    return bool(text) and (name != "judge_prompt" or "." in text or "/" in text)
+    return bool(text) and (name not in ("judge_prompt", "constitution") or "." in text or "/" in text)
 
 
 def _digest(path: Path) -> str:
