@@ -110,9 +110,7 @@ def _options() -> set[str]:
     here = Path(__file__).parent
     names = ("cli.py", "lookup.py", "options/*.py", "algorithms/*.py")
     texts = [file.read_text(encoding="utf-8") for name in names for file in here.glob(name)]
-    return {
-        name.rstrip("_") for text in texts for name in _DECLARED.findall(text)
-    }  # a word of Python's has a _ behind it
+    return {name for text in texts for name in _DECLARED.findall(text)}
 
 
 def words_of(option: str, text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from posttrain.errors import UserError
 from posttrain.options.groups import Judges
 from posttrain.options.kinds import Judge, Rows
-from posttrain.options.option import Form, Range, given
+from posttrain.options.option import Form, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,8 @@ class JudgeAnswers(Judges, GivenRows):
     """Principles sampled for each row. From 2 on, principles that contradict each other are reported."""
 
     def together(self) -> None:
-        """What is required is there, and a minimum has no weights."""
+        """A minimum has no weights."""
         super().together()
-        if not given(self.judge):
-            raise UserError("`judge` is required: NAME=MODEL (also the policy's own run) or NAME=URL#MODEL")
         if self.accuracy and self.consensus == "minimum":
             raise UserError("`accuracy` weighs judges, and a minimum has no weights; leave it out")
 
@@ -102,9 +100,7 @@ class Revise(Judges, GivenRows):
     """System message; replaces the data's own."""
 
     def together(self) -> None:
-        """A model is named; a prompt of verdicts is not asked."""
+        """A prompt of verdicts is not asked."""
         super().together()
-        if not given(self.judge):
-            raise UserError("`judge` is required: the model that answers and revises, NAME=MODEL or NAME=URL#MODEL")
         if self.judge_prompt:
             raise UserError("`judge_prompt` is for verdicts, and revise asks for none; leave it out")

@@ -2,7 +2,6 @@
 
     posttrain pipeline r1 --with model=OWNER/NAME
     posttrain pipeline my.toml --dry-run
-    posttrain pipeline --resume runs/pipeline-2026-01-31-1
 
 A stage is a child process, so that its memory is given back when it ends. In the directory of a pipeline each has the
 file of its options (NAME.toml), its run or outputs (NAME/), and a row in `stages.jsonl` when it begins and ends, by

@@ -34,7 +34,7 @@ from posttrain.data.messages import tools_column, written
 from posttrain.environments.scored import of_seat
 from posttrain.errors import UserError, as_typed, unknown, words_of
 from posttrain.options.judging import JudgeAnswers
-from posttrain.options.option import as_written
+from posttrain.options.option import as_written, given
 from posttrain.report import Table
 from posttrain.rewards import Judge, Weighted
 from posttrain.rewards.judges.consensus import consensus, preferences, weight_of
@@ -64,6 +64,8 @@ class Verdicts:
 
 def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[str, Any]]:
     """Judge every row, and write those that are kept; the files are there when all of them is, or not at all."""
+    if not given(config.judge):
+        raise UserError("`judge` is required: NAME=MODEL (also the policy's own run) or NAME=URL#MODEL")
     path = jsonl.new_file(config.output)
     people = jsonl.new_file(config.disputed, option="disputed") if config.disputed else None
     if people == path:
@@ -180,16 +182,16 @@ def _read(
 def _weights(config: JudgeAnswers, judges: Sequence[Judge]) -> dict[str, float]:
     """The weight of each judge's scores."""
     names = [judge.name for judge in judges]
-    given: dict[str, float] = {}
+    told: dict[str, float] = {}
     for name, _, text in (word.partition("=") for word in words_of("accuracy", config.accuracy)):
         if name not in names:
             raise unknown("judge in `accuracy`:", name, names)
         if not text.replace(".", "", 1).isdecimal():
             raise UserError(f"`accuracy` has NAME=NUMBER of each judge, such as {name}=0.8; got '{name}={text}'")
-        given[name] = weight_of(float(text))
-    if given and (missing := next((name for name in names if name not in given), "")):
+        told[name] = weight_of(float(text))
+    if told and (missing := next((name for name in names if name not in told), "")):
         raise UserError(f"`accuracy` says nothing of judge '{missing}'; give {missing}=NUMBER too")
-    return given or dict.fromkeys(names, 1.0)
+    return told or dict.fromkeys(names, 1.0)
 
 
 def _about(

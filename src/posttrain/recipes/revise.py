@@ -25,7 +25,7 @@ from posttrain.data.digests import rows_digest
 from posttrain.data.messages import tools_column, written
 from posttrain.errors import UserError, as_typed
 from posttrain.options.judging import Revise
-from posttrain.options.option import as_written
+from posttrain.options.option import as_written, given
 from posttrain.rewards.judges.constitution import Constitution, read_constitution
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
@@ -43,6 +43,8 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     """Answer, criticise, revise and write; the files are there when all of them is, or not at all."""
     if not config.dataset:
         raise UserError("`dataset` is required: a jsonl or parquet file or folder, or a hub id, of prompts")
+    if not given(config.judge):
+        raise UserError("`judge` is required: the model that answers and revises, NAME=MODEL or NAME=URL#MODEL")
     path = jsonl.new_file(config.output)
     pairs = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
     if pairs == path:
@@ -120,8 +122,8 @@ async def _revised(
     draw = random.Random(seed_for(config.seed, "principles", task.id, repr(task.prompt)))
     rounds: list[dict[str, str]] = []
     try:
-        given = task.metadata.get("completion")
-        original = answer = given if isinstance(given, str) else await ask(task.prompt, "answer")
+        first = task.metadata.get("completion")
+        original = answer = first if isinstance(first, str) else await ask(task.prompt, "answer")
         for number in range(config.rounds):
             principle = draw.choice(constitution.principles)
             said = [*system, *_shots(config, constitution), *asked, Message("assistant", answer)]
