@@ -80,7 +80,7 @@ def run(config: AuditReward, *, quiet: bool = False) -> AuditRewardResult:
 
     def read(named: Collection[str]) -> Sequence[Task]:
         columns = parse_columns(config.columns) if config.columns else None
-        how = {"split": config.split or None, "columns": columns, "limit": config.limit}
+        how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
         return load_tasks(config.dataset, named=named, seed=config.seed, **how)
 
     tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-reward")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from posttrain.background import finish
 from posttrain.bindings.scoring import samples_of, scoring
@@ -142,8 +142,7 @@ def _truth(rows: Sequence[Record], name: str) -> list[float]:
     """What is right, of each sample; raises `UserError` where nothing says it."""
 
     def value(row: Record, name: str) -> float | None:
-        stored = [row.fields, *(row.fields.get(key) for key in ("rewards", "scores"))]
-        found = next((one[name] for one in stored if isinstance(one, Mapping) and name in one), None)
+        found = next((one[name] for one in _stored(row) if name in one), None)
         return float(found) if isinstance(found, bool | int | float) and found in (0, 1) else None
 
     for each in [name] if name else TRUTHS:
@@ -152,11 +151,17 @@ def _truth(rows: Sequence[Record], name: str) -> list[float]:
             if len(known) < len(rows):
                 raise rows[values.index(None)].fail(f"'{each}', which says what is right, must be 0 or 1")
             return known
-    stored = {key for one in (rows[0].fields, rows[0].fields.get("rewards")) if isinstance(one, Mapping) for key in one}
+    stored = {key for one in _stored(rows[0]) for key in one}
     raise UserError(
         f"`truth` names a column or a stored reward that is 0 or 1; {f'{name!r} is none' if name else 'none was given'}"
         f"; the first row has: {', '.join(sorted(map(str, stored)))}"
     )
+
+
+def _stored(row: Record) -> list[Mapping[str, Any]]:
+    """The columns of a sample, and the rewards that were stored with it."""
+    found = [row.fields, *(row.fields.get(key) for key in ("rewards", "scores"))]
+    return [cast("Mapping[str, Any]", one) for one in found if isinstance(one, Mapping)]
 
 
 def _groups(episodes: Sequence[Episode], right: Sequence[float]) -> list[tuple[EpisodeGroup, list[float]]]:
@@ -194,7 +199,7 @@ def _compared(
         within += [exceeds(ours, theirs)] if ours and theirs else []
         good, bad = [*good, *ours], [*bad, *theirs]
         best.append(best_of_n(known, truths, n))
-    attacks = ()
+    attacks: tuple[str, ...] = ()
     if attack_tasks and not alone.compares:
         found = audit(alone, [group.task for group, _ in groups][:attack_tasks])
         attacks = tuple(dict.fromkeys(one.attack for one in found.findings if one.kind == "paid"))
