@@ -27,7 +27,7 @@ class Compared(NamedTuple):
         """The same with this policy first."""
         if self.first == name:
             return self
-        return Compared(self.second, self.first, 1 - self.share, self.texts[::-1], self.prompt)
+        return Compared(self.second, self.first, 1 - self.share, (self.texts[1], self.texts[0]), self.prompt)
 
 
 class WinRate(NamedTuple):
@@ -70,7 +70,8 @@ def length_controlled(shares: Sequence[float], gaps: Sequence[float]) -> tuple[f
     mean = math.fsum(gaps) / size
     spread = math.sqrt(math.fsum((gap - mean) ** 2 for gap in gaps) / size) or 1.0
     rows = [(math.tanh(gap / spread), share) for gap, share in zip(gaps, shares, strict=True)]
-    theta = phi = 0.0
+    theta = phi = h01 = h11 = 0.0
+    det, chances = 1.0, list[float]()
     for _ in range(50):  # Newton's method
         chances = [_sigmoid(theta + phi * x) for x, _ in rows]
         own = _sigmoid(theta)

@@ -51,7 +51,8 @@ class AuditJudgeResult:
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
-        return self.agreement.summary() | self.rates | {"findings": list(self.findings), "passed": self.passed}
+        found = {**self.agreement.summary(), **self.rates}
+        return {**found, "findings": list(self.findings), "passed": self.passed}
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -141,7 +142,8 @@ def _agreement(
         ScoredPair(
             (verdict.margin,),
             (0.0,),
-            *(len(text.split()) for text in (one.chosen, one.rejected)),
+            len(one.chosen.split()),
+            len(one.rejected.split()),
             one.category,
             numbers[one.prompt],
         )
