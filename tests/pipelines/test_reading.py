@@ -129,7 +129,7 @@ def test_a_constitution_and_a_prompt_are_looked_up_beside_the_file_and_are_part_
     before = read(text)
     found = options(before, "said")
     assert found["constitution"] == str(tmp_path / "in here" / "mine.toml")
-    assert found["judge_prompt"] == str(tmp_path / "in here" / "mine.txt")
+    assert found["judge_prompt"] == shlex.quote(str(tmp_path / "in here" / "mine.txt"))  # words: NAME=FILE, too
     (tmp_path / "in here" / "mine.toml").write_text("b")
     assert read(text).by_name["said"].own != before.by_name["said"].own
 

@@ -65,12 +65,8 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     )
     judging.load()
     options = {k: v for k, v in as_written(config).items() if k not in ("output", "pairs", "dataset", *MAY_DIFFER)}
-    about = {
-        "rows": rows_digest(tasks),
-        "constitution": rows_digest([constitution]),
-        "models": [*judging.folders.values()],
-    }
-    parts = jsonl.Chunks(path, options | about)
+    read = {"rows": rows_digest(tasks), "constitution": rows_digest([constitution])}
+    parts = jsonl.Chunks(path, options | read | {"models": [*judging.folders.values()]})
     done = sum(len(part["rows"]) for part in parts.done)
     notes = [f"{done} of {len(tasks)} prompts were done before"] if done else []
     at_once = getattr(model, "at_once", config.judge_concurrency)
