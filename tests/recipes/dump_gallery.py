@@ -285,6 +285,33 @@ def with_header(**said: Any) -> Callable[[], list[Line]]:
     return lambda: [{**dump()[0], **said}, *dump()[1:]]
 
 
+def two_epochs(by_sequence: bool) -> list[Line]:
+    """A second pass over each batch, with ratios that are clipped and a KL term; means of sequences."""
+    header, _, rows = parts(dump())
+    drawn = random.Random(2)
+    updates: list[Line] = []
+    again: list[Line] = []
+    for row in rows:
+        row["reference_logprobs"] = [value - abs(drawn.gauss(0, 0.2)) for value in row["old_logprobs"]]
+        moved = [min(0.0, value + drawn.gauss(0, 0.3)) for value in row["old_logprobs"]]
+        again.append({**row, "trainer_logprobs": moved, "epoch": 1, "update": row["update"] + 2})
+    for number in range(4):
+        here = [row for row in rows + again if row["update"] == number]
+        found: list[float] = []
+        for row in here:
+            new, old, reference = (row[f"{name}_logprobs"] for name in ("trainer", "old", "reference"))
+            ratios = [math.exp(a - b) for a, b in zip(new, old, strict=True)]
+            if by_sequence:
+                ratios = [math.prod(ratios) ** (1 / len(ratios))] * len(ratios)
+            value = row["advantages"]
+            of_each = [-min(ratio * value, max(0.9, min(1.3, ratio)) * value) for ratio in ratios]
+            kl = [math.exp(b - a) - 1 - (b - a) for a, b in zip(new, reference, strict=True)]
+            found.append(sum(one + 0.2 * far for one, far in zip(of_each, kl, strict=True)) / len(kl))
+        updates.append({"update": number, "loss": sum(found) / len(found), "denominator": len(found)})
+    header |= {"aggregation": "sequence_mean", "clip_low": 0.1, "clip_high": 0.3, "kl_coefficient": 0.2}
+    return [{**header, "surrogate": "sequence" if by_sequence else "token"}, *updates, *rows, *again]
+
+
 class Fault(NamedTuple):
     """A dump with a fault, the item that must fail, and words that it says."""
 
@@ -293,11 +320,21 @@ class Fault(NamedTuple):
     words: str
 
 
-RIGHT: dict[str, Callable[[], list[Line]]] = {
-    "right": dump,
-    "right-rloo": by_group(lambda r: [SIZE / (SIZE - 1) * (one - sum(r) / SIZE) for one in r]),
-    "right-dr-grpo": by_group(lambda r: [one - sum(r) / SIZE for one in r]),
+def population(rewards: list[float]) -> list[float]:
+    """Over the standard deviation of the group as it is."""
+    return [math.sqrt(SIZE / (SIZE - 1)) * one for one in advantages_of(rewards)]
+
+
+RIGHT: dict[str, tuple[Callable[[], list[Line]], str]] = {
+    "right": (dump, "sample std (GRPO)"),
+    "right-rloo": (by_group(lambda r: [SIZE / (SIZE - 1) * (one - sum(r) / SIZE) for one in r]), "RLOO"),
+    "right-dr-grpo": (by_group(lambda r: [one - sum(r) / SIZE for one in r]), "Dr. GRPO"),
+    "right-population-std": (by_group(population), "population std"),
+    "right-rewards": (by_group(lambda r: r), "groups are not compared"),
+    "right-two-epochs": (lambda: two_epochs(by_sequence=False), "sample std (GRPO)"),
+    "right-gspo": (lambda: two_epochs(by_sequence=True), "sample std (GRPO)"),
 }
+"""What has no fault, and how its advantages are named."""
 FAULTS: dict[str, Fault] = {
     "prompt-in-loss": Fault(each(prompt_in_loss), "loss mask", "tokens of the prompt are in the loss"),
     "stop-left-out": Fault(each(stop_left_out), "loss mask", "the stop token is not in the loss"),
@@ -335,7 +372,7 @@ def main() -> None:
     """Write all of them."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, make in {**RIGHT, **{name: fault.make for name, fault in FAULTS.items()}}.items():
+    for name, (make, *_) in {**RIGHT, **FAULTS}.items():
         print(write(folder / f"{name}.jsonl", make()))
 
 

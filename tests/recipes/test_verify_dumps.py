@@ -21,8 +21,10 @@ def failed(items):
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_dump_passes(name, tmp_path):
-    items = verify_dump(str(write(tmp_path / "right.jsonl", RIGHT[name]())))
-    assert failed(items) == {} and len(items) == 9 and all(item.measured is not None for item in items)
+    make, words = RIGHT[name]
+    items = {item.name: item for item in verify_dump(str(write(tmp_path / "right.jsonl", make())))}
+    assert failed(items.values()) == {} and len(items) == 9
+    assert all(item.measured is not None for item in items.values()) and words in items["advantages"].detail
 
 
 @pytest.mark.parametrize("name", FAULTS)
