@@ -88,13 +88,18 @@ THOROUGH = (
     "distributed/test_learner_group.py::*[3",
     "distributed/test_sharding.py::*[3",
     "distributed/test_replicas.py",
+    "distributed/test_learner_group.py::test_the_group_keeps_to_the_kit[1",
+    "distributed/test_sharding.py::test_shards_keep_to_the_kit[1",
     "distributed/test_recipes.py::test_several_differ*[sharded",
     "distributed/test_sharding.py::test_shards_keep_to_the_kit[2-trunk-adapter2",
     "distributed/test_sharding.py::test_where_shards_are_kept_changes_nothing[torch.float32",
     "distributed/test_sharding.py::test_shards_that_each_rank_writes",
-    # a cluster of its own: a whole node is lost, another GPU is named, sockets are listed; left is a signal to a run
+    # a cluster of its own: a node is lost, a signal, another GPU, sockets; left are losses of each kind of process
     "distributed/test_nodes.py",
     "distributed/test_cluster.py::test_a_process_sees_the_gpus",
+    "distributed/test_cluster.py::test_a_process_that_hears_nothing",
+    "distributed/test_staleness.py::test_a_signal_to_its_group",
+    "distributed/test_verify.py::test_weights_that_do_not_arrive",
     "distributed/test_recipes.py::test_nothing_is_left",
     "distributed/test_recipes.py::test_no_socket",
     # samplers and scorers of its own: left are one loss of each, new weights, and runs that equal one process
@@ -108,12 +113,12 @@ THOROUGH = (
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
-    # a browser: left are the whole path, and an answer that had not arrived
+    # a browser: left is the whole path
     "annotation/app/test_browser.py::test_cards_are_dragged",
     "annotation/app/test_browser.py::test_a_draft_outlives",
     "annotation/app/test_browser.py::test_a_person_talks",
     "annotation/app/test_browser.py::test_every_page",
-    "annotation/app/test_browser.py::*[the same page",
+    "annotation/app/test_browser.py::test_a_page_that_was_closed",
     # curves of sixty steps, beside the fifteen of every algorithm
     "recipes/test_distillation.py::test_a_student_comes_near",
     "recipes/test_distillation.py::test_whole_distributions_bring",
@@ -145,8 +150,21 @@ THOROUGH = (
     "recipes/test_adapters.py::test_a_run_with_dropout*[reward-model",
     *(f"recipes/test_rl.py::test_a_run_that_is_resumed*[{name}-" for name in ("rloo", "ppo-ptx", "vapo", "vineppo")),
     "recipes/test_rl.py::test_a_run_that_is_resumed*[ppo-penalty-changes2",
-    # processes of jobs that are killed at other points
-    "serving/jobs/test_end_to_end.py::test_a_job_whose_processes_are_killed*[3",
+    # processes of jobs that are killed; left are a server that is killed, and a job that outlives its server
+    "serving/jobs/test_end_to_end.py::test_a_job_whose_processes_are_killed",
+    # a disk that fills at one more write, and joint requests in one more size
+    "serving/test_failures.py::test_nor_is_a_step*[10-",
+    *(f"serving/test_joint_requests.py::test_a_batch_is_of_models_in_memory*[{size}-" for size in (1, 2)),
+    *(f"serving/test_joint_requests.py::test_a_batch_has_a_limit*[{size}-" for size in (23, 24)),
+    # branches of a row in two micro-batches, by algorithms that read a row as GRPO, PPO, GKD or PAV do
+    *(
+        f"training/test_branches.py::test_a_micro_batch_may_end*[{name}]"
+        for name in ("ppo-penalty", "ppo-ptx", "remax", "vapo", "grpo-bucketed", "vineppo", "rloo", "opd", "reinforce")
+    ),
+    *(
+        f"training/test_branches.py::test_a_micro_batch_may_end*[{name}]"
+        for name in ("cispo", "rae", "dr-grpo", "reinforce++", "pass-at-k", "dapo", "gspo", "maxrl", "dppo", "sapo")
+    ),
     # a night of generated mutants, which `make check` looks at as well
     "test_generated_mutants.py::test_a_test_that_looks",
 )
