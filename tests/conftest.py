@@ -112,6 +112,7 @@ THOROUGH = (
     "distributed/test_reward_functions.py::test_a_run_with_a_scorer",
     "distributed/test_reward_functions.py::test_scores_are_those_of_one_process_in_order[*-two",
     "distributed/test_scorers.py::test_a_judge_and_a_player",
+    "distributed/test_recipes.py::test_several_differ*[grpo",
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
@@ -144,6 +145,8 @@ THOROUGH = (
     "recipes/test_reward_attributes.py::test_an_adapter_learns",
     # RLHF from rankings on a tiny model; left are its parts, consensus, reward model and PPO
     "examples/test_examples.py::test_rlhf_runs",
+    # the notebook as it stands; left are four of its steps
+    "examples/test_first_notebook.py::test_the_first_notebook[18",
     # a page against what a script prints
     "examples/test_docs.py::test_the_walk",
     # resumed runs, beside sft and rl with an adapter, and what an algorithm keeps: averages, a critic, a reference

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from posttrain import usage
+from posttrain import fast_paths, usage
 from posttrain.commands import COMMANDS, EXAMPLES, EXTRAS, FORMER, Command, algorithm_of, begun, sections_of
 from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown, words_of
 from posttrain.lookup import fetch
@@ -187,6 +187,7 @@ def overview() -> str:
 
 def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     *parts, shared = read(name, argv)
+    fast_paths.off()  # refuses one that is not known, before anything is read
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
         raise UserError("--resume continues in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}

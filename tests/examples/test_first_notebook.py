@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.recipes.folders import model_folder
 
 FILE = Path(__file__).parents[2] / "examples/first.ipynb"
+STEPS = 18  # of RL
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -36,21 +37,26 @@ def printed(cell):
 
 
 @pytest.mark.model
-def test_the_first_notebook(tmp_path, monkeypatch):
+@pytest.mark.parametrize("steps", [STEPS, 4])  # as it stands, and short
+def test_the_first_notebook(steps, tmp_path, monkeypatch):
     notebook = nbformat.read(FILE, 4)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert sum(len(source.splitlines()) for source in code) <= 25
-    assert "\n".join(code) in (FILE.parents[1] / "README.md").read_text()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert sum(len(cell.source.splitlines()) for cell in cells) <= 25
+    assert "\n".join(cell.source for cell in cells) in (FILE.parents[1] / "README.md").read_text()
+    assert sum(cell.source.count(f"steps={STEPS},") for cell in cells) == 1
+    for cell in cells:
+        cell.source = cell.source.replace(f"steps={STEPS},", f"steps={steps},")
     _, cold, run, found, said = executed(notebook, tmp_path, monkeypatch)
     (live,) = [page for page in html(cold) if "<img" in page]
     assert "step 8 of 8" in live and "The training loss falls" in live
     (live,) = [page for page in html(run) if "<img" in page]
-    assert "step 18 of 18" in live and "<li><b>" in live  # the verdict, which noise may change
-    assert float(printed(run).split()[0]) > 0.8
+    assert f"step {steps} of {steps}" in live and "<li><b>" in live  # the verdict, which noise may change
     gain, low, high = map(float, re.findall(r"[+-]\d\.\d\d", printed(found)))
-    assert low <= gain <= high and gain > 0.1
+    assert low <= gain <= high
+    if steps == STEPS:
+        assert float(printed(run).split()[0]) > 0.8 and gain > 0.1
     assert any("baseline</b>" in page for page in html(found))
-    assert said.outputs[0].data["text/plain"] == "'7'"
+    assert re.fullmatch(r"'\d+'", said.outputs[0].data["text/plain"])
     assert not [cell for cell in (cold, run, found, said) if "Warning" in printed(cell)]
 
 

@@ -28,7 +28,6 @@ from posttrain.rewards import (
     parse_rewards,
     read_prompt,
 )
-from posttrain.rewards.judges.consensus import Consensus
 from posttrain.rewards.reward import Earned, Solved
 from posttrain.types import ChatModel, Group, Message, Sampling, Score, ScoreFn, SeatScores, Task
 
@@ -191,7 +190,7 @@ def judged(
         raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asking = [name for each in both for name in each.asks]
     told = {name for each in both for name in each.weights}
-    told |= {judge.name for part in parts if isinstance(part, Consensus) for judge in part.judges}
+    told |= {judge.name for part in parts for judge in getattr(part, "judges", ())}
     unnamed = [judge for name, judge in found.items() if name not in told]
     notes: list[str] = []
     if asking:
