@@ -142,9 +142,10 @@ def cold_start(size: int, seed: int) -> Iterator[dict[str, Any]]:
         better = said(own.keeps, row["word"]) if own is by else first
         fault = by.fault if by.broken(first) else KEPT
         yield talk(row["prompt"], first, by.critique, fault, by.revision, better)
-        shown = better if chance.random() < 0.5 else first
-        asked = judge.fill({"principle": by.preference, "question": row["prompt"], "answer": shown})
-        yield talk(asked, "1" if by.broken(shown) else "5")
+        shown = said(own.keeps, row["word"]) if own and chance.random() < 0.4 else first
+        graded = own if own and chance.random() < 0.75 else by
+        asked = judge.fill({"principle": graded.preference, "question": row["prompt"], "answer": shown})
+        yield talk(asked, "1" if graded.broken(shown) else "5")
 
 
 def talk(*texts: str) -> dict[str, Any]:
@@ -160,11 +161,11 @@ def write_constitution(path: Path) -> None:
 
 
 def cai(given: argparse.Namespace) -> None:
-    """Violations and helpfulness before, after SFT on revisions, after PPO; and SFT on revisions by other principles."""
+    """Broken rules and helpfulness before, after SFT and after PPO; and SFT on revisions by other rules' principles."""
     out, sizes = given.output, given.sizes
     data, cold, where = once(out / "cai-cold.jsonl", cold_start(sizes["cold"], 0)), out / "cai-cold", out / "cai"
-    asked = once(out / "requests.jsonl", requests(sizes["requests"], WORDS[SEEN : ASKED], 1))
-    heldout = once(out / "cai-heldout.jsonl", requests(2 * sizes["tested"], WORDS[ASKED :], 2))
+    asked = once(out / "requests.jsonl", requests(sizes["requests"], WORDS[SEEN:ASKED], 1))
+    heldout = once(out / "cai-heldout.jsonl", requests(2 * sizes["tested"], WORDS[ASKED:], 2))
     rules, grade = out / "constitution.toml", out / "grade.txt"
     write_constitution(rules)
     grade.write_text(GRADE, encoding="utf-8")
@@ -180,7 +181,7 @@ def cai(given: argparse.Namespace) -> None:
     models = {"cold start": cold, "SFT on revisions": where / "sft", "SFT, other principles": run, "PPO": where / "rl"}
     file = Path(__file__)
     was: dict[str, list[float]] = {}
-    head("model", "breaks a rule, tempted", "change", "breaks a rule, harmless", "helpful", "change", "minutes")
+    head("model", "breaks a rule, tempted", "change", "harmless", "helpful", "change", "minutes")
     for name, model in models.items():
         told = out / f"evaluated-{name.replace(' ', '-').replace(',', '')}"
         options = f'--reward "{file}:kept {file}:helpful" --samples {sizes["samples"]} --max-new-tokens 48'

@@ -41,17 +41,17 @@ SHOWN = "Problem: {question}\nSolution: {answer}\n"
 PROMPTS = {
     "genrm": f"kind: genrm\n---\n{SHOWN}Is the answer correct (Yes/No)?",
     "genrm-cot": f"kind: genrm-cot\nvotes: VOTES\n---\n{SHOWN}Let's verify step by step.",
-    "rubric": f"votes: VOTES\n---\n{SHOWN}Write criteria, check the solution by each, and grade it from {{scale 0 to 4}}.",
+    "rubric": f"votes: VOTES\n---\n{SHOWN}Write criteria, check each, and grade the solution from {{scale 0 to 4}}.",
 }
 ENDING = GenRMCoT.ending
-SUMS = "gym:chain_sum?min_digits=1&max_digits=1&min_terms=3&max_terms=4"
+SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
     "problems": (80, 2),
     "labelled": (480, 8),
     "pairs": (240, 8),
     "heldout": (100, 4),
     "audited": (40, 2),
-    "cold": (480, 16),
+    "cold": (240, 8),
     "requests": (300, 8),
     "tested": (60, 4),
     "prompts": (64, 8),
@@ -150,17 +150,19 @@ def chosen(name: str, tested: Rows, scores: Sequence[float | None], seconds: flo
         problems.setdefault(row["id"], []).append(place)
 
     def rates(way: str) -> list[float]:
-        found = [
-            Answered([tested[p]["parsed"] for p in some], [tested[p]["solved"] for p in some], (), [known[p] for p in some])
-            for some in problems.values()
-        ]
+        columns = ([[tested[p][key] for p in some] for some in problems.values()] for key in ("parsed", "solved"))
+        scored = ([known[p] for p in some] for some in problems.values())
+        found = [Answered(answers, right, (), own) for answers, right, own in zip(*columns, scored, strict=True)]
         return [accuracy_of(way, one, len(one.answers)) for one in found]
 
     majority = rates("majority")
     if name == "none":
         one = [fmean(tested[p]["solved"] for p in some) for some in problems.values()]
         return line(f"none: a sample {fmean(one):.3f}, any {fmean(rates('oracle')):.3f}", share(majority), *[""] * 6)
-    sides = [[[known[p] for p in some if tested[p]["solved"] is kind] for kind in (True, False)] for some in problems.values()]
+    sides = [
+        [[known[place] for place in some if tested[place]["solved"] is kind] for kind in (True, False)]
+        for some in problems.values()
+    ]
     auc = [exceeds(right, wrong) for right, wrong in sides if right and wrong]
     best, weighted = rates("best"), rates("weighted")
     cells = (share(best), gain(majority, best), share(weighted), gain(majority, weighted), share(auc))

@@ -53,7 +53,8 @@ def pairs(given: argparse.Namespace) -> None:
     mixed = [row | {side: STYLES[chance.choice(styles)](row[side]) for side in sides} for row in plain]
     once(out / "random-style.jsonl", mixed)
     combined = out / "combined.jsonl"  # each of the biased pairs in nine combinations of styles
-    audited(out / "audit-biased-pairs.json", dataset=str(out / "biased.jsonl"), reward="repetition", pairs=str(combined))
+    biased = {"dataset": str(out / "biased.jsonl"), "reward": "repetition"}
+    audited(out / "audit-biased-pairs.json", **biased, pairs=str(combined))
     once(out / "styled.jsonl", chance.sample(jsonl.read(combined), len(plain)))  # as many as the others
     asked = once(out / "heldout.jsonl", heldout)
     texts = [(row, text) for row in heldout for text in (row["chosen"], row["rejected"])]
