@@ -43,7 +43,7 @@ TEXTS = (
 SUMS = "gym:chain_sum?min_terms=2&max_terms=6&min_digits=1&max_digits=1"
 CONTROL = {"rl": "", "control": "--reward-control shuffled"}
 TRAIN = "--warmup-steps 2 --decay linear --microbatch-tokens 2048 --save-every 1000 --keep-last 1"
-SFT = f"sft {TRAIN} --lr 3e-5 --examples-per-step 16"
+SFT = f"sft {TRAIN} --lr 3e-5 --examples-per-step 8"
 RL = "--kl-coefficient 0 --warmup-steps 1 --save-every 1000"
 
 

@@ -137,7 +137,8 @@ def verifiers(given: argparse.Namespace, stages: Sequence[str]) -> None:
             label = f"{name}, votes {votes}" if kind != "genrm" else name
             found.append((label, [row["reward"] for row in jsonl.read(scored)], seconds))
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # 1.6 GB of each run
-    head("judge", "best of 8", "over majority", "weighted votes", "over majority", "AUC in problems", "none", "minutes")
+    names = ("judge", "best of 8", "over majority", "weighted votes", "over majority")
+    head(*names, "AUC in problems", "no verdict", "minutes")
     for name, scores, seconds in found:
         chosen(name, tested, scores, seconds)
 

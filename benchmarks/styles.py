@@ -52,10 +52,11 @@ def pairs(given: argparse.Namespace) -> None:
     once(out / "biased.jsonl", [row | {"chosen": STYLES[chance.choice(FANCY)](row["chosen"])} for row in plain])
     mixed = [row | {side: STYLES[chance.choice(styles)](row[side]) for side in sides} for row in plain]
     once(out / "random-style.jsonl", mixed)
-    combined = out / "combined.jsonl"  # each of the biased pairs in nine combinations of styles
+    combined = out / "combined.jsonl"  # nine of each, in all combinations of styles
     biased = {"dataset": str(out / "biased.jsonl"), "reward": "repetition"}
     audited(out / "audit-biased-pairs.json", **biased, pairs=str(combined))
-    once(out / "styled.jsonl", chance.sample(jsonl.read(combined), len(plain)))  # as many as the others
+    rows = jsonl.read(combined)
+    once(out / "styled.jsonl", [chance.choice(rows[place : place + 9]) for place in range(0, len(rows), 9)])
     asked = once(out / "heldout.jsonl", heldout)
     texts = [(row, text) for row in heldout for text in (row["chosen"], row["rejected"])]
     texts += [(row, STYLES[chance.choice(FANCY)](row[side])) for row in heldout for side in sides]
