@@ -52,9 +52,9 @@ SIZES = {  # of a stage, and with --short
     "heldout": (100, 4),
     "audited": (40, 2),
     "cold": (240, 8),
-    "requests": (300, 8),
+    "requests": (300, 32),
     "tested": (60, 4),
-    "prompts": (64, 8),
+    "prompts": (64, 24),
     "steps": (10, 1),
     "samples": (4, 2),
 }
