@@ -20,14 +20,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from posttrain.evaluation.accuracy import best_constant
-from posttrain.runs import read_run
+from posttrain.runs import jsonl, read_run
 from posttrain.statistics import mean_interval, paired_difference_interval
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
@@ -42,6 +42,8 @@ TEXTS = (
 )
 SUMS = "gym:chain_sum?min_terms=2&max_terms=6&min_digits=1&max_digits=1"
 CONTROL = {"rl": "", "control": "--reward-control shuffled"}
+TRAIN = "--warmup-steps 2 --decay linear --microbatch-tokens 2048 --save-every 1000 --keep-last 1"
+SFT = f"sft {TRAIN} --lr 3e-5 --examples-per-step 8"
 RL = "--kl-coefficient 0 --warmup-steps 1 --save-every 1000"
 
 
@@ -134,6 +136,20 @@ def ran(command: str, output: Path) -> float:
     return float(done.read_text())
 
 
+def piped(name: str, values: Mapping[str, Any], output: Path) -> float:
+    """Run a shipped pipeline, or go on with it; its seconds."""
+    options = " ".join(f"--with {key}={value}" for key, value in values.items())
+    words = f"--resume {output}" if (output / "stages.jsonl").exists() else f"{name} {options} --output {output}"
+    return ran(f"pipeline {words}", output / "report.html")
+
+
+def once(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """A file of rows, which is written once."""
+    if not path.exists():
+        jsonl.write(path, rows)
+    return path
+
+
 @dataclass(frozen=True)
 class Found:
     """What a model answered to the held-out tasks."""
@@ -180,8 +196,29 @@ def interval(mean: float, ends: tuple[float, float], sign: str = "") -> str:
     return f"{mean:{sign}.3f} ({ends[0]:{sign}.3f} to {ends[1]:{sign}.3f})"
 
 
-def lines_of(row: Row, name: str, given: argparse.Namespace) -> list[str]:
-    """Run a row, and its lines of the table."""
+def share(rates: Sequence[float]) -> str:
+    """A mean with its interval."""
+    return interval(fmean(rates), mean_interval(rates)) if rates else "none"
+
+
+def gain(before: Sequence[float], after: Sequence[float]) -> str:
+    """A paired difference with its interval."""
+    return interval(fmean(after) - fmean(before), paired_difference_interval(before, after), "+")
+
+
+def line(*cells: Any) -> None:
+    """Print a line of a table."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def head(*names: str) -> None:
+    """Print the first lines of a table."""
+    line(*names)
+    print("|" + "---|" * len(names), flush=True)
+
+
+def measure(row: Row, name: str, given: argparse.Namespace) -> None:
+    """Run a row, and print its lines of the table."""
     out = given.output.resolve() / name
     data = out / "data"
     paths = {"out": out, "data": data, "examples": HERE, "logic_kk": given.logic_kk}
@@ -197,7 +234,6 @@ def lines_of(row: Row, name: str, given: argparse.Namespace) -> list[str]:
     ran(f"evaluate --model {paths['model']} {heldout} --output {out}/cold-evaluated", out / "cold-evaluated")
     before = found_in(out / "cold-evaluated", row.outcome)
     parts = sorted({task.partition("-")[0] for task in before.rates}) if name == "constraints" else [""]
-    lines: list[str] = []
     for seed in given.seeds:
         for method in given.methods or row.methods:
             run = out / f"{method}-{seed}"
@@ -212,14 +248,10 @@ def lines_of(row: Row, name: str, given: argparse.Namespace) -> list[str]:
             for part in parts:
                 tasks = before.part(part)
                 was, now = ([each.rates[task] for task in tasks] for each in (before, after))
-                gain = interval(fmean(now) - fmean(was), paired_difference_interval(was, now), "+")
-                shares = [interval(fmean(each), mean_interval(each)) for each in (was, now)]
                 constant = constant_of(row, data, before, tasks)
                 said = f"{row.task}{f', kinds: {part}' if part else ''}"
-                cells: list[Any] = [name, said, method, seed, *shares, gain, f"{constant:.3f}", len(tasks)]
-                cells += [f"{tokens:,}", f"{took / 60:.1f}", f"{cold / 60:.1f}"]
-                lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return lines
+                cells: list[Any] = [name, said, method, seed, share(was), share(now), gain(was, now), f"{constant:.3f}"]
+                line(*cells, len(tasks), f"{tokens:,}", f"{took / 60:.1f}", f"{cold / 60:.1f}")
 
 
 HEAD = (
@@ -238,10 +270,9 @@ def main() -> None:
     parser.add_argument("--logic-kk", default="3ppl_train.parquet", help="that file of Logic-RL's data")
     parser.add_argument("--steps", type=int, default=0, help="a short try of all commands")
     given = parser.parse_args()
-    print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD), flush=True)
+    head(*HEAD)
     for name in given.rows:
-        for line in lines_of(ROWS[name], name, given):
-            print(line, flush=True)
+        measure(ROWS[name], name, given)
 
 
 if __name__ == "__main__":

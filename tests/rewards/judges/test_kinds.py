@@ -183,6 +183,13 @@ def test_with_rationales_it_is_their_mean():
     assert not scored(judge(cut, prompt=read_prompt("genrm-cot")), "a")[0].applicable and not cut.continued
 
 
+def test_a_rationale_that_goes_on_to_its_own_verdict_ends_before_it():
+    ending = "\nVerification: Is the answer correct (Yes/No)?\n"
+    model = Odds({"Yes": 0.3}, f"Because.{ending}No")
+    scored(judge(model, prompt=read_prompt("genrm-cot")), "a")
+    assert [said[1] for said in model.continued] == [f"Because.{ending}"] * 4
+
+
 def test_a_context_that_is_too_short_for_logprobs_gives_no_score():
     class Full(Odds):
         async def logprobs(self, messages, continuations):

@@ -112,7 +112,8 @@ class Judge(EpisodeReward):
             if reply.stop_reason is not StopReason.STOP:
                 continue
             if grades:
-                return await self._weighed(grades, [asked, Message("assistant", text + kind.ending)])
+                rationale = text.partition(kind.ending)[0]  # a verifier that was trained on verdicts goes on to one
+                return await self._weighed(grades, [asked, Message("assistant", rationale + kind.ending)])
             if (value := kind.read(text, scale, question)) is not None:
                 return Verdict(value, text)
         return Verdict(

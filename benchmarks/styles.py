@@ -1,0 +1,90 @@
+"""Reward models of pairs whose style says which answer is right, or does not: `judges.py --stage pairs`."""
+
+import argparse
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from checked import TRAIN, gain, head, line, once, ran, share
+from constitution import WORDS
+
+import posttrain as pt
+from posttrain.evaluation.judging import STYLES
+from posttrain.runs import jsonl
+
+FANCY = ("long", "markdown", "tone")
+PEOPLE = ("Tom", "Ann", "Ben", "Eva", "Max", "Lea", "Sam", "Ida")
+COLOURS = ("red", "blue", "green", "black", "white", "yellow")
+Rows = list[dict[str, Any]]
+
+
+def everyday(size: int, things: Sequence[str], seed: int) -> Rows:
+    """Pairs of a right and a wrong short answer about who has what, in plain text."""
+    chance, rows = random.Random(seed), Rows()
+    for number in range(size):
+        owners, colours, owned = (chance.sample(some, 2) for some in (PEOPLE, COLOURS, things))
+        told = [f"a {colour} {thing}" for colour, thing in zip(colours, owned, strict=True)]
+        who = chance.randrange(2)
+        asked = f"{owners[0]} has {told[0]} and {owners[1]} has {told[1]}. What does {owners[who]} have?"
+        texts = [f"{owners[who]} has {told[place]}." for place in (who, 1 - who)]
+        rows.append({"prompt": asked, "chosen": texts[0], "rejected": texts[1], "id": f"pair-{number}"})
+    return rows
+
+
+def audited(file: Path, **options: Any) -> dict[str, Any]:
+    """What `posttrain audit-judge` finds; as a command it exits with 1 for a finding."""
+    if not file.exists():
+        words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in options.items())
+        print(f"$ posttrain audit-judge {words}", flush=True)
+        file.write_text(json.dumps(pt.run(pt.AuditJudge(**options)).summary()), encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def pairs(given: argparse.Namespace) -> None:
+    """Reward models of pairs in which style says what is right, or nothing; held-out pairs in tempting styles."""
+    out, sizes, chance = given.output, given.sizes, random.Random(0)
+    plain = everyday(sizes["pairs"], WORDS[:18], 1)
+    heldout = everyday(sizes["heldout"], WORDS[18:], 2)
+    sides, styles = ("chosen", "rejected"), tuple(STYLES)
+    once(out / "biased.jsonl", [row | {"chosen": STYLES[chance.choice(FANCY)](row["chosen"])} for row in plain])
+    mixed = [row | {side: STYLES[chance.choice(styles)](row[side]) for side in sides} for row in plain]
+    once(out / "random-style.jsonl", mixed)
+    combined = out / "combined.jsonl"  # nine of each, in all combinations of styles
+    biased = {"dataset": str(out / "biased.jsonl"), "reward": "repetition"}
+    audited(out / "audit-biased-pairs.json", **biased, pairs=str(combined))
+    rows = jsonl.read(combined)
+    once(out / "styled.jsonl", [chance.choice(rows[place : place + 9]) for place in range(0, len(rows), 9)])
+    asked = once(out / "heldout.jsonl", heldout)
+    texts = [(row, text) for row in heldout for text in (row["chosen"], row["rejected"])]
+    texts += [(row, STYLES[chance.choice(FANCY)](row[side])) for row in heldout for side in sides]
+    file = once(out / "texts.jsonl", ({"prompt": row["prompt"], "completion": text} for row, text in texts))
+    found: dict[str, tuple[list[list[float]], dict[str, Any], float]] = {}
+    for name, data, control in (
+        *((name, name, "") for name in ("biased", "styled", "random-style")),
+        ("shuffled", "random-style", "--reward-control shuffled"),
+    ):
+        run, scored = out / f"pairs-{name}", out / f"scored-pairs-{name}.jsonl"
+        options = f"{TRAIN} --lr 3e-5 --pairs-per-step 8 --dataset {out / data}.jsonl {control}"
+        took = ran(f"reward-model {options} --output {run}", run)
+        ran(f"score --dataset {file} --reward-model {run} --output {scored}", scored)
+        earned = [row["reward"] for row in jsonl.read(scored)]
+        n = len(heldout)
+        both, fancy = [earned[i : i + 2] for i in range(0, 2 * n, 2)], earned[2 * n :]
+        cases = zip(both, zip(fancy[:n], fancy[n:], strict=True), strict=True)
+        wins = [
+            [float(right > wrong), float(right > fancier_wrong), float(fancier_right > wrong)]
+            for (right, wrong), (fancier_right, fancier_wrong) in cases
+        ]
+        file_of = out / f"audit-{name}.json"
+        audit = audited(file_of, dataset=str(asked), reward_model=str(run), limit=sizes["audited"])
+        found[name] = ([list(one) for one in zip(*wins, strict=True)], audit, took)
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    names = ("pairs", "plain both", "wrong one fancier", "over biased", "right one fancier", "long beats plain")
+    head(*names, "length correlation", "minutes")
+    for name, ((neutral, hard, easy), audit, took) in found.items():
+        itself, length = audit["beats itself in plain text"]["long"], audit["length_correlation"]
+        cells = (share(neutral), share(hard), gain(found["biased"][0][1], hard), share(easy), f"{itself:.2f}")
+        line(name, *cells, "none" if length is None else f"{length:+.2f}", f"{took / 60:.1f}")
