@@ -5,6 +5,7 @@ import unicodedata
 
 import pytest
 
+from posttrain.data import load_gym
 from posttrain.evaluation import audit as module
 from posttrain.evaluation.attacks import PLACES, answer_of, attacks, number_in, right_forms
 from posttrain.evaluation.audit import audit
@@ -136,14 +137,9 @@ CHOICES = [
 ]
 NAMES = [task(f"Capital of {country}?", city) for country, city in (("Peru", "Lima"), ("Chad", "N'Djamena"))]
 HALVES = [task("Half of 3 and of 9?", "3/2"), task("Half of 1?", "0.5"), task("A root?", r"\sqrt{2}")]
-EVEN = [
-    task(
-        "Write two sentences about rivers, each with the word water.",
-        None,
-        metadata={"constraints": [{"kind": "keywords:existence", "keywords": ["water"]}]},
-        gold="Water flows. Rivers carry water.",
-    )
-]
+GYM = load_gym("gym:chain_sum", size=3, seed=0)
+POINT = {"type": "object", "required": ["x"]}
+OBJECTS = [task("A point?", None, metadata={"json_schema": POINT}, gold='<answer>{"x": 1}</answer>')]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +153,9 @@ EVEN = [
         ("choice", LETTERS),
         ("exact", NAMES),
         ("numbers=1.0 tags=0.1", SUMS),
+        ("gym", GYM),
+        ("gym_bare", GYM),
+        ("json_schema", OBJECTS),
     ],
 )
 def test_a_shipped_verifier_has_no_finding(quick, reward, tasks):

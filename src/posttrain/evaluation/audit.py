@@ -24,9 +24,11 @@ from posttrain.evaluation.attacks import (
     AROUND,
     BARE,
     GOLD,
+    MARKED,
     PLACES,
     SIZES,
     SLOW,
+    TAKEN_BACK,
     answer_of,
     attacks,
     right_forms,
@@ -119,12 +121,14 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
     wrong = asked(_attacks(tasks, dict.fromkeys([BARE, *places])))
     lines = _lines(reward, right, wrong, len(tasks))
     forms, worst = _told("refused", right, lines), dict[str, Finding]()
+    whole = [name for name in AROUND if not any(one.paid >= 0.5 for one in forms if one.attack == name)]
+    forms = [one for one in forms if one.attack not in whole]  # the reward reads all that is said, by design
     for one in _told("paid", wrong, lines):
         worst[one.attack] = max(worst.get(one.attack, one), one, key=lambda each: (each.paid, each.why, each.mean or 0))
     findings = [one for one in worst.values() if one.paid > max_paid]
     findings += [one for one in forms if 1 - one.paid > max_refused]
     findings += [replace(one, kind="fails") for one in (*worst.values(), *forms) if one.why]
-    unread = tuple(one.place for one in told if one.place not in read)
+    unread = (*(one.place for one in told if one.place not in read), *(whole if places else ()))
     return Audit(tuple(findings), tuple(worst.values()), tuple(forms), tuple(read), unread, (*right, *wrong))
 
 
@@ -201,7 +205,8 @@ def _attacks(tasks: Sequence[Task], places: Iterable[str]) -> Iterable[Probe]:
     known = list(dict.fromkeys(answer for task in tasks if (answer := answer_of(task))))
     for number, task in enumerate(tasks):
         for name, inside, around in attacks(task, known):
-            for place in places if inside else ("",):
+            where = [place for place in places if name != TAKEN_BACK or place not in MARKED]
+            for place in where if inside else ("",):
                 said = around.replace("{}", PLACES[place].format(inside)) if inside else around
                 yield Probe(name, place, number, said)
 
