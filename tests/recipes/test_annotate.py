@@ -137,6 +137,16 @@ def test_an_export_waits_until_a_share_of_the_items_is_annotated(asked, tmp_path
     assert "the project 'empty' has no items to wait for" in capsys.readouterr().err
 
 
+def test_what_a_model_wrote_and_no_database_keeps_is_imported_as_no_letter(tmp_path):
+    (tmp_path / "items.jsonl").write_text(json.dumps({"prompt": "a", "completions": ["b\0c", {"text": "half \ud83d"}]}))
+    path = str(tmp_path / "annotation.db")
+    words = ["annotate", "import", "--store", path, "--project", "p", "--dataset", str(tmp_path / "items.jsonl")]
+    assert main(words) == 0
+    with open_store(path).read() as connection:
+        (item,) = projects.items(connection, projects.find(connection, "p"))
+    assert [one.text for one in item.completions] == ["b\ufffdc", "half \ufffd"]
+
+
 def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):
     capsys.readouterr()
     assert main(["annotate", "status", "--store", asked, "--json"]) == 0
