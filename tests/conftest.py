@@ -55,7 +55,7 @@ SLOW = (
     *("engine/test_scheduler_ahead", "engine/test_mixed", "episodes/test_openai", "rewards/verifiers/test_corpora"),
     *("training/test_checkpoint", "training/test_unpaired", "training/test_pairwise", "training/test_actor_critic"),
     *("rewards/verifiers/test_gym_families", "rewards/verifiers/test_worker", "test_bad_input", "test_suggestions"),
-    *("test_verbs", "sandbox/test_hacks"),
+    *("test_verbs", "sandbox/test_hacks", "pipelines/test_rounds"),
 )
 
 

@@ -606,7 +606,7 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
             COMMANDS["verify"],
             declared="lookup.Algorithms",
             function=lambda config, cluster, quiet: list(items),
-            fetches=False,
+            fetches=lambda _: "",
         )
         monkeypatch.setitem(COMMANDS, "verify", command)
 

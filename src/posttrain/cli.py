@@ -209,8 +209,8 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         else:
             print(as_typed("\n".join(plan.lines())))
         return 0
-    if command.fetches and not getattr(parts[0], "import_", ""):
-        fetch(parts[0].model)
+    if model := command.fetches(parts[0]):
+        fetch(model)
     result = command.function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:

@@ -8,6 +8,7 @@ import importlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from posttrain import lookup, user_code
@@ -48,7 +49,7 @@ class Command:
     show: Callable[[Any], Iterable[str]] = _lines  # its result in lines for people
     answer: Callable[[Any], Any] = _summary  # its result as JSON, for commands with `json` among `shared`
     code: Callable[[Any], int] = lambda _: 0  # the exit code that the result means
-    fetches: bool = False  # whether a packaged model is fetched first, which is then shown
+    fetches: Callable[[Any], str] = lambda _: ""  # by options, the model that is fetched first if it is a packaged one
     policy: bool = False  # whether it makes a model that samples, which a pipeline may evaluate
     family: str = ""  # of the algorithms that it runs, for commands that have `--algorithm`
     cluster: type | None = None  # the form of its cluster, which comes after its own and its knobs
@@ -161,7 +162,7 @@ COMMANDS: dict[str, Command] = {
         "tools.Quickstart",
         ("config", "dry_run", "output", "quiet", "json"),
         show=_show_quickstart,
-        fetches=True,
+        fetches=attrgetter("model"),
     ),
     "sft": _training("supervised fine-tuning on demonstrations", "sft", "training.SFT"),
     "rl": _training("reinforcement learning from rewards", "rl", "online.RL", family="online", cluster=AsyncOptions),
@@ -205,14 +206,18 @@ COMMANDS: dict[str, Command] = {
         _ASKING,
     ),
     "generate": _recipe(
-        "sample completions, chat, or play episodes", "generate", "evaluation.Generate", ("quiet", "json"), fetches=True
+        "sample completions, chat, or play episodes",
+        "generate",
+        "evaluation.Generate",
+        ("quiet", "json"),
+        fetches=attrgetter("model"),
     ),
     "best-of-n": _recipe(
         "best-of-n sampling: keep the completions of highest reward, for sft",
         "best_of_n",
         "online.BestOfN",
         ("config", "quiet", "json"),
-        fetches=True,
+        fetches=attrgetter("model"),
         code=lambda result: 0 if result.kept else 1,
     ),
     "score": _recipe(
@@ -286,9 +291,14 @@ COMMANDS: dict[str, Command] = {
     "export hf": _recipe("export to a Hugging Face folder with a model card", "export", "tools.ExportHF", ("json",)),
     "annotate serve": _recipe("serve the annotation web app", "annotate.serve", "services.Serve"),
     "annotate import": _recipe(
-        "import prompts and completions to annotate", "annotate.importing", "services.Import", ("quiet", "json")
+        "import prompts and completions to annotate",
+        "annotate.importing",
+        "services.Import",
+        ("config", "quiet", "json"),
     ),
-    "annotate export": _recipe("export annotations to a file", "annotate.records:export", "services.Export", ("json",)),
+    "annotate export": _recipe(
+        "export annotations to a file", "annotate.records:export", "services.Export", ("config", "quiet", "json")
+    ),
     "annotate backup": _recipe(
         "back up the annotation database; safe while the server runs",
         "annotate.records:backup",
@@ -330,7 +340,7 @@ COMMANDS: dict[str, Command] = {
         cluster=ClusterOptions,
         show=lambda items: [item.line() for item in items],
         answer=lambda items: {"items": [dataclasses.asdict(item) for item in items]},
-        fetches=True,
+        fetches=lambda options: "" if options.import_ else options.model,
         code=lambda items: 0 if all(item.passed for item in items) else 1,
     ),
     "pipeline": Command(

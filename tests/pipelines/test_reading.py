@@ -121,6 +121,22 @@ def test_digests_change_with_options_files_and_the_stages_before(read, tmp_path)
     assert asked["kept"].own != after["kept"].own  # it has to write one more file
 
 
+ASKED = '[[stage]]\nname = "asked"\nrun = "annotate import"\nproject = "p"\ndataset = "${kept.annotation_items}"\n'
+ANSWERS = '[[stage]]\nname = "answers"\nrun = "annotate export"\nproject = "p"\nwait = 1.0\nafter = "${asked}"\n'
+
+
+def test_a_stage_comes_after_one_of_which_it_reads_no_file_and_may_wait_for_less(read):
+    before = read(MODEL + COLD + KEPT + ASKED + ANSWERS)
+    assert before.by_name["answers"].needs == ("asked",)
+    assert options(before, "answers") == {"project": "p", "wait": 1.0, "output": "/runs/p/answers/output.jsonl"}
+    other = read(MODEL + COLD + KEPT + ASKED + ANSWERS, "sums=gym:gcd").by_name
+    assert other["answers"].own == before.by_name["answers"].own
+    assert other["answers"].digest != before.by_name["answers"].digest
+    assert read(MODEL + COLD + KEPT + ASKED + ANSWERS.replace("1.0", "0.5")).by_name["answers"].digest == (
+        before.by_name["answers"].digest
+    )
+
+
 def test_a_constitution_and_a_prompt_are_looked_up_beside_the_file_and_are_part_of_the_digest(read, tmp_path):
     for name in ("mine.toml", "mine.txt"):
         (tmp_path / "in here" / name).write_text("a")
@@ -173,6 +189,10 @@ WRONG = {
     "one stage": ('[stage]\nname = "cold"\n', "FILE: 'stage' must be tables, [[stage]]; got"),
     "a list of names": ('stage = ["cold"]\n', "FILE: 'stage' must be tables, [[stage]]; got"),
     "before without a repeat": (COLD.replace("${model}", "${before}"), "needs a repeat with before = "),
+    "after no stage": (
+        COLD + 'after = "cold"\n',
+        "stage 'cold' of FILE: 'after' names stages, such as after = \"${asked}\"; got 'cold'",
+    ),
     "no rounds": (COLD + "repeat = 0\n", "FILE: repeat must be a whole number of 1 or more; got 0"),
     "an option of a repeat": (
         '[[stage]]\nrepeat = 2\nlr = 1.0\n[[stage.stage]]\nname = "a"\nrun = "sft"\n',

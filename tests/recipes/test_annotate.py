@@ -20,7 +20,7 @@ from posttrain.engine.scorer import load_scorer
 from posttrain.evaluation.policy_kl import kl_from
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.models.load import load_model
-from posttrain.recipes.annotate import importing
+from posttrain.recipes.annotate import importing, records
 from posttrain.types import Message, Request, Sampling
 from tests.annotation.said import SEED
 from tests.annotation.worlds import add_user
@@ -99,12 +99,52 @@ def asked(tmp_path):
     assert main(["annotate", "import", "--store", path, "--project", "p", "--dataset", str(items)]) == 0
     store = open_store(path)
     for name in ("ann", "ben"):
-        user = add_user(store, name, "p")
-        with store.write() as connection:
-            assignment = work.next_for(connection, projects.find(connection, "p"), user)
-            work.answer(connection, assignment, {"ranking": [[1], [0]]}, sending=f"{name} sent", version=0, seconds=1)
+        rank(store, name)
     store.close()
     return path
+
+
+def rank(store, name):
+    """Someone new ranks the next item."""
+    user = add_user(store, name, "p")
+    with store.write() as connection:
+        assignment = work.next_for(connection, projects.find(connection, "p"), user)
+        work.answer(connection, assignment, {"ranking": [[1], [0]]}, sending=f"{name} sent", version=0, seconds=1)
+
+
+def test_an_export_waits_until_a_share_of_the_items_is_annotated(asked, tmp_path, capsys, monkeypatch):
+    out, said, people = tmp_path / "out.jsonl", [], iter(["cat"])
+
+    def announce(line, *, quiet):
+        said.append((line, quiet, out.exists()))
+        rank(open_store(asked), next(people))
+
+    monkeypatch.setattr(records, "announce", announce)
+    monkeypatch.setattr(records, "POLL_S", 0.0)
+    words = ["annotate", "export", "--store", asked, "--project", "p", "--output", str(out)]
+    assert main([*words, "--to", "ratings", "--wait", "0.5"]) == 2 and not said  # this project makes none
+    assert main([*words, "--to", "pairs", "--wait", "0.5", "--json"]) == 0
+    line = "0 of 2 items annotated (2 of 6 annotations, 2 people); waiting for 50%; serve with: posttrain annotate"
+    assert said == [(f"{line} serve --store {asked}", False, False)]
+    (row,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (row["item"], row["annotators"], row["chosen"]) == ("q0", 3, "c")
+    store = open_store(asked)
+    with store.write() as connection:
+        projects.create(connection, "empty")
+    capsys.readouterr()
+    none = ["annotate", "export", "--store", asked, "--project", "empty", "--output", str(tmp_path / "none.jsonl")]
+    assert main([*none, "--wait", "1"]) == 2
+    assert "the project 'empty' has no items to wait for" in capsys.readouterr().err
+
+
+def test_what_a_model_wrote_and_no_database_keeps_is_imported_as_no_letter(tmp_path):
+    (tmp_path / "items.jsonl").write_text(json.dumps({"prompt": "a", "completions": ["b\0c", {"text": "half \ud83d"}]}))
+    path = str(tmp_path / "annotation.db")
+    words = ["annotate", "import", "--store", path, "--project", "p", "--dataset", str(tmp_path / "items.jsonl")]
+    assert main(words) == 0
+    with open_store(path).read() as connection:
+        (item,) = projects.items(connection, projects.find(connection, "p"))
+    assert [one.text for one in item.completions] == ["b\ufffdc", "half \ufffd"]
 
 
 def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):

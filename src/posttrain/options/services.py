@@ -99,7 +99,7 @@ class Import(Form):
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Form):
     """Export annotations to a file."""
 
     store: str = FILE
@@ -116,6 +116,9 @@ class Export:
     plackett-luce."""
     history: bool = False
     """Include superseded annotations and repeated items."""
+    wait: Annotated[float, Range(0, 1)] = 0.0
+    """Wait until this share of the items is annotated, 0: do not wait. By as many people as each is for; attention
+    checks do not count."""
 
 
 @dataclass(frozen=True)

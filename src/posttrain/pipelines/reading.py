@@ -18,6 +18,7 @@ from posttrain.runs import config_file
 from posttrain.runs.inputs import beside, digests_in
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+_WHEN = ("wait",)  # options that say when a stage goes on, and not what it makes
 _TOP = {"title": str, "with": dict, "evaluate": dict, "stage": list}
 
 
@@ -65,7 +66,8 @@ class _Reader:
             raise UserError(f"{self.origin} has no stage; one is a table [[stage]] with name, run and options")
         for stage in self.found.values():
             read = digests_in(beside(stage.table, self.origin))
-            own = _digest([stage.command, stage.table, sorted(stage.outputs), read])
+            what = {key: value for key, value in stage.table.items() if key not in _WHEN}
+            own = _digest([stage.command, what, sorted(stage.outputs), read])
             digest = _digest([own, *(self.found[name].digest for name in stage.needs)])
             self.found[stage.name] = replace(stage, own=own, digest=digest)
         return Stages(self.title, self.origin, self.found)
@@ -160,6 +162,8 @@ class _Reader:
         if "output" in table:
             raise UserError(f"{where}: a pipeline writes into its own directory; leave out 'output'")
         names = [one.partition(".") for one in named_in(table)]
+        if (after := table.pop("after", None)) is not None and not named_in(after):
+            raise UserError(f"{where}: 'after' names stages, such as after = \"${{asked}}\"; got {after!r}")
         for needed, dot, option in names:
             if dot:
                 made = self.known.outputs(self.found[needed].command)

@@ -223,13 +223,7 @@ def _check(config: BestOfN) -> Path:
         )
     if config.adversarial_pairs and not (config.gold or config.gold_model):
         raise UserError("`adversarial_pairs` needs a gold reward: `gold_model` or `gold`; or use `annotation_items`")
-    files = {option: name for option in ("output", *extra) if (name := getattr(config, option))}
-    if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
-        raise UserError(f"`output`, {', '.join(f'`{option}`' for option in extra)} must be different files")
-    for option in extra:
-        if option in files:
-            jsonl.new_file(files[option], option=option)
-    return jsonl.new_file(config.output)
+    return jsonl.new_files({option: getattr(config, option) for option in ("output", *extra)})["output"]
 
 
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:

@@ -66,10 +66,8 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
     """Judge every row, and write those that are kept; the files are there when all of them is, or not at all."""
     if not given(config.judge):
         raise UserError("`judge` is required: NAME=MODEL (also the policy's own run) or NAME=URL#MODEL")
-    path = jsonl.new_file(config.output)
-    people = jsonl.new_file(config.disputed, option="disputed") if config.disputed else None
-    if people == path:
-        raise UserError("`output` and `disputed` must be different files")
+    files = jsonl.new_files({"output": config.output, "disputed": config.disputed})
+    path, people = files["output"], files.get("disputed")
     principles = read_constitution(config.constitution, "preference").principles if config.constitution else ()
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain judge")

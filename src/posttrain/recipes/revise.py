@@ -45,10 +45,8 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
         raise UserError("`dataset` is required: a jsonl or parquet file or folder, or a hub id, of prompts")
     if not given(config.judge):
         raise UserError("`judge` is required: the model that answers and revises, NAME=MODEL or NAME=URL#MODEL")
-    path = jsonl.new_file(config.output)
-    pairs = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
-    if pairs == path:
-        raise UserError("`output` and `pairs` must be different files")
+    files = jsonl.new_files({"output": config.output, "pairs": config.pairs})
+    path, pairs = files["output"], files.get("pairs")
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain revise")
     if len(judging.models) != 1:

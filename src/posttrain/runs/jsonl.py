@@ -65,6 +65,14 @@ def new_file(output: str, *, option: str = "output") -> Path:
     return path
 
 
+def new_files(named: Mapping[str, str]) -> dict[str, Path]:
+    """The same for several parameters, of which all but `output` may be empty; no two may name one file."""
+    found = {option: new_file(name, option=option) for option, name in named.items() if name or option == "output"}
+    if len({path.resolve() for path in found.values()}) < len(found):
+        raise UserError(f"{' and '.join(f'`{option}`' for option in found)} must be different files")
+    return found
+
+
 def read(path: Path) -> list[JsonObject]:
     """All whole rows; none where there is no file. A torn last line is left out, any other is a `DataError`."""
     return [row for row, _ in _scan(path)]

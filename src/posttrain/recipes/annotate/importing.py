@@ -19,6 +19,7 @@ people have judged; typed again, as many more.
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, cast
@@ -239,8 +240,7 @@ def _sample(
     return [
         (
             Completion(
-                # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
-                text=policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
+                text=_kept(policy.chat.decode(done.token_ids)),
                 model=model,
                 details={"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
             ),
@@ -281,9 +281,14 @@ def _spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
+def _kept(text: str) -> str:
+    """A completion without zeros and half characters, which a model can write and no database keeps."""
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", text)
+
+
 def _completion(row: Record, value: Any, number: int) -> Completion:
     said = {"text": value} if isinstance(value, str) else value
     if not isinstance(said, Mapping) or not isinstance(said.get("text"), str):
         raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
     details = {key: word for key, word in said.items() if key not in ("text", "model")}
-    return Completion(number=number, text=said["text"], model=str(said.get("model", "")), details=details)
+    return Completion(number=number, text=_kept(said["text"]), model=str(said.get("model", "")), details=details)

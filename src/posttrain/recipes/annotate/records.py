@@ -10,6 +10,7 @@
     posttrain annotate backup --store annotation.db --output /backups/annotation-monday.db
     posttrain annotate consensus judgements.jsonl --method plackett-luce --json
 
+`export --wait 0.9` first waits until nine of ten items have all their annotations (docs/pipelines.md: rounds).
 `export --history` adds what was corrected later, and what was said of items that came a second time. `--to pairs`,
 judgements, ratings, steps or demonstrations writes what people say together, to learn from.
 
@@ -22,6 +23,8 @@ by pg_dump.
 "failed": []}`, completions by their number, groups of equally good ones, best first.
 """
 
+import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -32,15 +35,17 @@ from posttrain.annotation import agreement
 from posttrain.annotation.aggregation import METHODS, method
 from posttrain.annotation.rankings import agree, load_rankings
 from posttrain.annotation.store import people, projects
-from posttrain.annotation.store.database import Connection, back_up, open_store
+from posttrain.annotation.store.database import Connection, Store, back_up, open_store
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Project
 from posttrain.annotation.training_rows import LESSONS
 from posttrain.errors import UserError, unknown
 from posttrain.options.services import Backup, Consensus, Export, Status, Users
 from posttrain.runs import jsonl
+from posttrain.runs.progress import announce
 
 SHOWN = 20  # items of a consensus in the table for people
+POLL_S = 2.0  # between two looks at the annotations that are waited for
 
 Said = tuple[list[str], dict[str, Any]]
 
@@ -93,8 +98,8 @@ def users(config: Users) -> Said:
     return [*(lines or ["nobody yet"]), *([f"link: {link}"] if link else [])], {"users": found, "link": link or None}
 
 
-def export(config: Export) -> Said:
-    """Write the file; it is there when all of it is, or not at all."""
+def export(config: Export, *, quiet: bool = False) -> Said:
+    """Wait where that is asked for, then write the file; it is there when all of it is, or not at all."""
     path = jsonl.new_file(config.output)
     if not config.project:
         raise UserError("--project is required; posttrain annotate status lists the projects")
@@ -104,9 +109,32 @@ def export(config: Export) -> Said:
         raise unknown("method", config.method, METHODS)
     if config.history and config.to != "rows":
         raise UserError("--history needs --to rows")
-    with open_store(config.store).read() as connection:
+    store = open_store(config.store)
+    if config.wait:
+        _wait(store, config, quiet)
+    with store.read() as connection:
         count = jsonl.write(path, _rows(connection, projects.find(connection, config.project), config))
     return [f"{count:,} rows in {path}"], {"path": path, "rows": count}
+
+
+def _wait(store: Store, config: Export, quiet: bool) -> None:
+    """Wait for people, as long as it takes; another layout than the project's kind makes is refused before that."""
+    before, serve = None, f"posttrain annotate serve --store {shlex.quote(store.name)}"
+    with store.read() as connection:
+        _rows(connection, projects.find(connection, config.project), config)
+    while True:
+        with store.read() as connection:
+            now = projects.progress(connection, projects.find(connection, config.project))
+        if not now.items:
+            raise UserError(f"the project '{config.project}' has no items to wait for; type: posttrain annotate import")
+        if now.whole / now.items >= config.wait:
+            return
+        if now != before:
+            judged = f"{now.judged} of {now.wanted} annotations, {now.annotators} people"
+            said = f"{now.whole} of {now.items} items annotated ({judged}); waiting for {config.wait:.0%}"
+            announce(f"{said}; serve with: {serve}", quiet=quiet)
+        before = now
+        time.sleep(POLL_S)
 
 
 def _rows(connection: Connection, project: Project, config: Export) -> Iterator[dict[str, Any]]:
