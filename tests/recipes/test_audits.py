@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.errors import DataError, UserError
-from posttrain.options.evaluation import Arena, AuditJudge, AuditReward, CompareRewards
+from posttrain.options.audits import Arena, AuditJudge, AuditReward, CompareRewards
 from posttrain.recipes import arena, audit_reward, compare_rewards
 from posttrain.recipes.evaluate_reward import audit as audit_judge
 from posttrain.types import Message, Reply, StopReason, Usage

@@ -24,7 +24,7 @@ from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.attacks import INJECTED, WHOLE
 from posttrain.evaluation.judging import FANCIER, STYLES, Asked, Verdict, plain, verdicts
 from posttrain.evaluation.pairs import ScoredPair
-from posttrain.options.evaluation import AuditJudge
+from posttrain.options.audits import AuditJudge
 from posttrain.recipes.evaluate_reward.result import ModelResult
 from posttrain.report import Table
 from posttrain.rewards import Weighted
