@@ -62,7 +62,7 @@ class AuditJudge(Scores):
     """Audit a judge or reward model on labelled pairs: agreement, calibration, biases, texts that fool it."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset ties columns split limit own pairs",
+        "data": "dataset ties ratings columns split limit own pairs",
         "rewards": "judge judge_prompt reward reward_model",
         "evaluation": "max_fooled",
         "run": "precision seed",
@@ -73,6 +73,9 @@ class AuditJudge(Scores):
     _: KW_ONLY
     ties: Rows = ""
     """Tied pairs (rows with `tie`). A file as annotate export writes it with `to="ties"`."""
+    ratings: Rows = ""
+    """Rated answers, such as GPT-4's scores; for the rank correlation. In any layout that reward-model reads; Kendall's
+    tau-b of the judge's scores with the ratings of each attribute."""
     reward: Rewards = ""
     """A reward to audit in place of a judge, such as FILE.py:NAME."""
     own: str = ""
@@ -81,8 +84,8 @@ class AuditJudge(Scores):
     """Output file (.jsonl) of counterfactual pairs, to train a reward model on. The chosen and the rejected response in
     all styles."""
     max_fooled: Annotated[float, Range(0, 1)] = 0.1
-    """Fraction of prompts on which a text that says nothing may win. Against the chosen response; above it the exit
-    code is 1."""
+    """Fraction of prompts on which a text that says nothing may win. Against the chosen response; also of pairs whose
+    preference other words may flip. Above it the exit code is 1."""
 
 
 @dataclass(frozen=True)
