@@ -45,7 +45,7 @@ class JudgeAnswers(Judges, GivenRows):
     }
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns split limit output disputed",
-        "rewards": "judge judge_prompt consensus accuracy constitution principles judge_budget",
+        "rewards": "judge judge_prompt consensus accuracy constitution principles fit_weights judge_budget",
         "run": "precision seed",
     }
     dataset: Rows = ""
@@ -67,6 +67,9 @@ class JudgeAnswers(Judges, GivenRows):
     principle, with the judge prompt "principle" unless another is given."""
     principles: Annotated[int, Range(1)] = 1
     """Principles sampled for each row. From 2 on, principles that contradict each other are reported."""
+    fit_weights: str = ""
+    """File (.txt) of a judge prompt with fitted weights of its rubric. By the labelled pairs of the dataset; a logistic
+    regression on which criteria each answer meets."""
 
     def together(self) -> None:
         """A minimum has no weights."""
