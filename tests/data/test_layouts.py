@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.data import load_judgements, load_preferences
+from posttrain.data import load_judgements, load_preferences, load_ratings
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
 
@@ -224,8 +224,19 @@ def test_benchmarks_of_judges_say_what_their_labels_are_of(tmp_path):
     ):
         (found,) = load(tmp_path, row)
         assert (found.chosen, found.rejected, found.category) == ("Apple.", "Stone.", kind)
+    told = "Below is an instruction that says what to do.\n\n### Response:"  # of a user, about another model
+    (found,) = load(tmp_path, AUTOJ | {"label": 0, "prompt": told})
+    assert found.prompt == asked(told)
     file = write(tmp_path / "data.jsonl", *(AUTOJ | {"label": label} for label in (0, 1, 2)))
     assert [one.source for one in load_preferences(file, ties=True)] == ["data.jsonl line 3"]
+
+
+def test_a_dialogue_that_mt_bench_writes_into_its_instruction_is_one_message(tmp_path):
+    talk = "Here is a dialogue.\n\nUser: A fruit?\n\nAssistant: "
+    row = {"instruction": hhh(talk, talk)["chosen_instruction"], "gpt4_score": [2, 3, 3]}
+    (found,) = load_ratings(write(tmp_path / "data.jsonl", row))
+    assert (found.prompt, found.response) == (asked(talk), "Apple.")
+    assert found.ratings == {"gpt-4": pytest.approx(8 / 3)}
 
 
 @pytest.mark.parametrize(
