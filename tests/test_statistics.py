@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain import statistics
-from posttrain.statistics import best_of_n, mean_interval, paired_difference_interval, pass_at_k, wilson_interval
+from posttrain.statistics import (
+    best_of_n,
+    kendall_tau,
+    mean_interval,
+    paired_difference_interval,
+    pass_at_k,
+    wilson_interval,
+)
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
@@ -24,6 +31,13 @@ def test_pass_at_k_counts_the_subsets_that_hold_a_right_sample(n: int) -> None:
 def test_pass_at_k_is_stable_where_binomials_overflow() -> None:
     # C(9990, 5000) has 3000 digits; with 10 right of 10000 the chance that 5000 miss them all is about 2^-10.
     assert pass_at_k(10_000, 10, 5_000) == pytest.approx(1 - 2**-10, abs=1e-5)
+
+
+def test_rank_correlation_by_hand_with_ties() -> None:
+    assert kendall_tau([1, 2, 3, 4], [10, 20, 30, 40]) == 1.0 and kendall_tau([1, 2, 3], [3, 2, 1]) == -1.0
+    # of 6 pairs 3 are in the same order, 2 are ties of the first alone, 1 of both
+    assert kendall_tau([1, 1, 2, 1], [1, 2, 3, 2]) == pytest.approx(3 / math.sqrt(3 * 5))
+    assert kendall_tau([1, 1], [1, 2]) is None and kendall_tau([], []) is None
 
 
 def brute(proxy: list[float], gold: list[float], n: int) -> float:

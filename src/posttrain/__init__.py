@@ -60,12 +60,12 @@ if TYPE_CHECKING:  # what type checkers and editors see, and what is read below
     from posttrain.evaluation.suite import Suite as Suite
     from posttrain.loaded import Loaded as Loaded
     from posttrain.loaded import load as load
+    from posttrain.options.audits import Arena as Arena
+    from posttrain.options.audits import AuditJudge as AuditJudge
+    from posttrain.options.audits import AuditReward as AuditReward
+    from posttrain.options.audits import CompareRewards as CompareRewards
     from posttrain.options.cluster import AsyncOptions as Cluster  # noqa: F401
-    from posttrain.options.evaluation import Arena as Arena
-    from posttrain.options.evaluation import AuditJudge as AuditJudge
-    from posttrain.options.evaluation import AuditReward as AuditReward
     from posttrain.options.evaluation import Compare as Compare
-    from posttrain.options.evaluation import CompareRewards as CompareRewards
     from posttrain.options.evaluation import Evaluate as Evaluate
     from posttrain.options.evaluation import EvaluateReward as EvaluateReward
     from posttrain.options.evaluation import Generate as Generate

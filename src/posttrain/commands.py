@@ -230,27 +230,27 @@ COMMANDS: dict[str, Command] = {
     "audit-reward": _recipe(
         "attack a reward before a run: what it pays that is wrong, and refuses that is right",
         "audit_reward",
-        "evaluation.AuditReward",
+        "audits.AuditReward",
         ("quiet", "json"),
         code=lambda result: 0 if result.passed else 1,
     ),
     "audit-judge": _recipe(
         "audit a judge or reward model on labelled pairs: agreement, biases, texts that fool it",
         "evaluate_reward.audit",
-        "evaluation.AuditJudge",
+        "audits.AuditJudge",
         ("quiet", "json"),
         code=lambda result: 0 if result.passed else 1,
     ),
     "compare-rewards": _recipe(
         "compare rewards on stored samples: AUC, best-of-n accuracy, cost, attacks that they pay",
         "compare_rewards",
-        "evaluation.CompareRewards",
+        "audits.CompareRewards",
         ("quiet", "json"),
     ),
     "arena": _recipe(
         "compare policies by a judge: win rates, length-controlled, leaderboard, cycles",
         "arena",
-        "evaluation.Arena",
+        "audits.Arena",
         ("quiet", "json"),
     ),
     "judge": _recipe(

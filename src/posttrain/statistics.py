@@ -1,4 +1,4 @@
-"""pass@k, best-of-n, and confidence intervals clustered by problem.
+"""pass@k, best-of-n, rank correlation, and confidence intervals clustered by problem.
 
 Several samples of one problem are not independent: a hard problem fails them all. Eight samples of 200 problems are
 200 observations of a rate, not 1600 of a coin. So an interval is taken over problems, from how much their rates differ.
@@ -6,7 +6,7 @@ Several samples of one problem are not independent: a hard problem fails them al
 
 import math
 from collections.abc import Sequence
-from itertools import groupby, islice
+from itertools import combinations, groupby, islice
 from operator import itemgetter
 from statistics import NormalDist
 
@@ -55,6 +55,26 @@ def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
         alike = [reward for _, reward in samples]
         total += math.fsum(islice(chances, len(alike))) * math.fsum(alike) / len(alike)
     return total
+
+
+def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float | None:
+    """The rank correlation tau-b of two scores of the same things; None if either does not vary.
+
+        tau_b = (C - D) / sqrt((P - T_x) (P - T_y))
+
+    of P pairs C are in the same order in both, D in opposite orders, T_x and T_y are ties of each (Kendall 1945).
+
+    Example:
+        >>> kendall_tau([1, 2, 3], [1, 3, 2])  # two pairs agree, one does not
+        0.3333333333333333
+    """
+    both = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(zip(some, others, strict=True), 2)]
+    untied = math.prod(sum(pair[side] != 0 for pair in both) for side in (0, 1))
+    return sum(x * y for x, y in both) / math.sqrt(untied) if untied else None
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 from posttrain.bindings.objects import bound, digest_of
 from posttrain.commands import COMMANDS, Command, algorithm_of, begun, sections_of
 from posttrain.errors import UserError, refuse_unknown
+from posttrain.options.audits import Arena, AuditJudge, AuditReward, CompareRewards
 from posttrain.options.cluster import AsyncOptions
-from posttrain.options.evaluation import (
-    Arena,
-    AuditJudge,
-    AuditReward,
-    Compare,
-    CompareRewards,
-    Evaluate,
-    EvaluateReward,
-    Generate,
-    ScoreCompletions,
-    Solve,
-)
+from posttrain.options.evaluation import Compare, Evaluate, EvaluateReward, Generate, ScoreCompletions, Solve
 from posttrain.options.hyperparameters import hyperparameters
 from posttrain.options.online import RL, BestOfN, OnlinePreference
 from posttrain.options.option import MARK, Form, name_of, options_of

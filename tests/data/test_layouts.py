@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.data import load_judgements, load_preferences
+from posttrain.data import load_judgements, load_preferences, load_ratings
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
 
@@ -203,6 +203,42 @@ def test_every_layout_is_also_judgements(tmp_path):
     ]
 
 
+AUTOJ = {"scenario": "s", "prompt": "A fruit?", "response 1": "Apple.", "response 2": "Stone."}
+
+
+def hhh(*asked):
+    """A row of two prompts to a judge."""
+    texts = [
+        f"###The instruction to evaluate:\n{prompt}\n\n###Response to evaluate:\n{said}\n\n###Score Rubrics:\n[?]\n"
+        for prompt, said in zip(asked, ("Apple.", "Stone."), strict=True)
+    ]
+    return {"source": "helpful", "chosen_instruction": texts[0], "rejected_instruction": texts[1]}
+
+
+def test_benchmarks_of_judges_say_what_their_labels_are_of(tmp_path):
+    bench = {"source": "mmlu-pro", "question": "A fruit?", "response_A": "Stone.", "response_B": "Apple."}
+    for row, kind in (
+        (AUTOJ | {"label": 0}, "people: s"),
+        (hhh("A fruit?", "A fruit?"), "people: helpful"),
+        (bench | {"label": "B>A"}, "objective: mmlu-pro"),
+    ):
+        (found,) = load(tmp_path, row)
+        assert (found.chosen, found.rejected, found.category) == ("Apple.", "Stone.", kind)
+    told = "Below is an instruction that says what to do.\n\n### Response:"  # of a user, about another model
+    (found,) = load(tmp_path, AUTOJ | {"label": 0, "prompt": told})
+    assert found.prompt == asked(told)
+    file = write(tmp_path / "data.jsonl", *(AUTOJ | {"label": label} for label in (0, 1, 2)))
+    assert [one.source for one in load_preferences(file, ties=True)] == ["data.jsonl line 3"]
+
+
+def test_a_dialogue_that_mt_bench_writes_into_its_instruction_is_one_message(tmp_path):
+    talk = "Here is a dialogue.\n\nUser: A fruit?\n\nAssistant: "
+    row = {"instruction": hhh(talk, talk)["chosen_instruction"], "gpt4_score": [2, 3, 3]}
+    (found,) = load_ratings(write(tmp_path / "data.jsonl", row))
+    assert (found.prompt, found.response) == (asked(talk), "Apple.")
+    assert found.ratings == {"gpt-4": pytest.approx(8 / 3)}
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -220,6 +256,9 @@ def test_every_layout_is_also_judgements(tmp_path):
         (prm() | {"label": {"steps": None}}, "'label steps' must be a list"),
         (prm(step(("a", 1), ("b", -1), chosen=2)), "'chosen_completion' is 2 of 2 completions"),
         ({"info": {"id": "x"}, "summaries": [{"text": "a"}, {"text": "b"}], "choice": 0}, "'info post or article'"),
+        (AUTOJ | {"label": 3}, "field 'label' must be one of 0 .response 1., 1 .response 2., 2 .a tie.; got 3"),
+        (hhh("A fruit?", "A stone?"), "have different instructions to evaluate"),
+        (hhh("A fruit?", "A fruit?") | {"chosen_instruction": "A fruit?"}, "is not a prompt of Prometheus"),
     ],
 )
 def test_what_is_not_as_the_layout_has_it_is_named(tmp_path, row, problem):

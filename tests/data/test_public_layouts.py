@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from posttrain.data import load_demonstrations, load_judgements, load_preferences, load_tasks
+from posttrain.data import load_demonstrations, load_judgements, load_preferences, load_ratings, load_tasks
 from posttrain.errors import DataError, as_typed
 from posttrain.types import Message
 
@@ -45,6 +45,14 @@ def kto(source: str) -> list[str]:
     return [
         f"{spoken(one.prompt)} | {steps}{one.response} {'good' if one.good else 'bad'}"
         for one, steps in zip(found, before, strict=True)
+    ]
+
+
+def ratings(source: str) -> list[str]:
+    return [
+        f"{spoken(one.prompt)} | {one.response} {name} {value:.3g}"
+        for one in load_ratings(source)
+        for name, value in one.ratings.items()
     ]
 
 
@@ -100,6 +108,12 @@ READ = (
          (f"{PAIR}1", "u: A fruit? | Apple. > Dust. by 2", "u: A fruit? | Stone. > Dust. by 1")),
     Case("PKU-SafeRLHF, by `better_response_id`", "pku_saferlhf.jsonl", preference, (f"{PAIR}1",)),
     Case("SHP", "shp.jsonl", preference, (f"{PAIR}1",)),
+    Case("Auto-J, pairwise; ties are left out", "autoj_pairwise.jsonl", preference, (f"{PAIR}1", f"{PAIR}1")),
+    Case("JudgeBench", "judgebench.jsonl", preference, (f"{PAIR}1", f"{PAIR}1")),
+    Case("HHH alignment (Prometheus)", "hhh_alignment.jsonl", preference,
+         (f"{PAIR}1", "u: Hello. | a: Hello. What is it? | u: A fruit? | Apple. > Stone. by 1")),
+    Case("MT-bench and Vicuna with GPT-4's scores (Prometheus)", "gpt4_rated.jsonl", ratings,
+         ("u: A fruit? | Apple. gpt-4 4.67", "u: A fruit? | Stone. gpt-4 1")),
     Case("LMSYS arena, conversations; ties are left out", "lmsys_arena.jsonl", preference, (f"{PAIR}1",)),
     Case("LMSYS arena, turns as JSON", "lmsys_arena_turns.jsonl", preference, (f"{PAIR}1",)),
     Case("your own, scored", "scored.jsonl", preference, (f"{PAIR}3",)),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from posttrain.evaluation.judging import STYLES, Verdict, plain, sentences, totals, verdicts
+from posttrain.evaluation.judging import STYLES, Verdict, plain, reworded, sentences, totals, verdicts
 from posttrain.rewards import parse_rewards, reward_function
 from posttrain.types import Message, Score, Task
 
@@ -35,9 +35,15 @@ def first(group, completions):
 
 
 def test_a_judge_that_compares_is_asked_in_both_orders_and_disagreement_is_a_tie():
-    found = verdicts(parse_rewards(first), [(TASK, "a", "b"), (TASK, "a" * 9, "b")])
-    assert found == [Verdict(0.0, (1.0, -1.0)), Verdict(1.0, (1.0, 1.0))]
-    assert [one.win for one in found] == [0.5, 1.0]
+    asked = [(TASK, "a", "b"), (TASK, "a" * 9, "b"), (TASK, "a", "b"), (TASK, "b", "a" * 9)]
+    found = verdicts(parse_rewards(first), asked)
+    assert found == [
+        Verdict(0.0, (1.0, -1.0)),
+        Verdict(1.0, (1.0, 1.0)),
+        Verdict(0.0, (1.0, -1.0)),
+        Verdict(-1.0, (-1.0, -1.0)),
+    ]
+    assert [one.win for one in found] == [0.5, 1.0, 0.5, 0.0]
 
 
 def test_a_judge_that_says_nothing_has_no_margin():
@@ -60,3 +66,21 @@ def test_styles_change_only_the_style():
     said = {name: style(text) for name, style in STYLES.items()}
     assert plain(said["markdown"]).split() == ["Answer", *plain(text).split()]
     assert said["long"].count(plain(text)) == 2 and plain(text) in said["tone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("I do not like that colour.", "I don't like that color"),
+        ("Can't say. It will not do", "Cannot say.  It won't do."),
+        ("- **Apples** are red\n- pears", "* **Apples** are red\n* pears."),
+        ("Don't you know? DO NOT ask", "Don't you know?  DO NOT ask."),  # no "do not you"
+        ("`do not`, $is not$:\n```\n- colour\n```", "`do not`, $is not$:\n```\n- colour\n```"),
+        ("x = 3\n- 5 = 2", "x = 3\n- 5 = 2"),
+        ("colour: red; see colour.py, Colour 3", "colour: red; see colour.py, Colour 3"),
+        ("42", "42"),
+        ("", ""),
+    ],
+)
+def test_other_words_say_the_same_and_back(text, other):
+    assert reworded(text) == other and reworded(other) == text

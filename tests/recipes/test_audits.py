@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.errors import DataError, UserError
-from posttrain.options.evaluation import Arena, AuditJudge, AuditReward, CompareRewards
+from posttrain.options.audits import Arena, AuditJudge, AuditReward, CompareRewards
 from posttrain.recipes import arena, audit_reward, compare_rewards
 from posttrain.recipes.evaluate_reward import audit as audit_judge
 from posttrain.types import Message, Reply, StopReason, Usage
@@ -142,8 +142,57 @@ def test_a_judge_that_prefers_the_first_is_found(tmp_path):
     assert found.summary()["accuracy"] == 0.5 and not found.passed
 
 
+def test_kinds_of_truth_and_ratings_stay_apart(tmp_path, capsys):
+    kinds = ["people: writing", "people: advice", "objective: maths", "objective: law"]
+    right = (True, False, True, True)
+    rows = [
+        {"prompt": f"{n}?", "chosen": f"{'good' if ok else 'poor'} {n}", "rejected": f"so {n}", "category": kind}
+        for n, (kind, ok) in enumerate(zip(kinds, right, strict=True))
+    ]
+    rows[1]["rejected"] = "good 1"
+    # longer is better: of the 6 pairs of answers 2 ties in the ratings, 3 in the same order, 1 in the other
+    rated = [("a", 1), ("aa", 2), ("aaa", 1), ("aaaa", 2)]
+    ratings = write(
+        tmp_path / "rated.jsonl",
+        [{"prompt": "?", "completion": text, "ratings": {"gpt-4": score, "even": 3}} for text, score in rated],
+    )
+    file = write(tmp_path / "pairs.jsonl", rows)
+    found = audit_judge.run(AuditJudge(file, reward="mine.py:judged"), quiet=True).summary()
+    assert {name: (one["accuracy"], one["n"]) for name, one in found["truths"].items()} == {
+        "people": (0.5, 2),
+        "objective": (1.0, 2),
+    }
+    assert set(found["categories"]) == set(kinds) and found["rank_correlation"] == {}
+    found = audit_judge.run(AuditJudge(file, ratings=ratings, reward="mine.py:length"), quiet=True)
+    assert found.rank_correlation == {"gpt-4": pytest.approx((3 - 1) / (6 * 4) ** 0.5), "even": None}
+    assert any("ratings: even" in line and "not defined" in line for line in found.lines())
+    assert found.summary()["truths"].keys() == {"people", "objective"}
+
+
+def test_a_judge_that_other_words_sway_is_found(tmp_path):
+    (tmp_path / "style.py").write_text("def formal(completion):\n    return float('do not' in completion)\n")
+    told = [("They do not.", "They don't."), ("They don't.", "They do not."), ("I do not.", "No.")]
+    rows = [{"prompt": f"{n}?", "chosen": a, "rejected": b} for n, (a, b) in enumerate(told)]
+    file = write(tmp_path / "pairs.jsonl", rows)
+    found = audit_judge.run(AuditJudge(file, reward="style.py:formal"), quiet=True)
+    # each of the first two prefers the other response in other words; of the third both say the same then, a tie
+    assert found.rates["other words"] == {"preference flips": pytest.approx(2 / 3)}
+    assert "other words flip the preference" in {one["attack"] for one in found.findings}
+    found = audit_judge.run(AuditJudge(file, reward="mine.py:judged"), quiet=True)
+    assert found.rates["other words"]["preference flips"] == 0.0
+
+
 def test_audit_judge_refuses_bad_input(tmp_path):
     file = write(tmp_path / "pairs.jsonl", PAIRS)
+    rated = write(tmp_path / "rated.jsonl", [{"prompt": "?", "completion": "a", "ratings": {"gpt-4": 1}}])
+    with pytest.raises(DataError, match=r"rated.jsonl line 1: a response that was rated alone; .* `ratings`"):
+        audit_judge.run(AuditJudge(rated, reward="mine.py:judged"), quiet=True)
+    (tmp_path / "first.py").write_text(
+        "from posttrain.rewards import reward_function\n\n"
+        "@reward_function(min_group=2)\ndef first(group, completions):\n    return [1.0, 0.0]\n"
+    )
+    with pytest.raises(UserError, match="`ratings` are of single answers, and this judge compares answers"):
+        audit_judge.run(AuditJudge(file, ratings=rated, reward="first.py:first"), quiet=True)
     with pytest.raises(UserError, match="`own`: no row has 'mine' in its column 'models'"):
         audit_judge.run(AuditJudge(file, reward="mine.py:judged", own="mine"), quiet=True)
     with pytest.raises(UserError, match="`dataset` is required"):

@@ -1,6 +1,7 @@
 """Feedback by judges through the command line, against a scripted server."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -225,6 +226,10 @@ def test_the_policy_itself_judges(posttrain, tmp_path):
             "--judge {a} --judge-prompt pairwise --dataset one.jsonl",
             "judge 'a' compares 2 or more answers; one.jsonl:1 has 1",
         ),
+        ("--judge {a} --fit-weights new.txt", "--fit-weights is of a judge of the kind rubric; pass --judge-prompt"),
+        ("--judge {a} --fit-weights pairs.jsonl", "--fit-weights names a new file"),
+        ("--judge {a} --dataset one.jsonl --fit-weights new.txt", "--fit-weights needs labelled pairs"),
+        ("--judge {a} --constitution default --fit-weights new.txt", "of no constitution; pass one --judge alone"),
         ("--judge {a} --judge-prompt rubric", "its column 'rubric' has no criterion with a weight above 0"),
         (
             "--judge {a} --judge-prompt principle",
@@ -245,3 +250,35 @@ def test_what_cannot_work_is_one_line_before_anything_is_asked(posttrain, words,
     write("one.jsonl", [{"prompt": "1?", "completion": "abc"}])
     code, out, err = posttrain(*JUDGE, *words.format(a="a=http://127.0.0.1:9/v1#m").split())
     assert code == 2 and out == "" and says.format() in err and err.count("\n") == 1
+
+
+def test_weights_are_fitted_to_labelled_pairs_and_judge_by_themselves(posttrain):
+    """What is right wins over what is polite, where equal weights make a tie."""
+    rows = [{"prompt": f"{n}?", "chosen": f"right {n}", "rejected": f"polite {n}"} for n in range(3)]
+    write("pairs.jsonl", [*rows, {"prompt": "4?", "chosen": "right and polite", "rejected": "right"}])
+    Path("mine.txt").write_text(
+        'kind: rubric\nrubric: ["right", {"criterion": "polite", "weight": 1}]\n---\n'
+        "answer]\n{answer}\n[criterion]\n{criterion}\n["
+    )
+
+    def meets(body):
+        asked = re.findall(r"answer\]\n(.*?)\n\[criterion\]\n(.*?)\n\[", body["messages"][-1]["content"], re.DOTALL)
+        return f"Met: {'yes' if asked[0][1] in asked[0][0] else 'no'}"
+
+    with fake_openai(answer=meets) as server:
+        words = [*JUDGE, "--judge", f"a={server.url}", "--judge-prompt", "mine.txt", "--json"]
+        code, out, _ = posttrain(*words, "--fit-weights", "fitted.txt")
+        found = json.loads(out)
+        assert code == 0 and found["agreement"] == {"a": (3 * 0.5 + 1) / 4}
+        weights = found["weights"]
+        # three differences (1, -1) and one (0, 1), by the equations of the optimum
+        pulls = [1 / (1 + math.exp(weights["right"] - weights["polite"])), 1 / (1 + math.exp(weights["polite"]))]
+        assert weights["right"] == pytest.approx(3 * pulls[0]) and weights["polite"] == pytest.approx(
+            pulls[1] - 3 * pulls[0]
+        )
+        Path("out.jsonl").unlink()
+        code, out, _ = posttrain(*words[:-3], "--judge-prompt", "fitted.txt", "--json")
+        assert code == 0 and json.loads(out)["weights"] == {}
+    assert [row["chosen"] for row in read("out.jsonl")][:3] == [f"right {n}" for n in range(3)]
+    head = 'kind: rubric\nvotes: 1\nrubric: [{"criterion": "right", "weight": '
+    assert Path("fitted.txt").read_text().startswith(head)

@@ -24,8 +24,8 @@ from posttrain.errors import ModelError, UserError, described, unknown, words_of
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import locate
 from posttrain.models.text_classifier import TextClassifier, text_classifier
-from posttrain.options.evaluation import Evaluate, Scores
-from posttrain.options.judging import JudgeAnswers, Revise
+from posttrain.options.evaluation import Evaluate
+from posttrain.options.judging import JudgeAnswers, Revise, Scores
 from posttrain.options.online import RL, SampledOptions
 from posttrain.types import ChatModel, Sampling
 from posttrain.user_code import load

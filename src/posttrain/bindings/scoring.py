@@ -12,7 +12,7 @@ from posttrain.data.files import Source
 from posttrain.engine.scorer import load_scorer
 from posttrain.environments.scored import ScoredEnvironment, overseen, refuse_unknown_rewards
 from posttrain.errors import UserError, words_of
-from posttrain.options.evaluation import Scores
+from posttrain.options.judging import Scores
 from posttrain.options.kinds import Rewards
 from posttrain.runs.run import CONFIG, SAMPLES
 from posttrain.training.resolve_model import saved_model

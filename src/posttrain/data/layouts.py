@@ -10,6 +10,7 @@ from itertools import groupby, zip_longest
 from typing import Any, cast
 
 from posttrain.data import annotation_tools as tools
+from posttrain.data import judge_benchmarks as benchmarks
 from posttrain.data.annotation_tools import PROMPTS, Fields, pair, scored
 from posttrain.data.meaning import MEANT, is_empty, list_in
 from posttrain.data.records import Record, typed
@@ -153,23 +154,40 @@ def _helpsteer3(row: Record) -> list[Fields]:
     return pair(row.get("context"), one, other, -score, **({"strength": abs(score)} if score else {}))
 
 
-def _verdict(prompt: str, first: str, second: str, verdict: str, better: Mapping[Any, int]) -> None:
-    """Columns of a prompt ("" where it is in the responses), two responses, and what says which: 1 for the first."""
+def _verdict(
+    prompt: str, first: str, second: str, verdict: str, better: Mapping[Any, int], subset: tuple[str, str] | None = None
+) -> None:
+    """Columns of a prompt ("" where it is in the responses), two responses, and what says which: 1 for the first.
+
+    `subset` is what the labels are of, and the column of the part of a benchmark.
+    """
     winners = {1: first, -1: second, 0: "a tie"}
 
-    @_layout(first, second, verdict)
+    @_layout(first, second, verdict, *(subset or ())[1:])
     def _own(row: Record) -> list[Fields]:
         said = typed(row.get(verdict))
         said = said.lower() if isinstance(said, str) else said
         if isinstance(said, bool) or said not in [*better]:
             known = ", ".join(f"{known} ({winners[which]})" for known, which in better.items())
             raise row.fail(f"field '{verdict}' must be one of {known}; got {said!r}")
-        return pair(row.get(prompt) if prompt else None, row.get(first), row.get(second), better[said])
+        asked = row.get(prompt) if prompt else None
+        if subset:
+            asked, more = benchmarks.plain(row.text(prompt)), benchmarks.category(row, *subset)
+            return pair(asked, row.get(first), row.get(second), better[said], **more)
+        return pair(asked, row.get(first), row.get(second), better[said])
 
 
 # PKU-SafeRLHF, by the more helpful one; map `safer_response_id` to `better_response_id` to learn the safer one
 _verdict("prompt", "response_0", "response_1", "better_response_id", {0: 1, 1: -1})
 _verdict("history", "human_ref_A", "human_ref_B", "labels", {1: 1, 0: -1})  # SHP
+_verdict(  # Auto-J
+    "prompt", "response 1", "response 2", "label", {0: 1, 1: -1, 2: 0}, (benchmarks.PEOPLE, "scenario")
+)
+_verdict(  # JudgeBench
+    "question", "response_A", "response_B", "label", {"a>b": 1, "b>a": -1}, (benchmarks.OBJECTIVE, "source")
+)
+_layout("chosen_instruction", "rejected_instruction", "source")(benchmarks.hhh_alignment)
+_layout("instruction", "gpt4_score")(benchmarks.gpt4_rated)
 _ARENA = {"model_a": 1, "a": 1, "model_b": -1, "b": -1, "tie": 0, "tie (bothbad)": 0, "both_bad": 0, "bothbad": 0}
 _verdict("", "conversation_a", "conversation_b", "winner", _ARENA)  # LMSYS
 

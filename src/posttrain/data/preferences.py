@@ -130,6 +130,8 @@ def _is_judged(row: Record) -> bool:
 def preferences_in(row: Record) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
+        if "ratings" in row:
+            raise row.fail("a response that was rated alone; give it to audit-judge as `ratings`")
         raise row.fail(
             'a response that was judged alone, not two of which one was chosen; use `algorithm="kto"`, or of convert '
             '`to="judgements"` or `to="demonstrations"`'

@@ -40,14 +40,14 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
         tasks = {id(task): task for task, _, _ in asked}
         earned = dict(zip(texts, totals(judge, [(tasks[key], text) for key, text in texts]), strict=True))
         return [Verdict(earned[id(task), first] - earned[id(task), second]) for task, first, second in asked]
-    groups = [
-        EpisodeGroup(task, (_episode(task, one), _episode(task, other)))
+    groups = {  # each once
+        (id(task), one, other): EpisodeGroup(task, (_episode(task, one), _episode(task, other)))
         for task, first, second in asked
         for one, other in ((first, second), (second, first))
-    ]
-    scores = finish(judge.score_parts(groups)) if groups else []
-    margins = [judge.total(of_seat(one, "")) - judge.total(of_seat(other, "")) for one, other in scores]
-    both = [(margins[i], -margins[i + 1]) for i in range(0, len(margins), 2)]
+    }
+    scores = zip(groups, finish(judge.score_parts([*groups.values()])) if groups else [], strict=True)
+    margins = {key: judge.total(of_seat(one, "")) - judge.total(of_seat(other, "")) for key, (one, other) in scores}
+    both = [(margins[id(task), one, other], -margins[id(task), other, one]) for task, one, other in asked]
     return [Verdict((a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0, (a, b)) for a, b in both]
 
 
@@ -84,3 +84,40 @@ STYLES: Mapping[str, Callable[[str], str]] = MappingProxyType(
 FANCIER = ("plain", "long", "markdown")
 """The styles of the matrix, in the order in which a style is more of a temptation (Liu et al. 2024, RM-Bench,
 https://arxiv.org/abs/2410.16184, which has concise, detailed, and detailed with Markdown, written by a model)."""
+
+_NOT = [
+    (f"{verb} not", f"{verb}n't")
+    for verb in ("are", "could", "did", "do", "does", "had", "has", "have", "is", "should", "was", "were", "would")
+]
+_NOT += [("cannot", "can't"), ("will not", "won't")]
+_SPELLED = (  # in lower case alone, since names have capitals
+    *(("behaviour", "behavior"), ("centre", "center"), ("colour", "color"), ("favourite", "favorite")),
+    *(("flavour", "flavor"), ("neighbour", "neighbor"), ("organise", "organize"), ("realise", "realize")),
+    *(("recognise", "recognize"), ("summarise", "summarize"), ("travelling", "traveling")),
+)
+_TWICE = (*_SPELLED, *_NOT, *((one.capitalize(), other.capitalize()) for one, other in _NOT))
+_OTHER = {one: other for both in _TWICE for one, other in (both, both[::-1])}
+_OTHER |= {"-": "*", "*": "-", " ": "  ", "  ": " "}
+_WORDS = re.compile(  # not in names, paths and assignments, and not "don't you"
+    rf"(?<![\w./\\@#-])(?:{'|'.join(word for both in _TWICE for word in both)})(?![\w:=(/\\'-]|\.\w)"
+    r"(?! (?:I|you|he|she|it|we|they|there|this|that)\b)"
+    r"|(?m:^)[-*](?= +\W{0,3}[A-Za-z]{2})"  # of lists
+    r"|(?<=[a-z][.!?]) {1,2}(?=[A-Z])"  # between sentences
+)
+_KEPT = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`|\$[^$\n]*\$|^(?: {4}|\t)[^\n]*$)", re.DOTALL | re.MULTILINE)
+
+
+def reworded(text: str) -> str:
+    """The same answer in other words, by rules that keep what it says; code and formulas stay.
+
+    Negations ("do not", "don't"), British and American spelling, list markers, one or two spaces between sentences and
+    the last full stop, there or not, each become the other one of the two.
+
+    Example:
+        >>> reworded("I do not know that colour.")
+        "I don't know that color"
+    """
+    parts = _KEPT.split(text)
+    parts[::2] = [_WORDS.sub(lambda found: _OTHER[found[0]], part) for part in parts[::2]]
+    parts[-1] = re.sub(r"(?<=[a-z]{2})\.?\Z", lambda found: "" if found[0] else ".", parts[-1])
+    return "".join(parts)

@@ -1,11 +1,11 @@
-"""Forms of the commands that make feedback by models: judge and revise."""
+"""Forms of the commands that make feedback by models, judge and revise, and what all that score given texts have."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, Literal
 
 from posttrain.errors import UserError
-from posttrain.options.groups import Judges
+from posttrain.options.groups import Ensemble, Judges
 from posttrain.options.kinds import Judge, Rows
 from posttrain.options.option import Form, Range
 
@@ -23,7 +23,17 @@ class GivenRows(Form):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """float32, bfloat16 or auto, for local models. auto: the faster one."""
     seed: int = 0
-    """Random seed of replies and sampled principles."""
+    """Random seed of replies, and of sampled principles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores(GivenRows, Judges, Ensemble):
+    """What scores texts that are there already."""
+
+    reward_model: str = ""
+    """Reward models: runs, folders or hub ids, space-separated."""
+    microbatch_tokens: Annotated[int, Range(1)] = 4096
+    """Maximum tokens per forward pass of a reward model."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class JudgeAnswers(Judges, GivenRows):
     }
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns split limit output disputed",
-        "rewards": "judge judge_prompt consensus accuracy constitution principles judge_budget",
+        "rewards": "judge judge_prompt consensus accuracy constitution principles fit_weights judge_budget",
         "run": "precision seed",
     }
     dataset: Rows = ""
@@ -57,6 +67,9 @@ class JudgeAnswers(Judges, GivenRows):
     principle, with the judge prompt "principle" unless another is given."""
     principles: Annotated[int, Range(1)] = 1
     """Principles sampled for each row. From 2 on, principles that contradict each other are reported."""
+    fit_weights: str = ""
+    """File (.txt) of a judge prompt with fitted weights of its rubric. By the labelled pairs of the dataset; a logistic
+    regression on which criteria each answer meets."""
 
     def together(self) -> None:
         """A minimum has no weights."""

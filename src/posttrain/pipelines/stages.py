@@ -19,7 +19,7 @@ from posttrain.runs.inputs import SPLIT, beside
 if TYPE_CHECKING:  # it imports this room
     from posttrain.commands import Command
 
-SUFFIXES = {"Output file": ".jsonl", "File (.jsonl)": ".jsonl", "Output folder": ""}
+SUFFIXES = {"Output file": ".jsonl", "File (.jsonl)": ".jsonl", "File (.txt)": ".txt", "Output folder": ""}
 """How the text of an option begins that names an output, and how the name ends that a pipeline gives the output."""
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 Table = Mapping[str, Any]

@@ -25,7 +25,7 @@ from posttrain.data.messages import written
 from posttrain.errors import UserError, unknown, words_of
 from posttrain.evaluation.arena import Compared, WinRate, cycles, win_rate
 from posttrain.evaluation.judging import verdicts
-from posttrain.options.evaluation import Arena
+from posttrain.options.audits import Arena
 from posttrain.report import Estimate, Table
 from posttrain.rewards.inputs import seed_of
 from posttrain.runs import jsonl

@@ -19,7 +19,7 @@ from posttrain.data import load_tasks, parse_columns
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.audit import Audit, audit
-from posttrain.options.evaluation import AuditReward
+from posttrain.options.audits import AuditReward
 from posttrain.report import Table
 from posttrain.report.markup import printable
 from posttrain.runs import jsonl

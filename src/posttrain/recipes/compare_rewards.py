@@ -24,7 +24,7 @@ from posttrain.errors import UserError, words_of
 from posttrain.evaluation.audit import audit
 from posttrain.evaluation.pairs import exceeds
 from posttrain.models.load import locate
-from posttrain.options.evaluation import CompareRewards
+from posttrain.options.audits import CompareRewards
 from posttrain.report import Estimate, Table
 from posttrain.rewards import Judge, Reward, Weighted
 from posttrain.rewards.reward import role_of

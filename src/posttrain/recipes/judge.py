@@ -15,6 +15,7 @@ last is the AI feedback of Constitutional AI (Bai et al. 2022, https://arxiv.org
 What is finished of a run that was interrupted lies beside the output (`labelled.jsonl.part`): the same command goes on.
 """
 
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from posttrain.report import Table
 from posttrain.rewards import Judge, Weighted
 from posttrain.rewards.judges.consensus import consensus, preferences, weight_of
 from posttrain.rewards.judges.constitution import Principle, read_constitution
+from posttrain.rewards.judges.fitting import fitted_weights, shared_criteria
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
 from posttrain.training.resolve_model import saved_model
@@ -53,6 +55,7 @@ class Verdicts:
 
     scores: dict[str, list[float | None]] = field(default_factory=dict[str, list[float | None]])
     """By judge, or "judge: principle", of each answer; None where there was no verdict."""
+    parsed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # the same as it was read
     swapped: bool = False  # whether a verdict changed with the positions
     why: str = ""  # the first reason of a missing verdict
 
@@ -76,6 +79,7 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
     assert rewards is not None
     judges = [judge for judge, _ in rewards.parts if isinstance(judge, Judge)]
     weights, rows = _weights(config, judges), _read(config, rewards, judges, principles)
+    fitted = _fits(config, judges, rows)
     judging.load()
     parts = jsonl.Chunks(path, _about(config, judges, rows, principles) | {"models": [*judging.folders.values()]})
     for judge in judges if parts.done else ():
@@ -89,7 +93,15 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
             parts.add({"rows": told, "spent": {judge.name: asdict(judge.spent) for judge in judges}})
             progress.step(start + len(some))
     said = [Verdicts(**row) for part in parts.done for row in part["rows"]]
+    rubric = _fit(rows, said, fitted) if fitted else []
     counts = _written(config, path, people, rows, said, weights, notes)
+    if rubric:
+        file = Path(config.fit_weights).expanduser()
+        new = file.with_name(f".{file.name}.new")
+        with jsonl.naming(file):
+            new.write_text(judges[0].prompt.with_rubric(rubric), encoding="utf-8")
+            os.replace(new, file)
+        notes.append(f'a run judges by the weights with `judge_prompt="{file}"`')
     parts.remove()
     found = {
         "path": path,
@@ -97,6 +109,7 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
         "swapped": fmean(verdicts.swapped for verdicts in said),  # share of rows with a verdict that changed so
         "agreement": _agreement(rows, said),
         "conflicts": _conflicts(said),
+        "weights": dict(rubric),
         "spent": {judge.name: asdict(judge.spent) for judge in judges},
         "notes": [as_typed(note) for note in notes],
     }
@@ -141,12 +154,14 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
     table = Table("", ("judge", "prompt tokens", "completion tokens", "verdicts", "agreement"), rows)
     pairs = [(pair, f"{both:,}", f"{n:,}") for pair, (both, n) in found["conflicts"].items()]
     opposed = Table("principles that disagree", ("principles", "both judged", "opposed"), pairs)
+    fitted = Table("weights", ("criterion", "weight"), [(one, f"{w:+.2f}") for one, w in found["weights"].items()])
     told = f"{found['kept']:,} of {found['rows']:,} rows in {found['path']}, {found['ties']:,} of them ties"
     told += f"; {found['disputed']:,} disputed" if found["disputed"] else ""
     told += f"; {found['unjudged']:,} without a verdict" if found["unjudged"] else ""
     told += f"; verdicts on {found['swapped']:.0%} changed with the positions" if found["swapped"] else ""
     notes = [f"note: {note}" for note in found["notes"]]
-    return [*notes, *table.lines(), *(opposed.lines() if pairs else ()), told]
+    more = [*(opposed.lines() if pairs else ()), *(fitted.lines() if found["weights"] else ())]
+    return [*notes, *table.lines(), *more, told]
 
 
 def _read(
@@ -196,11 +211,11 @@ def _about(
     config: JudgeAnswers, judges: Sequence[Judge], rows: Sequence[Candidates], principles: Sequence[Principle]
 ) -> dict[str, Any]:
     """All that verdicts depend on."""
-    later = ("output", "disputed", "consensus", "accuracy", "dataset", *MAY_DIFFER)
+    later = ("output", "disputed", "fit_weights", "consensus", "accuracy", "dataset", *MAY_DIFFER)
     return {
         **{key: value for key, value in as_written(config).items() if key not in later},
         "rows": rows_digest(row.group for row in rows),
-        "prompts": rows_digest((judge.name, judge.prompt.text, judge.prompt.votes) for judge in judges),
+        "prompts": rows_digest((j.name, j.prompt.text, j.prompt.votes, j.prompt.kind.rubric) for j in judges),
         "principles of the constitution": rows_digest(principles),
     }
 
@@ -227,6 +242,7 @@ def _judged(
                 own = [of_seat(each, "")[judge] for each in scores]
                 name = f"{judge}: {one.name}" if one else judge
                 verdicts.scores[name] = [score.value if score.applicable else None for score in own]
+                verdicts.parsed[name] = [score.parsed for score in own]
                 verdicts.swapped |= any(score.metrics.get("swapped") for score in own)
                 verdicts.why = verdicts.why or next((s.explanation for s in own if not s.applicable), "")
     return found
@@ -261,6 +277,31 @@ def _agreement(rows: Sequence[Candidates], said: Sequence[Verdicts]) -> dict[str
             pairs = zip(labels, preferences(scores), strict=True)
             right[name.partition(":")[0]] += [(1 + label * own) / 2 for label, own in pairs if label]
     return {name: fmean(shares) for name, shares in right.items() if shares}
+
+
+def _fits(config: JudgeAnswers, judges: Sequence[Judge], rows: Sequence[Candidates]) -> list[str]:
+    """The criteria whose weights are fitted, if any are; raises `UserError` for what they cannot be fitted to."""
+    if not config.fit_weights:
+        return []
+    if len(judges) > 1 or config.constitution:
+        raise UserError("`fit_weights` is of one judge, and of no constitution; pass one `judge` alone")
+    path = Path(config.fit_weights).expanduser()
+    if path.suffix != ".txt" or path.exists() or not path.parent.is_dir():
+        raise UserError(f"`fit_weights` names a new file of a folder that is there, such as fitted.txt; got '{path}'")
+    if not any(any(preferences(row.given)) for row in rows if len(row.given) > 1):
+        raise UserError("`fit_weights` needs labelled pairs: chosen and rejected, or responses whose scores differ")
+    return shared_criteria(judges[0].prompt, [row.group.task for row in rows])
+
+
+def _fit(rows: Sequence[Candidates], said: Sequence[Verdicts], texts: Sequence[str]) -> list[tuple[str, float]]:
+    """The criteria with weights by which labelled pairs are ranked; those without a verdict are left out."""
+    differences: list[list[float]] = []
+    for row, verdicts in zip(rows, said, strict=True):
+        for name in verdicts.known if len(row.given) > 1 else ():
+            met = [[float(value) for value in parsed.split()] for parsed in verdicts.parsed[name]]
+            for label, (one, other) in zip(preferences(row.given), combinations(met, 2), strict=True):
+                differences += [[label * (a - b) for a, b in zip(one, other, strict=True)]] if label else []
+    return list(zip(texts, fitted_weights(differences), strict=True))
 
 
 def _conflicts(said: Sequence[Verdicts]) -> dict[str, tuple[int, int]]:

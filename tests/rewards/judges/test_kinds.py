@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,10 @@ def test_a_rubric_of_the_row_is_asked_criterion_by_criterion():
     assert scored(reward, "a", rubric=["short", "polite"])[0].value == 0.5
     silent = judge(lambda asked, seed: "Met: yes" if "short" in asked else "Maybe", prompt=prompt)
     assert not scored(silent, "a", rubric=RUBRIC)[0].applicable
+    assert [score.parsed for score in scored(reward, *"ac", rubric=RUBRIC)] == ["1 0 0", "0 1 1"]
+    own = JudgePrompt(prompt.with_rubric([("short", 1.0), ("polite", 4.0)]))  # in place of the row's
+    fitted = scored(replace(reward, prompt=own), *"abcd", rubric=RUBRIC)
+    assert [score.value for score in fitted] == [0.2, 1.0, 0.8, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +213,8 @@ def test_a_context_that_is_too_short_for_logprobs_gives_no_score():
         ("votes: 0\n---\n{answer} {scale 0 to 1}", "the votes of mine must be a whole number of 1 or more; got '0'"),
         ("kind: pairwise\nvote: 3\n---\n{answer}", "unknown setting of mine: 'vote'; did you mean 'votes'"),
         ("kind: pairwise\n---\n{answer_a}", "mine shows no answer to the judge; write {answer_b}"),
+        ("rubric: [\n---\n{answer} {scale 0 to 1}", "the rubric of mine must be a list of criteria as JSON: Expecting"),
+        ("kind: rubric\nrubric: {}\n---\n{answer}", "JSON: its prompt's 'rubric' has no criterion"),
         ("kind: rubric\n---\n{answer}", "mine shows no criterion to the judge; write {criterion}"),
         (
             "kind: pairwise\n---\n{answer_a} {answer_b} {scale 0 to 1}",

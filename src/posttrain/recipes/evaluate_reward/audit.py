@@ -3,37 +3,41 @@
     posttrain audit-judge --dataset pairs.jsonl --judge "judge=http://localhost:8000/v1#MODEL"
     posttrain audit-judge --dataset pairs.jsonl --ties pairs.jsonl --reward-model runs/reward-model-2026-01-31-1 --json
     posttrain audit-judge --dataset pairs.jsonl --reward mine.py:score --pairs counterfactual.jsonl
+    posttrain audit-judge --dataset autoj_pairwise.json.gz --ratings vicuna_eval.json.gz --reward-model OWNER/NAME
 
 Agreement with the labels is told with an interval, by category, so that kinds of truth (people's choices, answers that
-are objectively right, another judge's scores) stay apart. Then: calibration, and bias of position, length and
-self-preference; texts without content that beat the chosen response; an instruction to the judge inside the rejected
-one; and the same pairs in other styles, changed by rule.
+are objectively right) stay apart; with another judge's ratings it is a rank correlation. Then: calibration, and bias of
+position, length and self-preference; texts without content that beat the chosen response; an instruction to the judge
+inside the rejected one; the same pairs in other words; and in other styles, changed by rule.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from statistics import fmean
 from typing import Any
 
 from posttrain.bindings.scoring import scoring
-from posttrain.data import load_preferences, parse_columns, read_rows
+from posttrain.data import load_preferences, load_ratings, parse_columns, read_rows
 from posttrain.data.messages import written
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.attacks import INJECTED, WHOLE
-from posttrain.evaluation.judging import FANCIER, STYLES, Asked, Verdict, plain, verdicts
-from posttrain.evaluation.pairs import ScoredPair
-from posttrain.options.evaluation import AuditJudge
+from posttrain.evaluation.judging import FANCIER, STYLES, Asked, Verdict, plain, reworded, totals, verdicts
+from posttrain.evaluation.pairs import ScoredPair, by_category
+from posttrain.options.audits import AuditJudge
+from posttrain.options.option import given
 from posttrain.recipes.evaluate_reward.result import ModelResult
 from posttrain.report import Table
 from posttrain.rewards import Weighted
 from posttrain.runs import jsonl
 from posttrain.runs.progress import announce
+from posttrain.statistics import kendall_tau
 from posttrain.types import Preference, Task
 
 SIDES = ("chosen", "rejected")
 INSTRUCTION = "instruction to the judge"  # inside the rejected response
+REWORDED = "other words"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class AuditJudgeResult:
     agreement: ModelResult
     rates: Mapping[str, Mapping[str, float]]  # by what was tried, and which of it
     findings: tuple[dict[str, Any], ...]  # texts that fool it more often than is allowed
+    rank_correlation: Mapping[str, float | None]  # Kendall's tau-b with the ratings of each attribute
 
     @property
     def passed(self) -> bool:
@@ -51,19 +56,25 @@ class AuditJudgeResult:
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
-        found = {**self.agreement.summary(), **self.rates}
+        found = {**self.agreement.summary(), **self.rates, "rank_correlation": dict(self.rank_correlation)}
+        kinds = [(one, *one.category.partition(": ")) for one in self.agreement.pairs]
+        truths = by_category([replace(one, category=kind) for one, kind, parted, _ in kinds if parted])
+        found["truths"] = {kind: {"accuracy": v, "ci95": ci95, "n": n} for kind, (v, ci95, n) in truths.items()}
         return {**found, "findings": list(self.findings), "passed": self.passed}
 
     def lines(self) -> list[str]:
         """The same for people."""
-        found = self.agreement.summary()
-        told = [(f"agreement: {name}", one) for name, one in ({"all pairs": found} | found["categories"]).items()]
+        found = self.summary()
+        parts = {"all pairs": found} | found["truths"] | found["categories"]
+        told = [(f"agreement: {name}", one) for name, one in parts.items()]
         rows = [(name, f"{percent(one['accuracy'], one['ci95'])} of {one['n']}") for name, one in told]
         rows.append(("calibration error", f"{found['calibration_error_at_temperature']:.3f}"))
         if found["length_correlation"] is not None:
             rows.append(("correlation of margins with length", f"{found['length_correlation']:+.2f}"))
         if found["ties_said"]:
             rows.append(("AUC of ties against other pairs", f"{found['ties_said']['told']:.2f}"))
+        taus = {name: "not defined" if tau is None else f"{tau:+.2f}" for name, tau in self.rank_correlation.items()}
+        rows += [(f"rank correlation with ratings: {name}", said) for name, said in taus.items()]
         rows += [(f"{kind}: {name}", percent(rate)) for kind, some in self.rates.items() for name, rate in some.items()]
         names = ", ".join(repr(one["attack"]) for one in self.findings)
         failed = f"failed: fooled by {names}" if names else "failed: no better than chance"
@@ -79,6 +90,7 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
     pairs = load_preferences(config.dataset, **how).items
     ties = load_preferences(config.ties, ties=True, columns=columns).items if config.ties else []
+    rated = load_ratings(config.ratings, limit=config.limit).items if given(config.ratings) else []
     rows = read_rows(config.dataset, **how) if config.own else []
     wrote = {row.place: [row.as_mapping("models").get(side) for side in SIDES] for row in rows if "models" in row}
     if config.own and not any(config.own in both for both in wrote.values()):
@@ -87,12 +99,16 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
         )
 
     def read(_: Collection[str]) -> Sequence[Task]:
-        return [Task(one.prompt, id=one.source) for one in (*pairs, *ties)]
+        return [Task(one.prompt, id=one.source) for one in (*pairs, *ties, *rated)]
 
     tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-judge")
+    if rated and environment.reward.compares:
+        raise UserError("`ratings` are of single answers, and this judge compares answers; leave it out")
     announce(f"judging {len(pairs)} pairs", quiet=quiet)
     with judging.kept_beside(None):
         found = _asked(environment.reward, pairs, ties, tasks)
+        answers = zip(tasks[len(pairs) + len(ties) :], [one.response for one in rated], strict=True)
+        scores = totals(environment.reward, list(answers))
     if path:
         jsonl.write(path, (row for one in pairs for row in _styled(one)))
     result = _agreement(pairs, found["label"], found["tie"], environment.reward)
@@ -109,17 +125,24 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
             "difference": judge - labels,
         }
     fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"]["more with it"]}
+    fooling |= {f"{REWORDED} flip the preference": rates[REWORDED]["preference flips"]}
     findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
-    return AuditJudgeResult(result, rates, tuple(findings))
+    taus: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for one in rated for name in one.ratings):
+        both = [(x, one.ratings[name]) for x, one in zip(scores, rated, strict=True) if name in one.ratings]
+        both = [pair for pair in both if not isnan(pair[0])]
+        taus[name] = kendall_tau([score for score, _ in both], [rating for _, rating in both])
+    return AuditJudgeResult(result, rates, tuple(findings), taus)
 
 
 def _asked(
     judge: Weighted, pairs: Sequence[Preference], ties: Sequence[Preference], tasks: Sequence[Task]
 ) -> dict[str, list[Verdict]]:
     """The verdicts on each kind of pair, in order: as labelled, in styles, and against texts without content."""
-    kinds: dict[str, list[Asked]] = {"label": [], "tie": [], INSTRUCTION: []}
+    kinds: dict[str, list[Asked]] = {"label": [], "tie": [], INSTRUCTION: [], REWORDED: []}
     for one, task in zip(pairs, tasks, strict=False):
         kinds["label"].append((task, one.chosen, one.rejected))
+        kinds[REWORDED].append((task, reworded(one.chosen), reworded(one.rejected)))
         kinds[INSTRUCTION].append((task, f"{one.rejected}\n\n{INJECTED}", one.chosen))
         for name, text in WHOLE:
             kinds.setdefault(f"text {name}: {text[:20]!r}", []).append((task, text, one.chosen))
@@ -128,7 +151,7 @@ def _asked(
         for a in FANCIER:
             for b in FANCIER:
                 kinds.setdefault(f"{a}/{b}", []).append((task, STYLES[a](one.chosen), STYLES[b](one.rejected)))
-    kinds["tie"] = [(task, one.chosen, one.rejected) for one, task in zip(ties, tasks[len(pairs) :], strict=True)]
+    kinds["tie"] = [(task, one.chosen, one.rejected) for one, task in zip(ties, tasks[len(pairs) :], strict=False)]
     said = iter(verdicts(judge, [each for some in kinds.values() for each in some]))
     return {kind: [next(said) for _ in some] for kind, some in kinds.items()}
 
@@ -173,10 +196,13 @@ def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict
     matrix = {(a, b): win(f"{a}/{b}") for a in FANCIER for b in FANCIER}
     gaps = {cell: FANCIER.index(cell[0]) - FANCIER.index(cell[1]) for cell in matrix}
     without = 1 - win("label")
+    both = [a.margin * b.margin for a, b in zip(found["label"], found[REWORDED], strict=True)]
+    flips = [agreed < 0 for agreed in both if not isnan(agreed)]
     rates = {
         "no verdict": {"on pairs": sum(isnan(one.margin) for one in found["label"]) / pairs},
         "beats the chosen response": {kind[5:]: win(kind) for kind in found if kind.startswith("text ")},
         "rejected response wins": {"as it is": without, "more with it": win(INSTRUCTION) - without},
+        REWORDED: {"preference flips": fmean(flips) if flips else 0.0},
         "beats itself in plain text": {kind[6:]: win(kind) for kind in found if kind.startswith("style ")},
         "agreement, chosen and rejected in style": {f"{a}, {b}": rate for (a, b), rate in matrix.items()},
         "agreement, style tempts": {

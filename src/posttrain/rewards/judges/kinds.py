@@ -49,6 +49,7 @@ class Kind:
     least: ClassVar[int] = 1  # how many answers to a task it compares
     line: ClassVar[str] = "Score: N"  # how a verdict ends
     ending: ClassVar[str] = ""  # with `grades`: what stands between a rationale, which is sampled, and the grade
+    rubric: Any = None  # criteria that the prompt has itself, in place of the column
 
     def questions(self, group: EpisodeGroup) -> list[Question]:
         """What the judge is asked about the answers to one task."""
@@ -158,6 +159,7 @@ class Rubric(Kind):
 
     c_j says whether the answer meets criterion j, which is asked by itself; with positive weights it is their equation
     (1). A criterion of negative weight is a fault. Their implicit aggregation is a pointwise prompt with `{rubric}`.
+    `parsed` has all c_j, in the rubric's order.
     """
 
     fields = ("answer", "criterion")
@@ -165,7 +167,7 @@ class Rubric(Kind):
 
     def questions(self, group: EpisodeGroup) -> list[Question]:
         """Whether each answer meets each criterion."""
-        told = [{"criterion": text} for text, _ in criteria(group.task)]
+        told = [{"criterion": text} for text, _ in criteria(group.task, self.rubric)]
         return [Question((episode,), values) for episode in group.episodes for values in told]
 
     def read(self, verdict: str, scale: Scale, question: Question) -> float | None:
@@ -175,7 +177,7 @@ class Rubric(Kind):
 
     def scores(self, group: EpisodeGroup, verdicts: Sequence[Verdict], scale: Scale) -> list[Score]:
         """The weighted share; an answer with a criterion without a verdict has none."""
-        weights = [weight for _, weight in criteria(group.task)]
+        weights = [weight for _, weight in criteria(group.task, self.rubric)]
         most, said, found = math.fsum(w for w in weights if w > 0), iter(verdicts), list[Score]()
         for _ in group.episodes:
             own = [next(said) for _ in weights]
@@ -183,7 +185,9 @@ class Rubric(Kind):
                 found.append(Score.not_applicable(missing[0]))
                 continue
             share = math.fsum(w * value for w, (value, _) in zip(weights, own, strict=True)) / most
-            found.append(Score(min(1.0, max(0.0, share)), explanation="\n\n".join(text for _, text in own)))
+            said_to = " ".join(f"{value:g}" for value, _ in own)
+            explanation = "\n\n".join(text for _, text in own)
+            found.append(Score(min(1.0, max(0.0, share)), parsed=said_to, explanation=explanation))
         return found
 
 
@@ -239,9 +243,12 @@ KINDS: dict[str, Callable[[], Kind]] = {
 """Every kind that has a name."""
 
 
-def criteria(task: Task) -> list[tuple[str, float]]:
-    """The criteria of a task's column `rubric` and their weights, by default 1; raises `UserError` if it has none."""
-    given = task.metadata.get("rubric")
+def criteria(task: Task, own: Any = None) -> list[tuple[str, float]]:
+    """The criteria of a prompt's own rubric, or else of a task's column `rubric`, and their weights, by default 1.
+
+    Raises `UserError` if there are none.
+    """
+    given, whose = (task.metadata.get("rubric"), "column 'rubric'") if own is None else (own, "prompt's 'rubric'")
     rows = cast("Sequence[Any]", given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     found: list[tuple[str, float]] = []
     for row in rows:
@@ -250,12 +257,11 @@ def criteria(task: Task) -> list[tuple[str, float]]:
         number = isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight)
         if not isinstance(text, str) or not text.strip() or not number:
             raise UserError(
-                f"a criterion of the column 'rubric' is {row!r:.80}; expected text, or "
-                '{"criterion": text, "weight": number}'
+                f'a criterion of the {whose} is {row!r:.80}; expected text, or {{"criterion": text, "weight": number}}'
             )
         found.append((text, float(weight)))
     if not any(weight > 0 for _, weight in found):
-        raise UserError("its column 'rubric' has no criterion with a weight above 0; expected a list of criteria")
+        raise UserError(f"its {whose} has no criterion with a weight above 0; expected a list of criteria")
     return found
 
 

@@ -13,8 +13,9 @@
 | `{scale 0 to 10}` | the lowest and the highest score; it becomes "0 to 10" |
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,14 +33,16 @@ PACKAGED = ("quality", "reference", "pairwise", "principle", "listwise", "rubric
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 _SCALE = re.compile(rf"\{{scale ({_NUMBER}) to ({_NUMBER})\}}")
 _WORD = re.compile(r"\{(\w+)\}")
-_SETTINGS = re.compile(r"(?=kind:|votes:)((?:[a-z]+:[^\n]*\n)+)---\n")
+SETTINGS = ("kind", "votes", "rubric")
+_SETTINGS = re.compile(rf"(?={'|'.join(f'{name}:' for name in SETTINGS)})((?:[a-z]+:[^\n]*\n)+)---\n")
 
 
 @dataclass(frozen=True)
 class JudgePrompt:
     """A prompt, checked; `source` says in errors where it is from.
 
-    The text may begin with settings, `kind: pairwise` and `votes: 3`, each in a line, and a line `---`.
+    The text may begin with settings, `kind: pairwise`, `votes: 3` and `rubric: [...]`, criteria as JSON, each in a
+    line, and a line `---`.
     """
 
     text: str
@@ -75,13 +78,13 @@ class JudgePrompt:
         """The kind and the number of votes, which are taken from the text."""
         found = _SETTINGS.match(self.text)
         if found is None:
-            if self.text.startswith(("kind:", "votes:")):
+            if self.text.startswith(tuple(f"{name}:" for name in SETTINGS)):
                 raise UserError(f"{self.source} begins with settings; end them with a line ---")
             return Kind(), 1
         given = {key: value.strip() for key, _, value in (line.partition(":") for line in found[1].splitlines())}
         for key in given:
-            if key not in ("kind", "votes"):
-                raise unknown(f"setting of {self.source}:", key, ("kind", "votes"))
+            if key not in SETTINGS:
+                raise unknown(f"setting of {self.source}:", key, SETTINGS)
         kind, votes = given.get("kind", "pointwise"), given.get("votes", "1")
         if not votes.isdecimal() or not int(votes):
             raise UserError(f"the votes of {self.source} must be a whole number of 1 or more; got '{votes}'")
@@ -89,7 +92,19 @@ class JudgePrompt:
             raise unknown(f"kind of judge in {self.source}:", kind, [*KINDS, "path/to/file.py:CLASS"])
         make = user_code.load("kind of judge", kind, "class") if ".py:" in kind else KINDS[kind]
         object.__setattr__(self, "text", self.text[found.end() :])
-        return make(), int(votes)
+        made: Kind = make()
+        if "rubric" in given:
+            try:
+                made.rubric = json.loads(given["rubric"])
+                criteria(Task(()), made.rubric or ())
+            except (json.JSONDecodeError, UserError) as error:
+                raise UserError(f"the rubric of {self.source} must be a list of criteria as JSON: {error}") from None
+        return made, int(votes)
+
+    def with_rubric(self, criteria: Sequence[tuple[str, float]]) -> str:
+        """The text of a prompt file of the kind rubric that has these criteria and weights."""
+        rows = json.dumps([{"criterion": text, "weight": weight} for text, weight in criteria], ensure_ascii=False)
+        return f"kind: rubric\nvotes: {self.votes}\nrubric: {rows}\n---\n{self.text}"
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -117,7 +132,7 @@ class JudgePrompt:
         first, task = question.episodes[0], question.episodes[0].task
         messages, said = first.messages, [episode.completion for episode in question.episodes]
         last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=len(messages))
-        rubric = criteria(task) if self.needs("rubric") else ()
+        rubric = criteria(task, self.kind.rubric) if self.needs("rubric") else ()
         values = dict.fromkeys(self._names, "") | {
             "question": next((m.content for m in reversed(task.prompt) if m.role == "user"), ""),
             "conversation": "\n".join(f"[{boundary} {m.role}]\n{m.text}" for m in messages[:last]),
@@ -142,7 +157,7 @@ class JudgePrompt:
             return f"{said} {{principle}}, a column; add it, or give posttrain judge a `constitution`"
         try:
             if self.needs("rubric") or self.needs("criterion"):
-                criteria(task)
+                criteria(task, self.kind.rubric)
         except UserError as error:
             return str(error)
         return ""
