@@ -79,6 +79,7 @@ THOROUGH = (
     # kills of whole runs: left is what PPO has, with a renewed reference
     "contract/test_kill.py::*[all weights in bfloat16]",
     "pipelines/test_whole.py",
+    "pipelines/test_rounds.py",
     "contract/test_kill.py::*[adapter in float32]",
     "contract/test_kill.py::*[adaptive KL]",
     "contract/test_kill.py::*[iterated dpo*",
@@ -96,9 +97,13 @@ THOROUGH = (
     "distributed/test_sharding.py::test_shards_keep_to_the_kit[2-trunk-adapter2",
     "distributed/test_sharding.py::test_where_shards_are_kept_changes_nothing[torch.float32",
     "distributed/test_sharding.py::test_shards_that_each_rank_writes",
+    "distributed/test_sharding.py::test_a_full_disk",
+    "distributed/test_sharding.py::test_what_fails_in_a_backward",
     # a cluster of its own: a node is lost, a signal, another GPU, sockets; left are losses of each kind of process
     "distributed/test_nodes.py",
     "distributed/test_cluster.py::test_a_process_sees_the_gpus",
+    "distributed/test_cluster.py::test_processes_and_what_replaces",
+    "distributed/test_cluster.py::test_the_output_of_a_process",
     "distributed/test_cluster.py::test_a_process_that_hears_nothing",
     "distributed/test_staleness.py::test_a_signal_to_its_group",
     "distributed/test_verify.py::test_weights_that_do_not_arrive",
@@ -116,6 +121,8 @@ THOROUGH = (
     "distributed/test_reward_functions.py::test_after_losses_in_a_row",
     "distributed/test_reward_functions.py::test_groups_are_scored_by_scorers",
     "distributed/test_reward_functions.py::test_who_waits",
+    "distributed/test_reward_functions.py::test_what_has_timed_out",
+    "distributed/test_reward_functions.py::test_a_process_that_its_function_ends",
     # a browser: left is the whole path
     "annotation/app/test_browser.py::test_cards_are_dragged",
     "annotation/app/test_browser.py::test_a_draft_outlives",
@@ -143,6 +150,9 @@ THOROUGH = (
     "recipes/test_reward_attributes.py::test_attributes_that_contradict",
     "recipes/test_reward_attributes.py::test_the_gate_is_that",
     "recipes/test_reward_attributes.py::test_an_adapter_learns",
+    "recipes/test_reward_attributes.py::test_a_resumed_run_equals",
+    "recipes/test_reward_attributes.py::test_its_scores_are_calibrated",
+    "recipes/test_reward_attributes.py::test_what_is_saved_before",
     # RLHF from rankings on a tiny model; left are its parts, consensus, reward model and PPO
     "examples/test_examples.py::test_rlhf_runs",
     # the notebook as it stands; left are four of its steps

@@ -37,7 +37,7 @@ def printed(cell):
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("steps", [STEPS, 4])  # as it stands, and short
+@pytest.mark.parametrize("steps", [STEPS, 2])  # as it stands, and short
 def test_the_first_notebook(steps, tmp_path, monkeypatch):
     notebook = nbformat.read(FILE, 4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
