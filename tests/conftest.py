@@ -92,6 +92,8 @@ THOROUGH = (
     "distributed/test_sharding.py::*[3",
     "distributed/test_replicas.py",
     "distributed/test_learner_group.py::test_the_group_keeps_to_the_kit[1",
+    "distributed/test_learner_group.py::test_it_computes_what_one_process_does[1",
+    "distributed/test_learner_group.py::test_what_fails_on_one_rank*[1",
     "distributed/test_sharding.py::test_shards_keep_to_the_kit[1",
     "distributed/test_recipes.py::test_several_differ*[sharded",
     "distributed/test_sharding.py::test_shards_keep_to_the_kit[2-trunk-adapter2",
@@ -155,8 +157,10 @@ THOROUGH = (
     "recipes/test_reward_attributes.py::test_what_is_saved_before",
     # RLHF from rankings on a tiny model; left are its parts, consensus, reward model and PPO
     "examples/test_examples.py::test_rlhf_runs",
-    # the notebook as it stands; left are four of its steps
-    "examples/test_first_notebook.py::test_the_first_notebook[18",
+    # families by pairs and reward models; left are sft, rl, and logprobs, scores and gradients of each
+    *(f"matrix/test_matrix.py::test_a_cell[*{recipe}" for recipe in ("preference", "reward-model")),
+    # the notebook as it stands; left is a tiny model that takes its first steps
+    "examples/test_first_notebook.py::test_the_first_notebook[as it stands",
     # a page against what a script prints
     "examples/test_docs.py::test_the_walk",
     # resumed runs, beside sft and rl with an adapter, and what an algorithm keeps: averages, a critic, a reference

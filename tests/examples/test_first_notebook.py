@@ -12,7 +12,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.recipes.folders import model_folder
 
 FILE = Path(__file__).parents[2] / "examples/first.ipynb"
-STEPS = 18  # of RL
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -36,27 +35,28 @@ def printed(cell):
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("steps", [STEPS, 2])  # as it stands, and short
-def test_the_first_notebook(steps, tmp_path, monkeypatch):
+@pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.model), False], ids=["as it stands", "tiny"])
+def test_the_first_notebook(whole, tmp_path, monkeypatch):
+    """As it stands it learns; on a tiny model, in two steps, it shows the same."""
     notebook = nbformat.read(FILE, 4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert sum(len(cell.source.splitlines()) for cell in cells) <= 25
-    assert "\n".join(cell.source for cell in cells) in (FILE.parents[1] / "README.md").read_text()
-    assert sum(cell.source.count(f"steps={STEPS},") for cell in cells) == 1
-    for cell in cells:
-        cell.source = cell.source.replace(f"steps={STEPS},", f"steps={steps},")
+    code = "\n".join(cell.source for cell in cells)
+    assert len(code.splitlines()) <= 25 and code in (FILE.parents[1] / "README.md").read_text()
+    steps = 18 if whole else 2
+    for cell in cells if not whole else ():
+        small = f'pt.SFT(model="{model_folder(tmp_path / "model")}", '
+        cell.source = cell.source.replace("pt.SFT(", small).replace("steps=18,", "steps=2,")
     _, cold, run, found, said = executed(notebook, tmp_path, monkeypatch)
     (live,) = [page for page in html(cold) if "<img" in page]
-    assert "step 8 of 8" in live and "The training loss falls" in live
+    assert "step 8 of 8" in live and ("The training loss falls" in live or not whole)
     (live,) = [page for page in html(run) if "<img" in page]
     assert f"step {steps} of {steps}" in live and "<li><b>" in live  # the verdict, which noise may change
     gain, low, high = map(float, re.findall(r"[+-]\d\.\d\d", printed(found)))
     assert low <= gain <= high
-    if steps == STEPS:
+    if whole:
         assert float(printed(run).split()[0]) > 0.8 and gain > 0.1
     assert any("baseline</b>" in page for page in html(found))
-    assert re.fullmatch(r"'\d+'", said.outputs[0].data["text/plain"])
+    assert said.outputs[0].data["text/plain"] == "'7'" or not whole
     assert not [cell for cell in (cold, run, found, said) if "Warning" in printed(cell)]
 
 
