@@ -33,7 +33,7 @@ class Reward(Protocol):
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
     - `columns`: the names of the data's columns that it reads in a task's metadata; "**" for all that are there.
     - `alike(one, other)`: of a verifier, whether two answers (`Score.parsed`) are one; `solve` counts votes by it.
-    - `judges`: judges whose scores it reads, which are then no rewards beside it.
+    - `judges`: judges whose scores it combines; they are not rewards of their own.
     - `patient = True`: it computes as long as it takes, as a model does, and has no time limit.
     """
 

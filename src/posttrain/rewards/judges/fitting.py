@@ -31,7 +31,7 @@ def fitted_weights(differences: Sequence[Sequence[float]]) -> list[float]:
         min_w  sum_i log(1 + exp(-w . d_i)) + |w|^2 / 2,   d_i = c(chosen_i) - c(rejected_i)
 
     c_j says whether an answer meets proposition j, so that the score w . c is linear, as in Rule Based Rewards (Mu et
-    al. 2024, https://arxiv.org/abs/2411.01111), which fits it with a hinge loss and beside a reward model. Newton's
+    al. 2024, https://arxiv.org/abs/2411.01111), which fits it with a hinge loss, added to a reward model. Newton's
     method; the loss is strictly convex. Raises `UserError` where no pair differs, or no weight is above 0.
 
     Args:
