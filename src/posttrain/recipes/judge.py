@@ -15,7 +15,6 @@ last is the AI feedback of Constitutional AI (Bai et al. 2022, https://arxiv.org
 What is finished of a run that was interrupted lies beside the output (`labelled.jsonl.part`): the same command goes on.
 """
 
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -43,6 +42,7 @@ from posttrain.rewards.judges.constitution import Principle, read_constitution
 from posttrain.rewards.judges.fitting import fitted_weights, shared_criteria
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
+from posttrain.runs.run_directory import replace_text
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import EpisodeGroup
 
@@ -97,10 +97,7 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
     counts = _written(config, path, people, rows, said, weights, notes)
     if rubric:
         file = Path(config.fit_weights).expanduser()
-        new = file.with_name(f".{file.name}.new")
-        with jsonl.naming(file):
-            new.write_text(judges[0].prompt.with_rubric(rubric), encoding="utf-8")
-            os.replace(new, file)
+        replace_text(file, judges[0].prompt.with_rubric(rubric))
         notes.append(f'a run judges by the weights with `judge_prompt="{file}"`')
     parts.remove()
     found = {

@@ -165,7 +165,7 @@ class RunDirectory:
         directory.changes = config_file.differences(was, config)
         command = command or run.command
         if command != run.command or config_file.differences(run.config, config):
-            _replace(path / CONFIG, _toml(command, config))
+            replace_text(path / CONFIG, _toml(command, config))
         _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
 
@@ -288,10 +288,11 @@ def _lock(path: Path) -> BinaryIO | None:
 
 
 def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
-    _replace(path / ENVIRONMENT, json.dumps(about, indent=2, default=str) + "\n")
+    replace_text(path / ENVIRONMENT, json.dumps(about, indent=2, default=str) + "\n")
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file of text that is there whole or not at all."""
     new = path.with_name(f".{path.name}.new")
     with jsonl.naming(path):
         new.write_text(text, encoding="utf-8")
