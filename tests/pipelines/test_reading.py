@@ -9,6 +9,8 @@ import pytest
 
 from posttrain.commands import COMMANDS, sections_of
 from posttrain.errors import UserError
+from posttrain.options.hyperparameters import field_docstrings
+from posttrain.options.tools import Pipeline
 from posttrain.pipelines.reading import read_stages, shipped
 from posttrain.pipelines.stages import Known
 
@@ -229,6 +231,7 @@ def test_every_shipped_pipeline_is_right(name):
     stages = read_stages(name, (), KNOWN)
     lines = stages.origin.read_text(encoding="utf-8").splitlines()
     assert stages.title and len(stages.by_name) > 1 and "arXiv" in lines[0] and max(map(len, lines)) <= 120
+    assert re.search(rf"[ \n]{name}[,. ]", field_docstrings(Pipeline)["file"]), "the help of FILE names all of them"
 
 
 def test_a_pipeline_that_is_no_file_is_said(tmp_path):
