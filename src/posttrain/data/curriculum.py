@@ -97,17 +97,24 @@ class BySuccess(Curriculum):
         return found | ({"curriculum/success": math.fsum(known) / len(known)} if known else {})
 
 
-def curriculum_for(name: str, tasks: Sequence[Task], drawn: int) -> Curriculum:
+def curriculum_for(
+    name: str, tasks: Sequence[Task], drawn: int, *, judged: bool = True, ahead: bool = False
+) -> Curriculum:
     """The curriculum of a name: `success`, `length` of the prompt in characters, a column of numbers, low first, or "".
 
-    `drawn` is how many tasks the run draws.
+    `drawn` is how many tasks the run draws, `judged` whether a reward says what is solved, `ahead` whether steps are
+    drawn before the ones before them are known.
 
     Raises:
-        UserError: a task has no number in that column, or no id.
+        UserError: a task has no number in that column, or no id; or success cannot be known when tasks are drawn.
     """
     if not name:
         return Curriculum(len(tasks))
     if name == "success":
+        if ahead:
+            raise UserError("`curriculum=success` draws each step by the one before; leave out `max_staleness`")
+        if not judged:
+            raise UserError("`curriculum=success` needs a `reward` that says what is solved, such as numbers or gym")
         if unnamed := sum(not task.id for task in tasks):
             raise UserError(f"`curriculum=success` needs the tasks' ids; {unnamed} of {len(tasks)} have none")
         return BySuccess([task.id for task in tasks])

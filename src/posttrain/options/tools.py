@@ -190,7 +190,7 @@ class Pipeline(Form):
     """Run the stages of a TOML file, each a command of its own that may read what earlier ones made."""
 
     file: Annotated[str, POSITIONAL] = ""
-    """Pipeline: a TOML file, or a shipped one, such as r1. Shipped are cai, instructgpt, llama3, magistral, r1, r1-zero,
-    rounds, self-rewarding, tulu3 and zephyr."""
+    """Pipeline: a TOML file, or a shipped one, such as r1. Shipped are cai, instructgpt, llama3, magistral, r1,
+    r1-zero, rounds, self-rewarding, tulu3 and zephyr."""
     with_: tuple[str, ...] = ()
     """Values of the file's table [with], such as model=OWNER/NAME; may be given several times."""

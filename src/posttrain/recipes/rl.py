@@ -42,7 +42,6 @@ from posttrain.engine.scheduler import Scheduler
 from posttrain.episodes.ahead import ages_of
 from posttrain.episodes.metrics import lost_metrics, rollout_metrics, solved_of
 from posttrain.episodes.sampler import Draws, Rolled, Rollouts, Sampler
-from posttrain.errors import UserError
 from posttrain.models.reference import Reference, reference_for
 from posttrain.options.online import RL
 from posttrain.options.option import as_written
@@ -206,12 +205,8 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, wh
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
     if config.reward_control:
         notes = (*notes, f"{controls.SHUFFLED} the rewards of each group (logged are the true ones)")
-    if config.curriculum == "success" and (setup.backend.staleness or not setup.environment.outcome):
-        why = "draws each step by the one before; leave out `max_staleness`"
-        if not setup.backend.staleness:
-            why = "needs a `reward` that says what is solved, such as numbers or gym"
-        raise UserError(f"`curriculum=success` {why}")
-    curriculum = curriculum_for(config.curriculum, setup.tasks, config.steps * config.prompts_per_step)
+    known = {"judged": bool(setup.environment.outcome), "ahead": setup.backend.staleness > 0}
+    curriculum = curriculum_for(config.curriculum, setup.tasks, config.steps * config.prompts_per_step, **known)
     teachers = replace(teachers, chat=setup.backend.chat, most=min(most, setup.backend.context))
     others, cost = load_prover(config, algorithm, prover, setup.model_folders)
     return _Parts(setup, teachers, pretraining, saved.where, (*notes, *cost), curriculum, others)
@@ -271,12 +266,11 @@ def _auxiliary_losses(learner: Learner, texts: Sequence[tuple[inputs.Pretraining
 def _rollout_metrics(rolled: Rolled, parts: _Parts) -> dict[str, float]:
     """Metrics of the step's rollouts, of which the curriculum learns; of all groups, discarded ones and the engine."""
     setup = parts.setup
-    lost = {"groups/lost": rolled.lost} if rolled.lost else {}
-    thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
-    found = rollout_metrics(rolled.sampled, setup.environment.outcome)
-    thrown_away |= {} if rolled.evicted is None else {"groups/evicted": rolled.evicted}
+    found = rollout_metrics(rolled.sampled, setup.environment.outcome) | lost_metrics(rolled.failed)
+    found |= {"groups/thrown_away": rolled.thrown_away, **({"groups/lost": rolled.lost} if rolled.lost else {})}
+    found |= {} if rolled.evicted is None else {"groups/evicted": rolled.evicted}
     learned = parts.curriculum.note(solved_of(rolled.sampled, setup.environment.outcome))
-    return found | thrown_away | learned | dict(setup.backend.metrics())
+    return found | learned | dict(setup.backend.metrics())
 
 
 def _training(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, settings: Mapping[str, Any]) -> Training:
