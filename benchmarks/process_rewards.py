@@ -32,8 +32,8 @@ from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.evaluation.step_labels import most_convincing
 from posttrain.evaluation.steps import crossfitted
 from posttrain.evaluation.voting import Answered
+from posttrain.evaluation.ways import points
 from posttrain.models.load import locate
-from posttrain.recipes.evaluate.solve import points
 from posttrain.recipes.quickstart import work_out
 from posttrain.rewards import GymVerifier, Weighted, reward_function
 from posttrain.rewards.verifiers.equations import equations, labels_of

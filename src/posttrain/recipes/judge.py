@@ -39,7 +39,7 @@ from posttrain.report import Table
 from posttrain.rewards import Judge, Weighted
 from posttrain.rewards.judges.consensus import consensus, preferences, weight_of
 from posttrain.rewards.judges.constitution import Principle, read_constitution
-from posttrain.rewards.judges.fitting import fitted_weights, shared_criteria
+from posttrain.rewards.judges.fitting import differences_of, fitted_weights, shared_criteria
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
 from posttrain.runs.run_directory import replace_text
@@ -292,13 +292,9 @@ def _fits(config: JudgeAnswers, judges: Sequence[Judge], rows: Sequence[Candidat
 
 def _fit(rows: Sequence[Candidates], said: Sequence[Verdicts], texts: Sequence[str]) -> list[tuple[str, float]]:
     """The criteria with weights by which labelled pairs are ranked; those without a verdict are left out."""
-    differences: list[list[float]] = []
-    for row, verdicts in zip(rows, said, strict=True):
-        for name in verdicts.known if len(row.given) > 1 else ():
-            met = [[float(value) for value in parsed.split()] for parsed in verdicts.parsed[name]]
-            for label, (one, other) in zip(preferences(row.given), combinations(met, 2), strict=True):
-                differences += [[label * (a - b) for a, b in zip(one, other, strict=True)]] if label else []
-    return list(zip(texts, fitted_weights(differences), strict=True))
+    labelled = [(preferences(row.given), told) for row, told in zip(rows, said, strict=True) if len(row.given) > 1]
+    met = [differences_of(labels, told.parsed[name]) for labels, told in labelled for name in told.known]
+    return list(zip(texts, fitted_weights([one for of in met for one in of]), strict=True))
 
 
 def _conflicts(said: Sequence[Verdicts]) -> dict[str, tuple[int, int]]:

@@ -13,15 +13,14 @@ stands beside the tokens that were sampled and those that a reward model reads.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from math import exp, isnan
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from posttrain.background import finish
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
@@ -32,7 +31,8 @@ from posttrain.episodes.episodes import Players, score
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError, as_typed, words_of
 from posttrain.evaluation.search import beam_search
-from posttrain.evaluation.voting import SCORED, WAYS, Answered, accuracy_of, by_bins, by_difficulty, until_settled
+from posttrain.evaluation.voting import Answered
+from posttrain.evaluation.ways import Point, doubled, points
 from posttrain.options.evaluation import Solve
 from posttrain.recipes.evaluate import Part, prepare, run
 from posttrain.recipes.evaluate.result import EvaluateResult, write_page
@@ -41,25 +41,11 @@ from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import apart
-from posttrain.statistics import Interval, mean_interval, paired_difference_interval
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
 
 SIGNED = ("sum", "softmin")  # aggregations of steps whose scores may be below 0
 NOTHING_RIGHT = "solving needs a `reward` that says what is right, such as numbers, math or gym"
-FIRST = 4  # samples that predict how hard a problem is
-
-
-class Point(NamedTuple):
-    """A way to choose, at what it costs."""
-
-    way: str
-    samples: float  # of a problem, on average
-    tokens: float  # of a problem, on average: sampled, and read by a reward model
-    accuracy: float
-    ci95: Interval
-    over_one: float  # the gain over one sample, paired by problem
-    over_one_ci95: Interval
 
 
 @dataclass(frozen=True)
@@ -116,7 +102,7 @@ def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> 
             name = f"beam search, lookahead {ahead}" if ahead else "beam search"
             searched[name] = [
                 _searched(config, part, players, reward, len(scorers), beams, ahead)
-                for beams in _doubled(config.expansions, config.beams)
+                for beams in doubled(config.expansions, config.beams)
             ]
 
     found = run(config, output=output, quiet=quiet, part=replace(part, then=search if config.beams else None))
@@ -156,11 +142,6 @@ def _refuse_unless_right(part: Part) -> None:
             finish(reward.score_parts([EpisodeGroup(task, (episode,) * reward.min_group)]))
     if not reward.outcome:
         raise UserError(NOTHING_RIGHT)
-
-
-def _doubled(first: int, last: int) -> list[int]:
-    """Those from `first` that are twice the one before, and `last`."""
-    return sorted({*(first * 2**i for i in range(last) if first * 2**i <= last), last})
 
 
 def _alike(environment: ScoredEnvironment) -> Callable[[str, str], bool]:
@@ -248,57 +229,6 @@ def _scored(reward: Weighted, models: int, groups: Sequence[Group], problems: Se
         read = [sum(len(turn.context_ids) + len(turn.token_ids) for turn in row.trajectory.turns) for row in group.rows]
         found.append(replace(problem, scores=scores, read=[models * tokens for tokens in read]))
     return found
-
-
-def points(
-    problems: Sequence[Answered], searched: Mapping[str, Sequence[Sequence[Answered]]] = {}, *, certainty: float = 0.95
-) -> list[Point]:
-    """Every way at 1, 2, 4 and so on samples of each problem, those that spend samples where they help, and searches.
-
-    Fewer samples than there are stand for all sets of so many (`accuracy_of`); their tokens are so many times the mean.
-    A search chooses by weighted votes among the answers that it found.
-    """
-    size = min(len(problem.answers) for problem in problems)
-    ways = [way for way in WAYS if problems[0].scores or way not in SCORED]
-    one = [fmean(problem.right) for problem in problems]
-    found: list[Point] = []
-
-    def add(
-        way: str,
-        samples: Sequence[int],
-        rates: Sequence[float],
-        of: Sequence[Answered] = problems,
-        judged: bool = False,
-    ) -> None:
-        each = [fmean(problem.tokens) + (fmean(problem.read) if judged and problem.read else 0) for problem in of]
-        spent = [n * tokens for n, tokens in zip(samples, each, strict=True)]
-        gain = fmean(rates) - fmean(one)
-        interval = paired_difference_interval(one, rates)
-        found.append(Point(way, fmean(samples), fmean(spent), fmean(rates), mean_interval(rates), gain, interval))
-
-    for way in ways:
-        for n in _doubled(1, size):
-            if n > 1 or way == ways[0]:
-                rates = one if n == 1 else [accuracy_of(way, problem, n) for problem in problems]
-                add(way if n > 1 else "one sample", [n] * len(problems), rates, judged=way in SCORED)
-    ends = [until_settled(problem, certainty) for problem in problems]
-    add("majority, until settled", ends, _rates("majority", problems, ends))
-    for mean in [n for n in _doubled(1, size) if FIRST < n < size]:
-        given = by_difficulty(problems, mean, FIRST)
-        add("majority, by difficulty", given, _rates("majority", problems, given))
-        for way in [way for way in ("majority", "weighted") if way in ways]:
-            given = by_bins(way, problems, mean, FIRST)
-            add(f"{way}, by bins", given, _rates(way, problems, given), judged=way in SCORED)
-    for name, sizes in searched.items():
-        for answers in sizes:
-            beams = [len(problem.answers) for problem in answers]
-            add(name, beams, _rates("weighted", answers, beams), answers, judged=True)
-    return found
-
-
-def _rates(way: str, problems: Sequence[Answered], samples: Sequence[int]) -> list[float]:
-    """Whether `way` is right of the first so many samples of each problem."""
-    return [float(WAYS[way](problem, range(n))) for problem, n in zip(problems, samples, strict=True)]
 
 
 def _write(result: SolveResult) -> None:

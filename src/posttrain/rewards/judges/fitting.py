@@ -1,6 +1,7 @@
 """Weights of a rubric's criteria, fitted to labelled pairs: propositions of rule-based rewards."""
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -23,6 +24,22 @@ def shared_criteria(prompt: JudgePrompt, tasks: Sequence[Task]) -> list[str]:
             "into a prompt file: `rubric: [...]`"
         )
     return found[0]
+
+
+def differences_of(labels: Sequence[int], met: Sequence[str]) -> list[list[float]]:
+    """How the better answer of each labelled pair differs from the worse one, criterion by criterion.
+
+    Args:
+        labels: of each two answers to a task in order, 1 if the first is better, -1 if the second, 0 without a label.
+        met: the criteria that each answer meets, as a judge of the kind `Rubric` writes them.
+
+    Example:
+        >>> differences_of([1], ["1 1", "1 0"])
+        [[0.0, 1.0]]
+    """
+    answers = [[float(value) for value in one.split()] for one in met]
+    pairs = zip(labels, combinations(answers, 2), strict=True)
+    return [[label * (a - b) for a, b in zip(*both, strict=True)] for label, both in pairs if label]
 
 
 def fitted_weights(differences: Sequence[Sequence[float]]) -> list[float]:
