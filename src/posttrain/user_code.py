@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -40,14 +41,28 @@ def load(purpose: str, path: str, kind: str) -> Any:
     return found
 
 
+class _Source(SourceLoader):
+    """A file as it was read. Python's cached bytecode is of whichever version had its size in the same second."""
+
+    def __init__(self, location: str, source: bytes) -> None:
+        self._location, self._source = location, source
+
+    def get_filename(self, fullname: str) -> str:
+        return self._location
+
+    def get_data(self, path: str) -> bytes:
+        return self._source
+
+
 def import_file(location: Path) -> ModuleType:
     """The file as a module, once for each version of the file: two names of one file share its state."""
     location = location.resolve()
-    version = hashlib.sha256(str(location).encode() + b"\0" + location.read_bytes()).hexdigest()[:16]
+    source = location.read_bytes()
+    version = hashlib.sha256(str(location).encode() + b"\0" + source).hexdigest()[:16]
     name = f"{USER_MODULE}{location.stem}_{version}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, location)
+    spec = importlib.util.spec_from_file_location(name, location, loader=_Source(str(location), source))
     if spec is None or spec.loader is None:
         raise UserError(f"'{location}' cannot be imported as a Python file")
     module = importlib.util.module_from_spec(spec)

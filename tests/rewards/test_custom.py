@@ -1,6 +1,8 @@
 import asyncio
 import doctest
 import math
+import os
+import sys
 import threading
 import time
 from fractions import Fraction
@@ -272,6 +274,16 @@ def test_two_functions_of_one_file_share_its_state_until_the_file_changes(file):
     assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 2
     file.write_text(file.read_text() + "\n")
     assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 0
+
+
+def test_of_two_versions_of_one_size_and_second_each_is_what_it_says(tmp_path, monkeypatch):
+    """Python's cached bytecode would be that of the first for both."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "mine.py"
+    for said in (1, 2):
+        file.write_text(f"def score(completion):\n    return {said}\n")
+        os.utime(file, (0, 0))
+        assert value(load_reward(f"{file}:score"), episode("a")) == said
 
 
 def test_an_asynchronous_function_that_exits_is_an_error_and_the_next_call_is_served():
