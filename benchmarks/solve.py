@@ -1,4 +1,4 @@
-"""What more sampling buys on sums of five terms, with a process reward model that is trained on steps labelled by rule.
+"""What more sampling buys on sums of five digits, with a process reward model of steps that are labelled by rule.
 
     python benchmarks/solve.py --output runs/solve
     python benchmarks/solve.py --output runs/solve --shuffled    # its labels shuffled: what search is worth without it
@@ -30,7 +30,7 @@ TOKENS = 80
 
 def problem(draw: random.Random) -> dict[str, str]:
     """A sum, with the reasoning and its answer."""
-    terms = [draw.choice((-1, 1)) * draw.randint(1, 40) for _ in range(TERMS)]
+    terms = [draw.choice((-1, 1)) * draw.randint(1, 9) for _ in range(TERMS)]
     terms[0] = abs(terms[0])
     text = f"{terms[0]} " + " ".join(f"{'+' if term > 0 else '-'} {abs(term)}" for term in terms[1:])
     lines, value = list[str](), terms[0]
@@ -109,7 +109,7 @@ def main(output: Path, demonstrations: int, labelled: int, heldout: int, beams: 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--demonstrations", type=int, default=320)
+    parser.add_argument("--demonstrations", type=int, default=480)
     parser.add_argument("--labelled", type=int, default=100)
     parser.add_argument("--heldout", type=int, default=50)
     parser.add_argument("--beams", type=int, default=8)
