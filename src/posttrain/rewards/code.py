@@ -41,8 +41,8 @@ class CodeVerifier(InWorkers):
     """
 
     partial_credit: bool = False
-    cpu_s: float = 4.0
-    wall_s: float = 20.0
+    cpu_s: float = 8.0
+    wall_s: float = 30.0
     memory_mb: int = 512
     sandbox: Sandbox = "bubblewrap"
     name: str = "code"

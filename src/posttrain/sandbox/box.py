@@ -39,9 +39,9 @@ class Stop(StrEnum):
 class Limits:
     """Limits of one program."""
 
-    cpu_s: float = 4.0
+    cpu_s: float = 8.0
     """CPU seconds, of which starting the interpreter takes 0.02."""
-    wall_s: float = 20.0
+    wall_s: float = 30.0
     """Seconds by the clock: a backstop for programs that sleep, which depends on the machine's load."""
     memory_mb: int = 512
     """Address space, in MiB."""
