@@ -27,7 +27,7 @@ def points(
 ) -> list[Point]:
     """Every way at 1, 2, 4 and so on samples of each problem, those that spend samples where they help, and searches.
 
-    Fewer samples than there are stand for all sets of so many (`accuracy_of`); their tokens are so many times the mean.
+    The accuracy at n of N samples is the mean over sets of n (`accuracy_of`), their tokens n times the mean of all N.
     A search chooses by weighted votes among the answers that it found.
     """
     size = min(len(problem.answers) for problem in problems)
@@ -69,7 +69,7 @@ def points(
 
 
 def _rates(way: str, problems: Sequence[Answered], samples: Sequence[int]) -> list[float]:
-    """Whether `way` is right of the first so many samples of each problem."""
+    """Whether `way` chooses a right answer among the first n samples of each problem."""
     return [float(WAYS[way](problem, range(n))) for problem, n in zip(problems, samples, strict=True)]
 
 
