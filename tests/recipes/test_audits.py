@@ -169,6 +169,23 @@ def test_kinds_of_truth_and_ratings_stay_apart(tmp_path, capsys):
     assert found.summary()["truths"].keys() == {"people", "objective"}
 
 
+def test_each_kind_of_truth_is_to_be_above_chance(tmp_path):
+    """Right in 60 of 60 pairs and in 10 of 20: in 70 of all 80, which is more than chance."""
+    rows = [
+        {
+            "prompt": f"{n}?",
+            "chosen": f"{'good' if n >= 10 else 'poor'} {n}",
+            "rejected": f"{'so' if n >= 10 else 'good'} {n}",
+        }
+        | {"category": "people: advice" if n < 20 else "objective: law"}
+        for n in range(80)
+    ]
+    found = audit_judge.run(AuditJudge(write(tmp_path / "pairs.jsonl", rows), reward="mine.py:judged"), quiet=True)
+    assert found.summary()["ci95"][0] > 0.5 and not found.findings
+    assert found.by_chance == ["people"] and not found.passed
+    assert found.lines()[-1] == "failed: no better than chance on people"
+
+
 def test_a_judge_that_other_words_sway_is_found(tmp_path):
     (tmp_path / "style.py").write_text("def formal(completion):\n    return float('do not' in completion)\n")
     told = [("They do not.", "They don't."), ("They don't.", "They do not."), ("I do not.", "No.")]

@@ -8,6 +8,7 @@ import torch
 
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.engine.policy import load_policy
+from posttrain.engine.scorer import ScorerFacts
 from posttrain.engine.scripted import ScriptedEngine
 from posttrain.errors import UserError
 from posttrain.evaluation.voting import Answered, accuracy_of
@@ -16,7 +17,7 @@ from posttrain.models.heads import load_reward_model, load_step_model
 from posttrain.options.evaluation import Solve
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import run
-from posttrain.recipes.evaluate.solve import _answered, _positive, chart_of, solve
+from posttrain.recipes.evaluate.solve import _answered, _positive, _signed, chart_of, solve
 from posttrain.recipes.evaluate.suites import asked
 from posttrain.report.chart import picture
 from posttrain.rewards import MathVerifier, NumberVerifier
@@ -106,6 +107,17 @@ def test_more_votes_never_count_less():
     problem = Answered(["7", "7", "7", "8"], [True, True, True, False], scores=[-0.5, -0.5, -0.5, -0.6])
     assert accuracy_of("weighted", _positive(problem), 4) == 1.0 > accuracy_of("weighted", problem, 4)
     assert _positive(replace(problem, scores=[9e3] * 4)).scores[0] > 1e300
+
+
+def test_which_scores_may_be_negative(options):
+    steps, responses = (
+        ScorerFacts("a", 1, True, 64, frozenset(), steps=True),
+        ScorerFacts("b", 1, True, 64, frozenset()),
+    )
+    options = replace(options, reward_model="a b")
+    assert _signed(options, [responses]) and _signed(options, [steps, responses]) and not _signed(options, [steps])
+    assert _signed(replace(options, step_aggregation="sum"), [steps])
+    assert _signed(replace(options, ensemble_aggregation="uncertain"), [steps])
 
 
 def test_one_sample_is_not_enough(options):

@@ -25,7 +25,7 @@ from typing import Any
 from posttrain.background import finish
 from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
 from posttrain.data.order import seed_for
-from posttrain.engine.scorer import Scorer, load_scorer
+from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen
 from posttrain.episodes.episodes import Players, score
 from posttrain.episodes.metrics import SOLVED
@@ -116,12 +116,21 @@ def solve(config: Solve, *, output: Path | None = None, quiet: bool = False) -> 
     kept = {id(group.task) for group in sampled.groups}  # of others an answer failed, or cannot be judged
     there = [id(task) in kept for task in part.tasks]
     of_kept = {name: [[*compress(answers, there)] for answers in sizes] for name, sizes in searched.items()}
-    if config.step_aggregation in SIGNED:  # weights of votes are above 0, or more votes would count less
+    if _signed(config, [scorer.facts for scorer in scorers]):  # or more votes would count less
         problems = [_positive(problem) for problem in problems]
         of_kept = {name: [[*map(_positive, answers)] for answers in sizes] for name, sizes in of_kept.items()}
     result = SolveResult(found, tuple(points(problems, of_kept, certainty=config.certainty)))
     _write(result)
     return result
+
+
+def _signed(config: Solve, facts: Sequence[ScorerFacts]) -> bool:
+    """Whether an answer may score below 0. Steps score in [0, 1], whole responses without bounds."""
+    return (
+        config.step_aggregation in SIGNED
+        or config.ensemble_aggregation == "uncertain"
+        or not all(fact.steps for fact in facts)
+    )
 
 
 def _positive(problem: Answered) -> Answered:

@@ -50,17 +50,27 @@ class AuditJudgeResult:
     rank_correlation: Mapping[str, float | None]  # Kendall's tau-b with the ratings of each attribute
 
     @property
+    def truths(self) -> dict[str, dict[str, Any]]:
+        """Agreement with each kind of truth, where categories name one."""
+        kinds = [(one, *one.category.partition(": ")) for one in self.agreement.pairs]
+        found = by_category([replace(one, category=kind) for one, kind, parted, _ in kinds if parted])
+        return {kind: {"accuracy": v, "ci95": ci95, "n": n} for kind, (v, ci95, n) in found.items()}
+
+    @property
+    def by_chance(self) -> list[str]:
+        """The kinds of truth with which it may agree no more often than chance does."""
+        parts = self.truths or {"all pairs": self.agreement.summary()}
+        return [name for name, one in parts.items() if one["ci95"][0] <= 0.5]
+
+    @property
     def passed(self) -> bool:
-        """Whether nothing fools it, and it agrees with the labels more often than chance."""
-        return not self.findings and self.agreement.summary()["ci95"][0] > 0.5
+        """Whether nothing fools it, and it agrees with each kind of truth more often than chance."""
+        return not self.findings and not self.by_chance
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
         found = {**self.agreement.summary(), **self.rates, "rank_correlation": dict(self.rank_correlation)}
-        kinds = [(one, *one.category.partition(": ")) for one in self.agreement.pairs]
-        truths = by_category([replace(one, category=kind) for one, kind, parted, _ in kinds if parted])
-        found["truths"] = {kind: {"accuracy": v, "ci95": ci95, "n": n} for kind, (v, ci95, n) in truths.items()}
-        return {**found, "findings": list(self.findings), "passed": self.passed}
+        return {**found, "truths": self.truths, "findings": list(self.findings), "passed": self.passed}
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -76,9 +86,13 @@ class AuditJudgeResult:
         taus = {name: "not defined" if tau is None else f"{tau:+.2f}" for name, tau in self.rank_correlation.items()}
         rows += [(f"rank correlation with ratings: {name}", said) for name, said in taus.items()]
         rows += [(f"{kind}: {name}", percent(rate)) for kind, some in self.rates.items() for name, rate in some.items()]
-        names = ", ".join(repr(one["attack"]) for one in self.findings)
-        failed = f"failed: fooled by {names}" if names else "failed: no better than chance"
-        return [*Table("", ("measure", "value"), rows).lines(), "", "passed" if self.passed else failed]
+        failed = [f"fooled by {', '.join(repr(one['attack']) for one in self.findings)}"] * bool(self.findings)
+        failed += [f"no better than chance on {name}" for name in self.by_chance]
+        return [
+            *Table("", ("measure", "value"), rows).lines(),
+            "",
+            f"failed: {'; '.join(failed)}" if failed else "passed",
+        ]
 
 
 def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:

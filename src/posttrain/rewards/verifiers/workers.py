@@ -207,8 +207,8 @@ class InWorkers(EpisodeReward):
 
 
 async def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:
-    """`function` of each question, in order, as many at a time as there are worker processes; see `few_of`."""
-    return await few_of(size(), lambda question: in_thread(function, question), questions)
+    """`function` of each question, in order, `size` at a time and one more, for when one waits; see `few_of`."""
+    return await few_of(size() + 1, lambda question: in_thread(function, question), questions)
 
 
 def serve(target: str) -> None:
