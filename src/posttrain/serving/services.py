@@ -1,11 +1,13 @@
 """What the routes use, put together over a folder; and the thread that computes."""
 
+import asyncio
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -126,6 +128,7 @@ class Services:
         self.worker, self.futures = Worker(self.decoder, report), Futures()
         self.sessions = Sessions(store / "sessions", self.limits.sessions_per_key)
         self.pending = Pending(self.limits.pending_per_key)
+        self.reading = WeakValueDictionary[str, asyncio.Lock]()  # of each client whose body is read now
         self.runs = Runs(self)
 
     def start(self) -> None:

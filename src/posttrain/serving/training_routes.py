@@ -1,5 +1,6 @@
 """Routes of models: created, trained, saved, loaded."""
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -79,9 +80,9 @@ async def forward_backward(request: Request, owner: Owner, served: Served) -> Re
         return JSONResponse({"error": f"forward_backward takes {PROTOBUF}; use a newer SDK"}, 415)
     body = await request.body()
     zstd = request.headers.get("content-encoding", "") == "zstd"
-    return JSONResponse(
-        await run_in_threadpool(_forward_backward, body, request.state.upload if zstd else None, owner, served)
-    )
+    upload = request.state.upload if zstd else None
+    async with served.reading.setdefault(owner, asyncio.Lock()):  # one body at a time of each client, or many slow all
+        return JSONResponse(await run_in_threadpool(_forward_backward, body, upload, owner, served))
 
 
 def _forward_backward(body: bytes, compressed: Upload | None, owner: str, served: Services) -> Json:
