@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ import zstandard
 from starlette.exceptions import HTTPException
 
 from posttrain.errors import UserError
-from posttrain.serving import access, http_server, run, wire
+from posttrain.serving import access, http_server, run, training_routes, wire
 from posttrain.serving.access import Keys, Limits, Sessions
 from posttrain.serving.app import create_app
 from posttrain.serving.checkpoints import Sampler, Samplers
@@ -191,6 +192,32 @@ def test_parts_are_counted_at_every_depth_and_numbers_of_lists(nested):
 def test_a_body_that_is_none_is_told_so(body):
     with pytest.raises(UserError, match="no ForwardBackwardRequest"):
         wire.read_forward_backward(body)
+
+
+def test_of_each_client_one_body_at_a_time_is_read(base, tmp_path, monkeypatch):
+    reading, most, both = 0, 0, threading.Barrier(2, timeout=60)
+
+    def read(body):
+        nonlocal reading, most
+        reading, most = reading + 1, max(most, reading + 1)
+        if body == b"first":  # until the other client's is read, too
+            both.wait()
+        elif body == b"other":
+            both.wait()
+        reading -= 1
+        raise UserError("read")
+
+    monkeypatch.setattr(training_routes, "read_forward_backward", read)
+    with serving(base, tmp_path) as (url, services):
+        keys = [services.keys.add("alice")] * 3 + [services.keys.add("bob")]
+        bodies = [b"first", b"second", b"third", b"other"]
+
+        def send(number):
+            return http(url, keys[number]).post("forward_backward", content=bodies[number], headers=PROTOBUF).text
+
+        with ThreadPoolExecutor(4) as pool:
+            told = list(pool.map(send, range(4)))
+    assert all("read" in text for text in told) and most == 2
 
 
 def test_bodies_that_are_received_at_the_same_time_are_bounded(base, tmp_path):
