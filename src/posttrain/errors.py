@@ -205,9 +205,12 @@ def refuse_unknown(kind: type[Any], given: Iterable[str]) -> None:
             pairs = (word.partition("=") for word in _OF_TRL.split())
             if (ours := next((here for there, _, here in pairs if there == name), "")) in known:
                 raise UserError(f"unknown option of {kind.__name__}: '{name}'; it is called '{ours}' here")
-            see = f"help({kind.__name__}) lists all" if len(known) > 20 else ""
+            see = "its help() lists all" if len(known) > 20 else ""
             if "algorithm" in known:
-                see += "; hyperparameters are the algorithm's: give an object, such as algorithm=GRPO(kl_coefficient=0)"
+                see += (
+                    "; hyperparameters are the algorithm's: give an object, such as algorithm=GRPO(kl_coefficient=0) "
+                    "or DPO(beta=0.1)"
+                )
             raise unknown(f"option of {kind.__name__}:", name, known, see=see)
 
 

@@ -237,6 +237,9 @@ def _call(
         if cause := getattr(found, "interrupted", ""):
             announce(f"stopped by {cause} after step {found.steps}; to go on: resume({str(found.run)!r})", quiet=quiet)
         if "resume" in command.shared:
+            for line in command.show(found):
+                if not line.startswith(("run ", "report ", "try it ")):
+                    announce(line, quiet=passed["quiet"])
             announce(f"run {found.run}, report {found.report}", quiet=passed["quiet"])
         return found
 

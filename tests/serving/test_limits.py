@@ -200,9 +200,7 @@ def test_of_each_client_one_body_at_a_time_is_read(base, tmp_path, monkeypatch):
     def read(body):
         nonlocal reading, most
         reading, most = reading + 1, max(most, reading + 1)
-        if body == b"first":  # until the other client's is read, too
-            both.wait()
-        elif body == b"other":
+        if body in (b"first", b"other"):  # each until the other client's is read, too
             both.wait()
         reading -= 1
         raise UserError("read")

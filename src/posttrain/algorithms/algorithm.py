@@ -130,8 +130,8 @@ def needed(reference: tuple[Responses, Responses] | None) -> tuple[Responses, Re
 def positive(algorithm: object, *knobs: str, or_zero: bool = False) -> None:
     """Check that hyperparameters are finite and above 0 (with `or_zero`, at least 0); raises `UserError`."""
     for knob, value in ((knob, getattr(algorithm, knob)) for knob in knobs):
-        if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
-            raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value}")
+        if not (isinstance(value, int | float) and math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+            raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value!r}")
 
 
 class TokenLoss(NamedTuple):

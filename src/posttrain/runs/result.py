@@ -17,7 +17,8 @@ from posttrain.report.chart import picture
 from posttrain.report.panels import charts
 from posttrain.runs import read_run
 from posttrain.runs.callback import Callback
-from posttrain.runs.run import REPORT
+from posttrain.runs.run import CHECKPOINTS, REPORT
+from posttrain.training import checkpoint
 
 if TYPE_CHECKING:
     from posttrain.runs.session import Session
@@ -101,6 +102,14 @@ class RunResult:
     def report(self) -> Path:
         """The report, a page of HTML."""
         return self.run / REPORT
+
+    @property
+    def best_step(self) -> int | None:
+        """The step whose checkpoint the run's name loads: of the highest held-out score, the earlier of equal ones.
+
+        None without scores; then its name loads the last one.
+        """
+        return checkpoint.best_step(self.run / CHECKPOINTS)
 
     def _repr_html_(self) -> str:
         return page_of(self.run.name, f"{self.steps} steps", self.metrics.rows, self.findings)

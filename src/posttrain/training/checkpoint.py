@@ -110,6 +110,12 @@ def best(root: Path) -> Checkpoint | None:
     return _first_whole(root, _by_score(root))
 
 
+def best_step(root: Path) -> int | None:
+    """Its step, not verified."""
+    scored = _by_score(root)
+    return _step(scored[0]) if scored else None
+
+
 def load(path: Path) -> Checkpoint:
     """The checkpoint in this folder; raises `CheckpointError` where a file is missing, torn, or not what was saved."""
     if not path.is_dir():

@@ -61,6 +61,9 @@ class EvaluateResult:
         """The paired difference to the baseline, if there is one: `value`, its interval `ci95`, and tasks `n`."""
         return next(iter(self.model.over(self.baseline).values())) if self.baseline is not None else None
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def _repr_html_(self) -> str:
         table = self.table
         cells = [[html.escape(str(cell or "-")) for cell in row] for row in table.rows]
