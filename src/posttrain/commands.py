@@ -100,8 +100,9 @@ def _show_run(result: Any) -> list[str]:
     elif isinstance(after, dict):
         accuracy = "pair_accuracy" if "pair_accuracy" in after else "accuracy"
         said = {accuracy: "held-out pair accuracy", "correlation": "correlation with held-out ratings"}
+        many = f", of {after['pairs']:.0f} pairs" if "pairs" in after else ""
         found[:0] = [
-            f"{words}: {f'{before[key]:.3f} before, ' if key in (before or ()) else ''}{after[key]:.3f} after"
+            f"{words}: {f'{before[key]:.3f} before, ' if key in (before or ()) else ''}{after[key]:.3f} after{many}"
             for key, words in said.items()
             if key in after
         ]
