@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors", "types"},
     # A session writes its report, which reads what the run has written.
     "runs": {"types", "errors", "user_code", "options", "data", "report", "training"},
-    "report": {"types", "errors", "runs", "runs.run", "runs.config_file"},
+    "report": {"types", "errors", "statistics", "runs", "runs.run", "runs.config_file"},
     "data": {"types", "errors", "fast_paths", "json_schema"},
     "memory": {"types", "errors"},
     "sandbox": {"errors"},

@@ -229,6 +229,30 @@ def test_overfit(losses: Sequence[float], found: bool) -> None:
     assert (judged("overfitting", rows) is not None) is found
 
 
+@pytest.mark.parametrize(
+    "chosen, margins, found",
+    [
+        ((-50.0, -55.1), (0.0, 2.0), True),
+        ((-50.0, -54.9), (0.0, 2.0), False),
+        ((-50.0, -60.0), (2.0, 0.0), False),  # what is lost is no margin's gain
+        ((-50.0,), (0.0,), False),
+    ],
+)
+def test_chosen_responses_that_are_pushed_down(chosen: Sequence[float], margins: Sequence[float], found: bool) -> None:
+    pairs = zip(chosen, margins, strict=True)
+    rows = [{"step": n, "evaluation/logprob/chosen": c, "evaluation/margin": m} for n, (c, m) in enumerate(pairs)]
+    assert (judged("displaced", rows) is not None) is found
+
+
+def test_an_accuracy_of_few_pairs_has_its_interval() -> None:
+    rows = [{"step": 8, "evaluation/accuracy": 1.0, "evaluation/pairs": 6}]
+    found = judged("few_pairs", rows)
+    # Wilson at p = 1: n / (n + z^2) = 6 / (6 + 3.8415)
+    assert found is not None and found.evidence == "100% of 6 (95%: 61% to 100%)"
+    assert judged("few_pairs", [{**rows[0], "evaluation/pairs": 30}]) is None
+    assert judged("few_pairs", [{"step": 8, "evaluation/accuracy": 1.0}]) is None  # of tasks
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_not_finite_names_the_first_step_and_the_metrics(value: float | None) -> None:
     rows = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from posttrain.report.curves import Curves, Rows, Thresholds
+from posttrain.statistics import wilson_interval
 
 Condition = Callable[[Curves, Thresholds], str | bool]
 """Whether a check holds, or what it found as text, which is empty where it does not hold."""
@@ -151,6 +152,22 @@ def _heldout_loss(holds: Callable[[list[float], Thresholds], bool]) -> Condition
     return condition
 
 
+def _displaced(run: Curves, at: Thresholds) -> str | bool:
+    chosen, margins = run["evaluation/logprob/chosen"].values, run["evaluation/margin"].values
+    fell = len(chosen) > 1 and chosen[0] - chosen[-1] > at.displaced * abs(chosen[0])
+    if not fell or len(margins) < 2 or margins[-1] <= margins[0]:
+        return False
+    return f"held-out chosen responses went from {chosen[0]:.4g} to {chosen[-1]:.4g} nats while the margin grew"
+
+
+def _few_pairs(run: Curves, at: Thresholds) -> str | bool:
+    pairs, accuracy = run["evaluation/pairs"].values, run["evaluation/accuracy"].values
+    if not pairs or not accuracy or pairs[-1] >= at.few_pairs:
+        return False
+    low, high = wilson_interval(round(accuracy[-1] * pairs[-1]), round(pairs[-1]))
+    return f"{accuracy[-1]:.0%} of {pairs[-1]:.0f} (95%: {low:.0%} to {high:.0%})"
+
+
 def _trained_loss(run: Curves) -> bool:
     """Whether the loss of training is what says most: there is neither a reward nor a held-out loss."""
     return run["loss"].measured and not run["reward/mean"].measured and len(run["evaluation/loss"].values) < 2
@@ -191,6 +208,8 @@ CHECKS: Mapping[str, Condition] = MappingProxyType(
         "heldout_loss_falls": _heldout_loss(lambda losses, at: losses[-1] < losses[0]),
         "heldout_loss_flat": _heldout_loss(lambda losses, at: min(losses) == losses[0]),
         "overfitting": _heldout_loss(lambda losses, at: losses[-1] > (1 + at.overfit) * min(losses)),
+        "displaced": _displaced,
+        "few_pairs": _few_pairs,
         "loss_falls": lambda run, at: _trained_loss(run) and run["loss"].fell,
         # Each step's loss is of other examples: of ordered data it cannot be told from a loss that grows.
         "loss_dips": lambda run, at: (

@@ -57,6 +57,10 @@ class Thresholds:
     """Fraction of the gain in gold reward that is lost again, if it is beyond its standard errors."""
     overfit: float = 0.05
     """Relative rise of the held-out loss above its lowest value: more than its noise."""
+    displaced: float = 0.1
+    """Relative fall of the chosen responses' logprob: with 10 of 100 nats one is e^10, 22000 times, less likely."""
+    few_pairs: int = 30
+    """Held-out pairs. With fewer the interval of an accuracy of 80% reaches 60%."""
 
 
 @dataclass(frozen=True, slots=True)
