@@ -69,8 +69,8 @@ FIRST = {
     ),
     "preference pairs": (
         "`preference --algorithm dpo`; a small model or few pairs with `--lora-rank 16 --lr 1e-4`",
-        "no sampling, no reward model; of [ten algorithms](results.md#preferences-ten-algorithms-on-the-same-439-pairs) "
-        "eight learn what people prefer",
+        "no sampling, no reward model; of [ten algorithms](results.md#preferences-ten-algorithms-on-the-same-439-pairs)"
+        " eight learn what people prefer",
     ),
     "chosen responses become less likely, too": ("`dpop`, or `irpo`", "a term of its own holds them up"),
 }
