@@ -5,11 +5,11 @@
 
 Four questions, each in turns of the two ways in one process, medians over the rounds:
 
-- 16 episodes of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum of
+- `--episodes` of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum of
   what sampling and tools take one after the other.
 - Tokens of prompts that go through the model in a fourth turn, with and without the prefix cache.
-- 16 episodes of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
-- 8 groups of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 or 16 at once: scored
+- `--episodes` of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
+- `--groups` of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 or 16 at once: scored
   when all are sampled, and `pipelined`.
 """
 
@@ -37,9 +37,9 @@ from posttrain.rewards import Weighted, parse_rewards
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Message, Request, Sampling, Score, Task
 
-EPISODES, TURNS = 16, 4
+TURNS = 4
 SHOWN = 24  # tokens that are shown before each later turn
-GROUPS, COMPLETIONS = 8, 4  # that a judge reads
+COMPLETIONS = 4  # of a group that a judge reads
 VERDICT_S, AT_ONCE = 2.0, (4, 16)
 
 
@@ -65,8 +65,8 @@ def play(engine: TransformersEngine, prompt: Sequence[int], game: Game, schedule
         asks.leave()
 
     async def everyone() -> None:
-        asks.enter(EPISODES)
-        await asyncio.gather(*(episode(number) for number in range(EPISODES)))
+        asks.enter(len(game.lengths))
+        await asyncio.gather(*(episode(number) for number in range(len(game.lengths))))
 
     began = time.perf_counter()
     scheduler.run(asks, everyone())
@@ -113,13 +113,13 @@ class SlowJudge(EpisodeReward):
         return await asyncio.gather(*(verdict() for _ in episodes))
 
 
-def judged(policy: Policy, at_once: int = 0, *, pipelined: bool = False) -> float:
+def judged(policy: Policy, groups: int, at_once: int = 0, *, pipelined: bool = False) -> float:
     """Seconds until all groups are sampled and scored; without a judge, sampled."""
     judge = SlowJudge(asyncio.Semaphore(at_once))
     environment = (
         ScoredEnvironment(Weighted(((judge, 1.0),))) if at_once else ScoredEnvironment(parse_rewards("length=1"))
     )
-    tasks = [Task((Message("user", f"Tell me about the number {number}."),)) for number in range(GROUPS)]
+    tasks = [Task((Message("user", f"Tell me about the number {number}."),)) for number in range(groups)]
     engine = VariedEngine(policy.model, frozenset())
     players = Players(engine, policy.chat, Sampling(LONGEST), schedule="continuous", pipelined=pipelined)
     began = time.perf_counter()
@@ -132,15 +132,19 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="hub id, folder or packaged model")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (default: 3)")
     parser.add_argument("--tokens", type=int, default=32, help="tokens of a reply (default: 32)")
+    parser.add_argument("--episodes", type=int, default=16, help="with tools, and of varied lengths (default: 16)")
+    parser.add_argument("--groups", type=int, default=8, help="that a judge reads (default: 8)")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     args = parser.parse_args()
     policy = load_policy(args.model)
     engine = TransformersEngine(policy.model, frozenset())  # no stop tokens: replies are as long as they are to be
     text = "You are told the results of tools, and say what to do next. " * 16
     prompt = policy.chat.text_ids(text)[:200]
-    even = [[args.tokens] * TURNS] * EPISODES
+    even = [[args.tokens] * TURNS] * args.episodes
     draw = random.Random(0)
-    uneven = [[max(4, min(256, int(draw.lognormvariate(3.3, 0.8)))) for _ in range(TURNS)] for _ in range(EPISODES)]
+    uneven = [
+        [max(4, min(256, int(draw.lognormvariate(3.3, 0.8)))) for _ in range(TURNS)] for _ in range(args.episodes)
+    ]
     play(engine, prompt, Game(even), "lockstep")  # warm
     rows: dict[str, list[float]] = {}
     for _ in range(args.rounds):
@@ -152,15 +156,15 @@ def main() -> None:
             ("lengths, lockstep", Game(uneven), "lockstep"),
         ):
             rows.setdefault(name, []).append(play(engine, prompt, game, schedule))
-        rows.setdefault("groups alone", []).append(judged(policy))
+        rows.setdefault("groups alone", []).append(judged(policy, args.groups))
         for n in AT_ONCE:
-            rows.setdefault(f"judge of {n}, at the end", []).append(judged(policy, n))
-            rows.setdefault(f"judge of {n}, pipelined", []).append(judged(policy, n, pipelined=True))
+            rows.setdefault(f"judge of {n}, at the end", []).append(judged(policy, args.groups, n))
+            rows.setdefault(f"judge of {n}, pipelined", []).append(judged(policy, args.groups, n, pipelined=True))
     seconds = {name: median(found) for name, found in rows.items()}
     with_cache, history = computed(engine, prompt, args.tokens)
     with without("prefix cache"):
         without_cache, _ = computed(engine, prompt, args.tokens)
-    tools = float(EPISODES * TURNS)  # what tools add one after the other
+    tools = float(args.episodes * TURNS)  # what tools add one after the other
     hidden = 1 - (seconds["tools, continuous"] - seconds["sampling alone"]) / tools
     found = {
         "seconds": seconds,

@@ -63,11 +63,14 @@ def main() -> None:
     parser.add_argument("--groups", nargs="+", default=["8x8", "16x16"], help="prompts x completions")
     parser.add_argument("--lengths", nargs="+", default=["fixed", "varied"], choices=["fixed", "varied"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="without transformers' generate, to compare two versions")
     args = parser.parse_args()
 
     policy = load_policy(args.model)
     engine = TransformersEngine(policy.model, frozenset())
-    engines: dict[str, Run] = {"posttrain": engine.generate, "generate": theirs(args.model, 0)}
+    engines: dict[str, Run] = {"posttrain": engine.generate}
+    if not args.alone:
+        engines["generate"] = theirs(args.model, 0)
     for shape in args.groups:
         prompts, completions = map(int, shape.split("x"))
         asked = [tuple(policy.chat.prompt_ids(t.prompt)) for t in load_tasks("gym:gsm_symbolic", limit=prompts)]
@@ -82,7 +85,8 @@ def main() -> None:
                     rates[name].append(sum(sizes) / (time.perf_counter() - began))
             found = {name: round(median(values)) for name, values in rates.items()}
             line = {"groups": shape, "lengths": kind, "tokens": sum(sizes), "tokens_per_second": found}
-            print(json.dumps(line | {"ratio": round(found["posttrain"] / found["generate"], 2)}), flush=True)
+            ratio = {} if args.alone else {"ratio": round(found["posttrain"] / found["generate"], 2)}
+            print(json.dumps(line | ratio), flush=True)
 
 
 if __name__ == "__main__":
