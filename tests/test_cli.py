@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, get_origin
 
 import pytest
@@ -588,6 +589,17 @@ def test_a_run_stopped_before_its_first_step_cannot_be_gone_on_with(run, monkeyp
     monkeypatch.setitem(COMMANDS, "sft", dataclasses.replace(COMMANDS["sft"], function=stopped))
     code, out, err = run("sft")
     assert code == 143 and "--resume" not in err and "generate" not in out
+
+
+@pytest.mark.parametrize("best, said", [(4, True), (8, False), (None, False)])
+def test_the_checkpoint_that_a_runs_name_loads_is_said_where_it_is_not_the_last(best, said):
+    held_out = {"accuracy": 1.0, "pairs": 6.0}
+    found = SimpleNamespace(
+        run=Path("a"), steps=8, best_step=best, before={"accuracy": 0.5, "pairs": 6.0}, after=held_out
+    )
+    lines = COMMANDS["preference"].show(found)
+    assert lines[0] == "held-out pair accuracy: 0.500 before, 1.000 after, of 6 pairs"
+    assert ("best    step 4 of 8 by held-out score, which the run's name loads" in lines) is said
 
 
 def test_verify_fails_where_an_item_does(run, monkeypatch):

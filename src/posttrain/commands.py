@@ -110,7 +110,7 @@ def _show_run(result: Any) -> list[str]:
         found.insert(0, f"held-out reward {_reward(before)} before, {_reward(after)} after")
     elif after is not None:
         found.insert(0, f"held-out accuracy {_accuracy(before)} before, {_accuracy(after)} after")
-    if result.best_step not in (None, result.steps):
+    if result.steps and result.best_step not in (None, result.steps):
         found.append(f"best    step {result.best_step} of {result.steps} by held-out score, which the run's name loads")
     return [*found, f"try it  posttrain generate --model {shlex.quote(str(result.run))}"] if result.steps else found
 

@@ -83,7 +83,7 @@ def test_last_ones_and_the_best_are_kept(tmp_path, scores, keep_last, kept, best
     folders = [f"step-{step:06d}" for step in kept]
     assert names(tmp_path) == ([] if best_step is None else ["best.json"]) + folders
     found = best(tmp_path)
-    assert (None if found is None else found.step) == best_step
+    assert (None if found is None else found.step) == best_step == checkpoint.best_step(tmp_path)
     if best_step:
         pointer = json.loads((tmp_path / "best.json").read_text())
         assert pointer == {"name": f"step-{best_step:06d}", "score": scores[best_step - 1]}
