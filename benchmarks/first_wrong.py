@@ -5,7 +5,8 @@
 PROCESSBENCH is a folder with math.json.gz and olympiadbench.json.gz (Zheng et al. 2024, arXiv 2412.06559). Of each, all
 rows whose answer is right though a step is wrong, and as many right ones. The states of the packaged model at the ends
 of steps are computed once; a logistic regression on them judges each problem, learned from the four fifths that the
-problem is not in. Beside it the same with shuffled labels. Prints a table in Markdown.
+problem is not in. Beside it the same with shuffled labels, and of the number of the step in place of its state. Prints
+a table in Markdown.
 """
 
 import argparse
@@ -121,8 +122,10 @@ def main() -> None:
         numbers = [problems[problem] for problem, _ in units]
         labels = [unit.right.index(False) if False in unit.right else -1 for _, unit in units]
         truth = [torch.tensor(unit.right, dtype=torch.float32) for _, unit in units]
-        for head in ("trained", "shuffled labels"):
-            logits = judged(states, truth, numbers, shuffled=head != "trained", seed=options.seed)
+        counts = [torch.arange(1.0, len(unit.right) + 1) for _, unit in units]
+        places = [torch.stack([n, n.sqrt(), 1 / n], 1) for n in counts]
+        for head, read in (("trained", states), ("shuffled labels", states), ("place of the step alone", places)):
+            logits = judged(read, truth, numbers, shuffled=head == "shuffled labels", seed=options.seed)
             if found := crossfitted(labels, logits, numbers):
                 low, high = found.ci95
                 table.append(
