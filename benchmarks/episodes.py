@@ -5,8 +5,8 @@
 
 Four questions, each in turns of the two ways in one process, medians over the rounds:
 
-- `--episodes` of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum of
-  what sampling and tools take one after the other.
+- `--episodes` of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum
+  of what sampling and tools take one after the other.
 - Tokens of prompts that go through the model in a fourth turn, with and without the prefix cache.
 - `--episodes` of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
 - `--groups` of 4 replies of log-normal lengths, and a judge that takes 2 s a verdict and gives 4 or 16 at once: scored
