@@ -14,7 +14,7 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 16, 20
 MAX_POINTS, MAX_HOVERS = 400, 60
-COLOURS = 8
+COLOURS = 10
 SMOOTH_FROM = 16  # fewer points are drawn one by one
 
 
@@ -65,7 +65,10 @@ def render(chart: Chart) -> str:
     )
 
 
-COLOUR_VALUES = ("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a", "#c2526a", "#4a9aa8", "#7a7f87")
+COLOUR_VALUES = (
+    *("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a"),
+    *("#c2526a", "#4a9aa8", "#7a7f87", "#5f7a1f", "#8a5a3c"),
+)
 """The colours of report.css, for a picture outside a page."""
 
 
