@@ -150,6 +150,13 @@ def test_rows_are_taken_of_each_split_in_turn(tmp_path):
     assert [row["id"] for row in rows_of(one.suite, one)] == [f"processbench/math-{n}" for n in range(3)]
 
 
+def test_rows_are_taken_of_each_kind_in_turn(tmp_path):
+    rows_ = [{"id": f"math-{n}", "problem": "p", "steps": ["s"], "label": n} for n in (3, 2, 1, 0, -1, -1)]
+    (tmp_path / "math.json").write_text(json.dumps(rows_))
+    (one,) = asked(Evaluate(suite="processbench", dataset=str(tmp_path), split="math", limit=3))
+    assert [row["answer"] for row in rows_of(one.suite, one)] == [3, -1, 2]
+
+
 def test_data_is_looked_for_by_the_suites_name_at_any_depth(tmp_path):
     (tmp_path / "math").mkdir()
     (tmp_path / "math" / "MATH500.jsonl").write_text(json.dumps({"problem": "p", "answer": "1"}))

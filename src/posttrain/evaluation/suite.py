@@ -72,6 +72,10 @@ class Suite:
         """The `prompt` of a row of the data, its `answer` and the columns of the reward; None if it is no task."""
         return row
 
+    def kind(self, row: Mapping[str, Any]) -> Any:
+        """What a row of the data is an example of: kinds are read in turn, as splits are."""
+        return None
+
     def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str:
         """Why these rows cannot be measured; "" if they can."""
         return ""

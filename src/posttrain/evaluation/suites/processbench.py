@@ -34,6 +34,10 @@ class ProcessBenchCritic(Suite):
         )
         return {"id": row["id"], "prompt": prompt, "answer": int(row["label"])}
 
+    def kind(self, row: Mapping[str, Any]) -> bool:
+        """Whether all steps are right: its files have those with a wrong step first."""
+        return row.get("label") == ALL_RIGHT
+
     def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str:
         """Its F1 is of two accuracies."""
         kinds = {row["answer"] == ALL_RIGHT for row in rows}

@@ -2,7 +2,8 @@
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -69,14 +70,24 @@ def rows_of(suite: Suite, asked: Asked) -> list[dict[str, Any]]:
     words = config.split.split()
     splits = words or (suite.splits if has_splits(source) else [None])
     columns = parse_columns(config.columns) if config.columns else None
-    parts = [load_rows(source, split=split, columns=columns) for split in splits]
-    rows = [row for rank in zip_longest(*parts) for row in rank if row is not None]
+    rows = _in_turn(_of_all_kinds(suite, load_rows(source, split=split, columns=columns)) for split in splits)
     found = list(islice(_tasks(name, suite, rows), config.limit))
     if not found:
         raise DataError(f"none of the {len(rows)} rows of '{source}' is a task of the suite '{name}'")
     if refusal := suite.refusal(found):
         raise UserError(f"the suite '{name}' cannot be measured: {refusal}")
     return found
+
+
+def _of_all_kinds(suite: Suite, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    kinds: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        kinds[suite.kind(row)].append(row)
+    return _in_turn(kinds.values())
+
+
+def _in_turn(parts: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [row for rank in zip_longest(*parts) for row in rank if row is not None]
 
 
 def _tasks(name: str, suite: Suite, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
