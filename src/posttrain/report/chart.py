@@ -14,7 +14,6 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 16, 20
 MAX_POINTS, MAX_HOVERS = 400, 60
-COLOURS = 10
 SMOOTH_FROM = 16  # fewer points are drawn one by one
 
 
@@ -157,7 +156,7 @@ class _Frame:
 def _finite(chart: Chart) -> list[tuple[int, Series]]:
     """The curves with finite points, each with its colour."""
     series = [replace(s, points=[(x, y) for x, y in s.points if math.isfinite(y)]) for s in chart.series]
-    return [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
+    return [(i % len(COLOUR_VALUES), s) for i, s in enumerate(series) if s.points]
 
 
 def _thin(series: Series) -> Series:
