@@ -8,9 +8,9 @@
     posttrain judge --dataset pairs.jsonl --judge "a=OWNER/NAME" --constitution default --principles 3 \
         --output labelled.jsonl
 
-The first line is the preference labelling of RLAIF (Lee et al. 2023, https://arxiv.org/abs/2309.00267), with text in
-place of the probabilities of "1" and "2"; the second pre-screens for people, and its second judge is the policy; the
-last is the AI feedback of Constitutional AI (Bai et al. 2022, https://arxiv.org/abs/2212.08073), with hard labels.
+The first line is the preference labelling of RLAIF (Lee et al. 2023, https://arxiv.org/abs/2309.00267), by text; the
+prompt `pairwise-expected` gives their soft labels. The second pre-screens for people, and its second judge is the
+policy; the last is the AI feedback of Constitutional AI (Bai et al. 2022, https://arxiv.org/abs/2212.08073).
 
 What is finished of a run that was interrupted lies beside the output (`labelled.jsonl.part`): the same command goes on.
 """

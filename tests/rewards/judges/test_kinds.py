@@ -171,6 +171,18 @@ def test_the_expected_grade_is_weighed_by_probabilities():
     assert score.value == pytest.approx(((0.05 + 0.1 + 0.9) / 0.4 - 1) / 2)
 
 
+def test_preferences_by_probabilities_are_the_mean_of_both_orders():
+    class ByOrder(Odds):
+        async def logprobs(self, messages, continuations):  # x first: p(A) is 0.9, y first: 0.8
+            self.odds = {"A": 0.54, "B": 0.06} if messages[0].content.startswith("x") else {"A": 0.4, "B": 0.1}
+            return await super().logprobs(messages, continuations)
+
+    prompt = JudgePrompt("kind: pairwise-expected\n---\n{answer_a}|{answer_b}")
+    found = scored(judge(ByOrder({}), prompt=prompt), "x", "y")
+    assert [score.value for score in found] == pytest.approx([(0.9 + 0.2) / 2, (0.1 + 0.8) / 2])
+    assert [score.metrics["swapped"] for score in found] == [1.0, 1.0]  # each order prefers what stands first
+
+
 def test_a_generative_verifier_scores_by_the_probability_of_yes():
     model = Odds({"Yes": 0.3})
     (score,) = scored(judge(model, prompt=read_prompt("genrm")), "a")

@@ -99,6 +99,10 @@ class Pairwise(Kind):
         found = last_line(verdict, r"winner", r"(A|B|tie)")
         return {"a": 1.0, "b": 0.0, "tie": 0.5}[found[1].lower()] if found else None
 
+    def outcome(self, first: float, second: float) -> float:
+        """What an answer gets from a comparison, of its value where it stood first and where it stood second."""
+        return (1 + _sign(first - 0.5)) / 2 if _sign(first - 0.5) == _sign(second - 0.5) else 0.5
+
     def scores(self, group: EpisodeGroup, verdicts: Sequence[Verdict], scale: Scale) -> list[Score]:
         """The share of the others that an answer wins against."""
         places = range(len(group.episodes))
@@ -109,17 +113,38 @@ class Pairwise(Kind):
             one, other = said[i, j].value, said[j, i].value
             if one is None or other is None:
                 continue
-            first, second = _sign(one - 0.5), _sign(0.5 - other)  # 1: for i
-            outcome = (1 + first) / 2 if first == second else 0.5
+            outcome = self.outcome(one, 1 - other)
             for place, share in ((i, outcome), (j, 1 - outcome)):
                 won[place].append(share)
-                swapped[place].append(float(first != second))
+                swapped[place].append(float(_sign(one - 0.5) != _sign(0.5 - other)))
         return [
             Score(fmean(won[place]), explanation="\n\n".join(told[place]), metrics={"swapped": fmean(swapped[place])})
             if won[place]
             else Score.not_applicable(told[place][0])
             for place in places
         ]
+
+
+class PairwiseExpected(Pairwise):
+    """Soft preferences (RLAIF, Lee et al. 2023, https://arxiv.org/abs/2309.00267), from the first token of the verdict.
+
+        o_ij = 1/2 (p_1(A) + p_2(B)),   p_n(A) = p(A) / (p(A) + p(B)) in order n of i and j
+
+    A bias to a position adds as much to p_1(A) as it takes from p_2(B), roughly; so the mean has less of it.
+    """
+
+    def grades(self, scale: Scale) -> Sequence[str]:
+        """The names of both."""
+        return ("A", "B")
+
+    def weigh(self, probabilities: Mapping[str, float]) -> float:
+        """That of A among both."""
+        total = math.fsum(probabilities.values())
+        return probabilities["A"] / total if total else math.nan
+
+    def outcome(self, first: float, second: float) -> float:
+        """The mean of both."""
+        return (first + second) / 2
 
 
 class Listwise(Kind):
@@ -234,6 +259,7 @@ class GenRMCoT(GenRM):
 KINDS: dict[str, Callable[[], Kind]] = {
     "pointwise": Kind,
     "pairwise": Pairwise,
+    "pairwise-expected": PairwiseExpected,
     "listwise": Listwise,
     "rubric": Rubric,
     "expected": Expected,

@@ -27,7 +27,10 @@ from posttrain.types import Task
 
 COLUMNS = ("reference", "rubric", "principle")  # of a task, without which it cannot be judged
 NAMES = ("question", "conversation", "answer", "answer_a", "answer_b", "answers", "criterion", "boundary", *COLUMNS)
-PACKAGED = ("quality", "reference", "pairwise", "principle", "listwise", "rubric", "expected", "genrm", "genrm-cot")
+PACKAGED = (
+    *("quality", "reference", "pairwise", "principle", "pairwise-expected"),
+    *("listwise", "rubric", "expected", "genrm", "genrm-cot"),
+)
 """Packaged prompts: the answer's quality, its agreement with the reference answer, and one of each other kind."""
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
