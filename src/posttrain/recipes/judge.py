@@ -16,10 +16,9 @@ What is finished of a run that was interrupted lies beside the output (`labelled
 """
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -38,7 +37,7 @@ from posttrain.options.option import as_written, given
 from posttrain.report import Table
 from posttrain.rewards import Judge, Weighted
 from posttrain.rewards.judges.consensus import consensus, preferences, weight_of
-from posttrain.rewards.judges.constitution import Principle, read_constitution
+from posttrain.rewards.judges.constitution import Principle, by_principle, opposed, read_constitution
 from posttrain.rewards.judges.fitting import differences_of, fitted_weights, shared_criteria
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
@@ -105,7 +104,7 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
         **counts,
         "swapped": fmean(verdicts.swapped for verdicts in said),  # share of rows with a verdict that changed so
         "agreement": _agreement(rows, said),
-        "conflicts": _conflicts(said),
+        "conflicts": opposed([verdicts.known for verdicts in said]),
         "weights": dict(rubric),
         "spent": {judge.name: asdict(judge.spent) for judge in judges},
         "notes": [as_typed(note) for note in notes],
@@ -184,7 +183,7 @@ def _read(
                 f"judge '{rewards.most_compared}' compares {rewards.min_group} or more answers; {group.task.id} has "
                 f'{len(group.episodes)}; use a prompt of another kind, such as `judge_prompt="quality"`'
             )
-    asked = [_by(row.group, principles[0]) if principles else row.group for row in rows]
+    asked = [by_principle(row.group, principles[0]) if principles else row.group for row in rows]
     refuse_unreadable(rewards, [group.task for group in asked], config.dataset)
     return rows
 
@@ -217,12 +216,6 @@ def _about(
     }
 
 
-def _by(group: EpisodeGroup, principle: Principle) -> EpisodeGroup:
-    """The answers of a row, to be judged by a principle."""
-    task = replace(group.task, metadata={**group.task.metadata, "principle": principle.preference})
-    return EpisodeGroup(task, tuple(replace(episode, task=task) for episode in group.episodes))
-
-
 def _judged(
     config: JudgeAnswers, rewards: Weighted, groups: Sequence[EpisodeGroup], principles: Sequence[Principle]
 ) -> list[Verdicts]:
@@ -233,7 +226,7 @@ def _judged(
         draw = random.Random(seed_for(config.seed, "principles", group.task.id, *said))
         sampled.append([*draw.sample(list(principles), config.principles)] if principles else [None])
     for by in zip(*sampled, strict=True):
-        asked = [_by(group, one) if one else group for group, one in zip(groups, by, strict=True)]
+        asked = [by_principle(group, one) if one else group for group, one in zip(groups, by, strict=True)]
         for verdicts, one, scores in zip(found, by, finish(rewards.score_parts(asked)), strict=True):
             for judge in rewards.weights:
                 own = [of_seat(each, "")[judge] for each in scores]
@@ -295,16 +288,3 @@ def _fit(rows: Sequence[Candidates], said: Sequence[Verdicts], texts: Sequence[s
     labelled = [(preferences(row.given), told) for row, told in zip(rows, said, strict=True) if len(row.given) > 1]
     met = [differences_of(labels, told.parsed[name]) for labels, told in labelled for name in told.known]
     return list(zip(texts, fitted_weights([one for of in met for one in of]), strict=True))
-
-
-def _conflicts(said: Sequence[Verdicts]) -> dict[str, tuple[int, int]]:
-    """Of each two principles, by which a judge judged the same rows: how many, and how many of them oppositely."""
-    both, opposed = Counter[str](), Counter[str]()
-    for verdicts in said:
-        for (name, first), (other, second) in combinations(sorted(verdicts.known.items()), 2):
-            (judge, _, one), (other_judge, _, two) = name.partition(": "), other.partition(": ")
-            if one and judge == other_judge:
-                both[f"{one} / {two}"] += 1
-                signs = zip(preferences(first), preferences(second), strict=True)
-                opposed[f"{one} / {two}"] += any(a * b < 0 for a, b in signs)
-    return {pair: (both[pair], count) for pair, count in opposed.most_common() if count}

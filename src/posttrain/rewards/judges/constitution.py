@@ -2,12 +2,16 @@
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
 from posttrain.errors import UserError, unknown
+from posttrain.rewards.judges.consensus import preferences
+from posttrain.types import EpisodeGroup
 
 PACKAGED = "default"
 
@@ -67,6 +71,28 @@ def read_constitution(name: str, *parts: str) -> Constitution:
     if other := next((one.principle for one in examples if one.principle not in names), ""):
         raise unknown(f"principle of an example in {name}:", other, names)
     return Constitution(tuple(principles), tuple(examples))
+
+
+def by_principle(group: EpisodeGroup, principle: Principle) -> EpisodeGroup:
+    """The answers to a task, to be judged by a principle: the prompt of the judge shows it as `{principle}`."""
+    task = replace(group.task, metadata={**group.task.metadata, "principle": principle.preference})
+    return EpisodeGroup(task, tuple(replace(episode, task=task) for episode in group.episodes))
+
+
+def opposed(said: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, tuple[int, int]]:
+    """Of each two principles, by which a judge judged the same rows: how many, and how many of them oppositely.
+
+    `said` has for each row the scores of its answers by "judge: principle"; principles that never oppose are left out.
+    """
+    both, opposite = Counter[str](), Counter[str]()
+    for scores in said:
+        for (name, first), (other, second) in combinations(sorted(scores.items()), 2):
+            (judge, _, one), (other_judge, _, two) = name.partition(": "), other.partition(": ")
+            if one and judge == other_judge:
+                both[f"{one} / {two}"] += 1
+                signs = zip(preferences(first), preferences(second), strict=True)
+                opposite[f"{one} / {two}"] += any(a * b < 0 for a, b in signs)
+    return {pair: (both[pair], count) for pair, count in opposite.most_common() if count}
 
 
 def _rows(
