@@ -21,6 +21,7 @@ from posttrain.recipes.evaluate.solve import _answered, _positive, _signed, char
 from posttrain.recipes.evaluate.suites import asked
 from posttrain.report.chart import picture
 from posttrain.rewards import MathVerifier, NumberVerifier
+from posttrain.runs import jsonl
 from posttrain.types import Group, Row, Score, StopReason, Task, Trajectory, Turn
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
@@ -65,6 +66,7 @@ def test_a_run_from_samples_to_its_page(options, engine, tmp_path):
     by = {(point.way, point.samples): point for point in result.points}
     assert by["one sample", 1].accuracy == pytest.approx((7 + 5 + 1) / 24)
     assert by["majority", 8].accuracy == pytest.approx(2 / 3) and by["oracle", 8].accuracy == 1.0
+    assert [row["way"] for row in jsonl.read(result.evaluation.run / "points.jsonl")] == [p.way for p in result.points]
     page = result.evaluation.report.read_text()
     assert "What more samples buy" in page and "majority, until settled" in page and "<svg" in page
     assert any(line.startswith("majority, by difficulty  8") for line in result.lines()) is False

@@ -41,6 +41,7 @@ from posttrain.report import Estimate, Table
 from posttrain.report.chart import Chart, Series
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import apart
+from posttrain.runs import jsonl
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
 
@@ -241,7 +242,8 @@ def _scored(reward: Weighted, models: int, groups: Sequence[Group], problems: Se
 
 
 def _write(result: SolveResult) -> None:
-    """The report, with a curve of accuracy against tokens for each way."""
+    """The report, with a curve of accuracy against tokens for each way, and `points.jsonl`, the same as rows."""
+    jsonl.write(result.evaluation.run / "points.jsonl", [point._asdict() for point in result.points])
     write_page(result.evaluation, [result.table], [("What more samples buy", [chart_of(result.points)])])
 
 
