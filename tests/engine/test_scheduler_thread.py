@@ -1,6 +1,8 @@
 """A scheduler that drives itself, over an engine that answers batches: asked one by one, from any event loop."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -200,3 +202,37 @@ def test_who_asks_after_the_end_is_told_so():
     batched.scheduler.close()
     with pytest.raises(Closed):
         batched.ask(requests(1)[0]).result(10)
+
+
+ENDING = """
+import asyncio, threading, time, torch
+from posttrain.engine.client import Client
+from posttrain.engine.scheduler import Scheduler
+from posttrain.engine.scripted import ScriptedEngine
+from posttrain.types import Request, Sampling
+
+made, begun, layer = ScriptedEngine(lambda request: (1, 0), frozenset({0})), threading.Event(), torch.nn.Linear(64, 64)
+answer = made.generate
+
+def generate(asked, on_tokens=None):
+    begun.set()
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        layer(torch.ones(64, 64))
+    return answer(asked)
+
+made.generate = generate
+client = Client(Scheduler(made, own_thread=True))
+
+async def main():
+    asked = asyncio.ensure_future(client.submit(Request((5,), Sampling(8), seed=0)))
+    await asyncio.to_thread(begun.wait)
+    asked.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_ends_while_its_thread_is_inside_of_torch_does_not_abort():
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

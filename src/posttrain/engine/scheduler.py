@@ -20,6 +20,7 @@ All others put messages into its inbox, so that no state has a lock. How a clien
 """
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import queue
@@ -39,6 +40,7 @@ from posttrain.types import Decoding, Engine
 
 AWAKE_S = 0.2  # how late a signal can be
 PATIENCE_S = 2.0  # for coroutines that were cancelled; one that does not end by then is left behind
+END_S = 10.0  # for a step that is under way when the program ends
 SLICE_S = 0.5  # that beginning requests may take between two steps, where others may come meanwhile
 
 T = TypeVar("T")
@@ -67,6 +69,17 @@ def _give_up(result: "Future[Any]", ended: threading.Event) -> None:
     result.cancel()
     if not begun or (not ended.wait(PATIENCE_S) and not answers()):
         forget(LOOP)
+
+
+_driving: dict[threading.Thread, "Scheduler"] = {}  # threads of their own that are there
+
+
+@atexit.register
+def _end_driving() -> None:
+    """End these threads with the program: the process aborts if one is inside of torch when the interpreter goes."""
+    for thread, scheduler in [*_driving.items()]:
+        scheduler.close()
+        thread.join(END_S)
 
 
 class Scheduler:
@@ -213,6 +226,7 @@ class Scheduler:
 
     def _work(self) -> None:
         """Drive, in a thread of its own, while there is something to do."""
+        _driving[threading.current_thread()] = self
         while True:
             try:
                 self.step(wait=True)
@@ -221,6 +235,7 @@ class Scheduler:
             with self._lock:
                 if self._inbox.empty() and not self.clients:
                     self._driven = False
+                    del _driving[threading.current_thread()]
                     return
 
     def _begins(self, client: Client) -> bool:
