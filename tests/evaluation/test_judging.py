@@ -5,8 +5,9 @@ import math
 import pytest
 
 from posttrain.evaluation.judging import STYLES, Verdict, plain, reworded, sentences, totals, verdicts
-from posttrain.rewards import parse_rewards, reward_function
+from posttrain.rewards import JudgePrompt, Weighted, parse_rewards, reward_function
 from posttrain.types import Message, Score, Task
+from tests.rewards.judges.test_pointwise import Says, judge
 
 TASK = Task((Message("user", "?"),), id="t")
 
@@ -24,7 +25,7 @@ def test_a_judge_that_scores_alone_is_asked_once_for_each_text():
 
     found = verdicts(parse_rewards(judge), [(TASK, "aaa", "a"), (TASK, "a", "aaa"), (TASK, "b", "a")])
     assert [one.margin for one in found] == pytest.approx([0.2, -0.2, 0.0]) and seen == ["aaa", "a", "b"]
-    assert [one.win for one in found] == [1.0, 0.0, 0.5] and found[0].orders is None
+    assert [one.win for one in found] == [1.0, 0.0, 0.5] and found[0].swapped is None
 
 
 @reward_function(min_group=2)
@@ -38,12 +39,25 @@ def test_a_judge_that_compares_is_asked_in_both_orders_and_disagreement_is_a_tie
     asked = [(TASK, "a", "b"), (TASK, "a" * 9, "b"), (TASK, "a", "b"), (TASK, "b", "a" * 9)]
     found = verdicts(parse_rewards(first), asked)
     assert found == [
-        Verdict(0.0, (1.0, -1.0)),
-        Verdict(1.0, (1.0, 1.0)),
-        Verdict(0.0, (1.0, -1.0)),
-        Verdict(-1.0, (-1.0, -1.0)),
+        Verdict(0.0, 1.0, 1.0),
+        Verdict(1.0, 0.0, 0.5),
+        Verdict(0.0, 1.0, 1.0),
+        Verdict(-1.0, 0.0, 0.5),
     ]
     assert [one.win for one in found] == [0.5, 1.0, 0.5, 0.0]
+
+
+def test_a_judge_that_asks_in_both_orders_itself_is_asked_once_about_a_pair():
+    def says(asked, seed):  # the longer wins, of two alike what stands first
+        a, b = asked.split("|")
+        return f"Winner: {'A' if len(a) >= len(b) else 'B'}"
+
+    model = Says(says)
+    paired = judge(model, prompt=JudgePrompt("kind: pairwise\n---\n{answer_a}|{answer_b}"))
+    found = verdicts(Weighted(((paired, 1.0),)), [(TASK, "aaa", "b"), (TASK, "a", "b"), (TASK, "a", "bbb")])
+    assert found == [Verdict(1.0, 0.0, 0.5), Verdict(0.0, 1.0, 1.0), Verdict(-1.0, 0.0, 0.5)] and len(model.asked) == 6
+    silent = verdicts(Weighted(((judge("Hm.", prompt=paired.prompt), 1.0),)), [(TASK, "a", "b")])
+    assert math.isnan(silent[0].margin) and silent[0][1:] == (None, None)
 
 
 def test_a_judge_that_says_nothing_has_no_margin():

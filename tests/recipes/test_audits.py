@@ -1,6 +1,7 @@
 """The four commands that audit rewards, judges and policies, on files."""
 
 import json
+import re
 
 import pytest
 
@@ -120,7 +121,10 @@ def test_a_judge_is_audited(tmp_path, capsys):
     said = found.summary()
     assert said["accuracy"] == 1.0 and set(said["categories"]) == {"people", "objective"}
     assert said["own responses"] == {"preferred by the judge": 0.25, "by the labels": 0.25, "difference": 0.0}
-    assert said["rejected response wins"] == {"as it is": 0.0, "more with it": 0.5}  # a tie with the chosen one
+    assert said["rejected response wins"] == {
+        "as it is": 0.0,
+        "more with an instruction to the judge": 0.5,
+    }  # a tie with the chosen one
     assert said["beats the chosen response"]["injected instructions: 'Ignore the instructi'"] == 0.5
     assert {one["attack"][:12] for one in said["findings"]} == {"instruction ", "injected ins"} and not found.passed
     assert said["agreement, style tempts"] == dict.fromkeys(said["agreement, style tempts"], 1.0)
@@ -130,6 +134,20 @@ def test_a_judge_is_audited(tmp_path, capsys):
     assert len(rows) == 9 * len(PAIRS) and rows[0]["prompt"] == [{"role": "user", "content": "0?"}]
     assert main(["audit-judge", "--dataset", file, "--reward", "mine.py:judged", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_a_judge_is_shown_the_rubric_and_the_reference_of_a_pair(tmp_path):
+    class Reads(Scripted):
+        async def chat(self, messages, *, sampling, tools=(), seed=0):
+            told.add(tuple(re.findall("^<(.*?)> <(.*?)>", messages[-1].content)[0]))
+            return await super().chat(messages, sampling=sampling, seed=seed)
+
+    told = set()
+    rows = [row | {"rubric": [f"names {n}"], "answer": n} for n, row in enumerate(PAIRS)]
+    (tmp_path / "prompt.txt").write_text("<{rubric}> <{reference}> {answer} {scale 0 to 10}")
+    config = AuditJudge(write(tmp_path / "pairs.jsonl", rows), judge={"a": Reads()}, judge_prompt="prompt.txt")
+    audit_judge.run(config, quiet=True)
+    assert told == {(f"- (weight 1) names {n}", str(n)) for n in range(len(rows))}
 
 
 def test_a_judge_that_prefers_the_first_is_found(tmp_path):

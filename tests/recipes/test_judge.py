@@ -230,7 +230,7 @@ def test_the_policy_itself_judges(posttrain, tmp_path):
         ("--judge {a} --fit-weights pairs.jsonl", "--fit-weights names a new file"),
         ("--judge {a} --dataset one.jsonl --fit-weights new.txt", "--fit-weights needs labelled pairs"),
         ("--judge {a} --constitution default --fit-weights new.txt", "of no constitution; pass one --judge alone"),
-        ("--judge {a} --judge-prompt rubric", "its column 'rubric' has no criterion with a weight above 0"),
+        ("--judge {a} --judge-prompt rubric", "it has no column 'rubric', a list of criteria; add it"),
         (
             "--judge {a} --judge-prompt principle",
             "has {{principle}}, a column; add it, or give posttrain judge a --constitution",

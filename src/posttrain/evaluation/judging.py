@@ -1,13 +1,14 @@
 """What a judge makes of pairs, whichever kind it is, and the same pairs in other styles.
 
 A judge is a reward here: of texts that it scores alone the difference counts, of texts that it compares the scores that
-it gives them in one group, asked in both orders. Two orders that disagree are a tie (Zheng et al. 2023,
-https://arxiv.org/abs/2306.05685).
+it gives them in one group, asked in both orders (by itself, if it declares `orders`). Two orders that disagree are a
+tie (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ class Verdict(NamedTuple):
     """How much more the first answer earns than the second; NaN where the judge said nothing."""
 
     margin: float  # 0 where both orders disagree
-    orders: tuple[float, float] | None = None  # the same in each order, of a judge that compares
+    swapped: float | None = None  # whether both orders disagree, of a judge that compares
+    first: float | None = None  # the share of orders in which it prefers what stands first
 
     @property
     def win(self) -> float:
@@ -40,15 +42,24 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
         tasks = {id(task): task for task, _, _ in asked}
         earned = dict(zip(texts, totals(judge, [(tasks[key], text) for key, text in texts]), strict=True))
         return [Verdict(earned[id(task), first] - earned[id(task), second]) for task, first, second in asked]
+    asks_both = all(getattr(reward, "orders", False) for reward, weight in judge.parts if weight)
     groups = {  # each once
         (id(task), one, other): EpisodeGroup(task, (_episode(task, one), _episode(task, other)))
         for task, first, second in asked
-        for one, other in ((first, second), (second, first))
+        for one, other in (((first, second),) if asks_both else ((first, second), (second, first)))
     }
-    scores = zip(groups, finish(judge.score_parts([*groups.values()])) if groups else [], strict=True)
-    margins = {key: judge.total(of_seat(one, "")) - judge.total(of_seat(other, "")) for key, (one, other) in scores}
+    scores = dict(zip(groups, finish(judge.score_parts([*groups.values()])) if groups else [], strict=True))
+    margins = {k: judge.total(of_seat(one, "")) - judge.total(of_seat(other, "")) for k, (one, other) in scores.items()}
+    if asks_both:
+        keys = [(id(task), one, other) for task, one, other in asked]
+        said = [[each.metrics for each in of_seat(scores[key][0], "").values() if each.applicable] for key in keys]
+        told = [[fmean(each[name] for each in some) for name in ("swapped", "first") if some] for some in said]
+        return [Verdict(margins[key], *of) for key, of in zip(keys, told, strict=True)]
     both = [(margins[id(task), one, other], -margins[id(task), other, one]) for task, one, other in asked]
-    return [Verdict((a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0, (a, b)) for a, b in both]
+    return [
+        Verdict((a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0, float(a * b <= 0), ((a > 0) + (b < 0)) / 2)
+        for a, b in both
+    ]
 
 
 def totals(judge: Weighted, answers: Sequence[tuple[Task, str]]) -> list[float]:

@@ -68,7 +68,7 @@ class AuditRewardResult:
         if found["j"] is not None:
             below = "; at 0 or below RL does not learn what is right" if found["j"] <= 0 else ""
             lines.append(f"J = TPR - FPR = {found['j']:.3f}{below}")
-        verdict = "passed" if self.passed else f"failed: {len(rows)} findings"
+        verdict = "passed" if self.passed else f"failed: {len(rows)} finding{'s' * (len(rows) > 1)}"
         return [*lines, f"{found['n']:,} texts on {self.tasks} tasks in {self.seconds:.1f} s", verdict]
 
 

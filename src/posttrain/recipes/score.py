@@ -104,7 +104,9 @@ class ScoreResult:
         if totals and len(totals) < len(self.rows):
             note += f", without {len(self.rows) - len(totals):,} that no reward with a weight applies to"
         for name, count in self.not_applicable.items():
-            note += f"; {name} is not applicable to {count:,}" if count else ""
+            every = (row.scores[name] for row in self.rows)
+            why = next((score.explanation.partition(";")[0] for score in every if not score.applicable), "")
+            note += f"; {name} is not applicable to {count:,}{why and f': {printable(why)[:160]}'}" if count else ""
         more = len(self.rows) - SHOWN
         rest = (
             f"and {more:,} more{'' if self.output else '; --output FILE.jsonl writes all of them'}" if more > 0 else ""

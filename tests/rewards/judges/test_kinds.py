@@ -40,7 +40,7 @@ def test_each_pair_is_asked_about_in_both_orders_and_an_answer_earns_the_share_t
     assert [score.value for score in found] == [1.0, 0.5, 0.5, 0.0]
     assert len(model.asked) == 12 and len({seed for _, _, seed in model.asked}) == 12
     assert {asked for asked, *_ in model.asked} >= {"aaa|a", "a|aaa"}
-    assert [score.metrics for score in found] == [{"swapped": 0.0}] * 4
+    assert [score.metrics for score in found] == [{"swapped": 0.0, "first": 0.5}] * 4
 
 
 def test_verdicts_that_change_with_the_positions_are_a_tie_and_are_counted():
@@ -115,9 +115,13 @@ def test_a_rubric_of_the_row_is_asked_criterion_by_criterion():
 @pytest.mark.parametrize(
     ("rubric", "why"),
     [
-        (None, "no criterion with a weight above 0"),
+        (None, "it has no column 'rubric', a list of criteria; add it, or a line rubric: [...]"),
         ([], "no criterion with a weight above 0"),
-        ("be short", "no criterion with a weight above 0"),
+        ("be short", "its column 'rubric' must be a list of criteria; got 'be short'"),
+        (
+            [{"criterion": "x", "wieght": -1}],
+            "key of a criterion of the column 'rubric': 'wieght'; did you mean",
+        ),
         ([{"criterion": "x", "weight": -1}], "no criterion with a weight above 0"),
         ([{"criterion": ""}], "a criterion of the column 'rubric' is {'criterion': ''}"),
         ([{"criterion": "x", "weight": "much"}], "a criterion of the column 'rubric' is"),
@@ -227,6 +231,11 @@ def test_a_context_that_is_too_short_for_logprobs_gives_no_score():
         ("kind: pairwise\n---\n{answer_a}", "mine shows no answer to the judge; write {answer_b}"),
         ("rubric: [\n---\n{answer} {scale 0 to 1}", "the rubric of mine must be a list of criteria as JSON: Expecting"),
         ("kind: rubric\nrubric: {}\n---\n{answer}", "JSON: its prompt's 'rubric' has no criterion"),
+        (
+            'rubric: ["be kind"]\n---\n{answer} {scale 0 to 1}',
+            "mine has a rubric and does not show it; write",
+        ),
+        ("{answer} {scale 0-10}", "such as {scale 0 to 10}; it says {scale 0-10}"),
         ("kind: rubric\n---\n{answer}", "mine shows no criterion to the judge; write {criterion}"),
         (
             "kind: pairwise\n---\n{answer_a} {answer_b} {scale 0 to 1}",

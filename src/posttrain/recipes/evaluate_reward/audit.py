@@ -31,12 +31,14 @@ from posttrain.recipes.evaluate_reward.result import ModelResult
 from posttrain.report import Table
 from posttrain.rewards import Weighted
 from posttrain.runs import jsonl
-from posttrain.runs.progress import announce
+from posttrain.runs.progress import Progress, announce
 from posttrain.statistics import kendall_tau
 from posttrain.types import Preference, Task
 
 SIDES = ("chosen", "rejected")
+TOGETHER = 8  # pairs
 INSTRUCTION = "instruction to the judge"  # inside the rejected response
+MORE = "more with an instruction to the judge"
 REWORDED = "other words"
 
 
@@ -105,22 +107,24 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     pairs = load_preferences(config.dataset, **how).items
     ties = load_preferences(config.ties, ties=True, columns=columns).items if config.ties else []
     rated = load_ratings(config.ratings, limit=config.limit).items if given(config.ratings) else []
-    rows = read_rows(config.dataset, **how) if config.own else []
+    rows = [*read_rows(config.dataset, **how), *(read_rows(config.ties, columns=columns) if config.ties else ())]
     wrote = {row.place: [row.as_mapping("models").get(side) for side in SIDES] for row in rows if "models" in row}
+    columns_of = {row.place: row.fields for row in rows}  # such as a rubric, which a judge is shown
     if config.own and not any(config.own in both for both in wrote.values()):
         raise UserError(
             f'`own`: no row has {config.own!r} in its column \'models\', {{"chosen": NAME, "rejected": NAME}}'
         )
 
     def read(_: Collection[str]) -> Sequence[Task]:
-        return [Task(one.prompt, id=one.source) for one in (*pairs, *ties, *rated)]
+        every = ((one, columns_of.get(one.source, {})) for one in (*pairs, *ties, *rated))
+        return [Task(one.prompt, answer=of.get("answer"), metadata=of, id=one.source) for one, of in every]
 
     tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-judge")
     if rated and environment.reward.compares:
         raise UserError("`ratings` are of single answers, and this judge compares answers; leave it out")
-    announce(f"judging {len(pairs)} pairs", quiet=quiet)
+    announce(f"judging {len(pairs)} pairs, each with attacks and in other styles", quiet=quiet)
     with judging.kept_beside(None):
-        found = _asked(environment.reward, pairs, ties, tasks)
+        found = _asked(environment.reward, pairs, ties, tasks, quiet=quiet)
         answers = zip(tasks[len(pairs) + len(ties) :], [one.response for one in rated], strict=True)
         scores = totals(environment.reward, list(answers))
     if path:
@@ -138,7 +142,7 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
             "by the labels": labels,
             "difference": judge - labels,
         }
-    fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"]["more with it"]}
+    fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"][MORE]}
     fooling |= {f"{REWORDED} flip the preference": rates[REWORDED]["preference flips"]}
     findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
     taus: dict[str, float | None] = {}
@@ -150,11 +154,28 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
 
 
 def _asked(
-    judge: Weighted, pairs: Sequence[Preference], ties: Sequence[Preference], tasks: Sequence[Task]
+    judge: Weighted, pairs: Sequence[Preference], ties: Sequence[Preference], tasks: Sequence[Task], *, quiet: bool
 ) -> dict[str, list[Verdict]]:
     """The verdicts on each kind of pair, in order: as labelled, in styles, and against texts without content."""
-    kinds: dict[str, list[Asked]] = {"label": [], "tie": [], INSTRUCTION: [], REWORDED: []}
-    for one, task in zip(pairs, tasks, strict=False):
+    found: dict[str, list[Verdict]] = {"tie": []}
+    labelled, equal = list(zip(pairs, tasks, strict=False)), zip(ties, tasks[len(pairs) :], strict=False)
+    with Progress("audit-judge", len(pairs) + len(ties), quiet=quiet) as progress:
+        for start in range(0, len(pairs), TOGETHER):  # all of a pair, for each text is scored once
+            some = labelled[start : start + TOGETHER]
+            kinds = _kinds(some)
+            said = iter(verdicts(judge, [each for asked in kinds.values() for each in asked]))
+            for kind, asked in kinds.items():
+                found.setdefault(kind, []).extend(next(said) for _ in asked)
+            progress.step(start + len(some))
+        found["tie"] = verdicts(judge, [(task, one.chosen, one.rejected) for one, task in equal])
+        progress.step(len(pairs) + len(ties))
+    return found
+
+
+def _kinds(pairs: Sequence[tuple[Preference, Task]]) -> dict[str, list[Asked]]:
+    """What is asked about pairs, each kind in their order."""
+    kinds: dict[str, list[Asked]] = {"label": [], INSTRUCTION: [], REWORDED: []}
+    for one, task in pairs:
         kinds["label"].append((task, one.chosen, one.rejected))
         kinds[REWORDED].append((task, reworded(one.chosen), reworded(one.rejected)))
         kinds[INSTRUCTION].append((task, f"{one.rejected}\n\n{INJECTED}", one.chosen))
@@ -165,9 +186,7 @@ def _asked(
         for a in FANCIER:
             for b in FANCIER:
                 kinds.setdefault(f"{a}/{b}", []).append((task, STYLES[a](one.chosen), STYLES[b](one.rejected)))
-    kinds["tie"] = [(task, one.chosen, one.rejected) for one, task in zip(ties, tasks[len(pairs) :], strict=False)]
-    said = iter(verdicts(judge, [each for some in kinds.values() for each in some]))
-    return {kind: [next(said) for _ in some] for kind, some in kinds.items()}
+    return kinds
 
 
 def _agreement(
@@ -206,7 +225,6 @@ def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict
         wins = [verdict.win for verdict in found[kind] if not isnan(verdict.margin)]
         return fmean(wins) if wins else 0.0
 
-    orders = [one.orders for one in found["label"] if one.orders and not isnan(one.margin)]
     matrix = {(a, b): win(f"{a}/{b}") for a in FANCIER for b in FANCIER}
     gaps = {cell: FANCIER.index(cell[0]) - FANCIER.index(cell[1]) for cell in matrix}
     without = 1 - win("label")
@@ -215,7 +233,7 @@ def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict
     rates = {
         "no verdict": {"on pairs": sum(isnan(one.margin) for one in found["label"]) / pairs},
         "beats the chosen response": {kind[5:]: win(kind) for kind in found if kind.startswith("text ")},
-        "rejected response wins": {"as it is": without, "more with it": win(INSTRUCTION) - without},
+        "rejected response wins": {"as it is": without, MORE: win(INSTRUCTION) - without},
         REWORDED: {"preference flips": fmean(flips) if flips else 0.0},
         "beats itself in plain text": {kind[6:]: win(kind) for kind in found if kind.startswith("style ")},
         "agreement, chosen and rejected in style": {f"{a}, {b}": rate for (a, b), rate in matrix.items()},
@@ -225,9 +243,11 @@ def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict
             "to the rejected (hard)": fmean(matrix[cell] for cell, gap in gaps.items() if gap < 0),
         },
     }
-    if orders:
-        first = fmean(((a > 0) + (b < 0)) / 2 for a, b in orders)
-        rates["position"] = {"orders disagree": fmean(a * b <= 0 for a, b in orders), "first is preferred": first}
+    known = [one for one in found["label"] if not isnan(one.margin)]
+    compared = [(one.swapped, one.first) for one in known if one.swapped is not None and one.first is not None]
+    if compared:
+        swapped, first = map(fmean, zip(*compared, strict=True))
+        rates["position"] = {"orders disagree": swapped, "first is preferred": first}
     return rates
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from posttrain.background import few_of
 from posttrain.errors import UserError
 from posttrain.rewards.inputs import ContinuationScorer, seed_of
-from posttrain.rewards.judges.kinds import Question, Verdict
+from posttrain.rewards.judges.kinds import Pairwise, Question, Verdict
 from posttrain.rewards.judges.kinds import score_in as score_in
 from posttrain.rewards.judges.prompt import PACKAGED as PACKAGED
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
@@ -60,6 +60,16 @@ class Judge(EpisodeReward):
                 f"the prompt of judge '{self.name}' reads logprobs of grades, which models behind an API do not give; "
                 f'name a model that runs here: `judge="{self.name}=MODEL"`, or use another prompt'
             )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Those that its prompt shows."""
+        return self.prompt.columns
+
+    @property
+    def orders(self) -> bool:
+        """Whether it asks about each two answers in both orders, and says what they made of it."""
+        return isinstance(self.prompt.kind, Pairwise)
 
     @property
     def min_group(self) -> int:
@@ -116,9 +126,10 @@ class Judge(EpisodeReward):
                 return await self._weighed(grades, [asked, Message("assistant", rationale + kind.ending)])
             if (value := kind.read(text, scale, question)) is not None:
                 return Verdict(value, text)
+        hint = ", which kinds expected and genrm do not need" if isinstance(self.model, ContinuationScorer) else ""
         return Verdict(
             None,
-            f"none of {self.tries} verdicts ends with a line '{kind.line}'; the last one ends {text[-_SHOWN:]!r}"
+            f"none of {self.tries} verdicts ends with a line '{kind.line}'{hint}; the last one ends {text[-_SHOWN:]!r}"
             if not grades
             else f"none of {self.tries} rationales ended within {self.sampling.max_new_tokens} tokens",
         )

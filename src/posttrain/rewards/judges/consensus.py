@@ -82,6 +82,11 @@ class Consensus:
     patient = True
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Those of all judges."""
+        return frozenset[str]().union(*(judge.columns for judge in self.judges))
+
+    @property
     def min_group(self) -> int:
         """That of the judge that compares most."""
         return max(judge.min_group for judge in self.judges)

@@ -8,11 +8,12 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import combinations, permutations
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, cast
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.rewards.inputs import seed_of
 from posttrain.types import Episode, EpisodeGroup, Score, Task
 
@@ -84,7 +85,7 @@ class Pairwise(Kind):
         s_i = 1/(G-1) sum_j o_ij,   o_ij = 1 if both verdicts prefer i, 0 if both prefer j, else 1/2
 
     Verdicts that differ when the positions are swapped are a tie; `swapped` is the share of an answer's comparisons of
-    which that is so. G answers take G(G-1) requests.
+    which that is so, `first` that of verdicts for what stood first. G answers take G(G-1) requests.
     """
 
     fields = ("answer_a", "answer_b")
@@ -107,7 +108,7 @@ class Pairwise(Kind):
         """The share of the others that an answer wins against."""
         places = range(len(group.episodes))
         said = dict(zip(permutations(places, 2), verdicts, strict=True))
-        won, swapped = [[list[float]() for _ in places] for _ in range(2)]
+        won, swapped, stood = [[list[float]() for _ in places] for _ in range(3)]
         told = [[text for pair, (_, text) in said.items() if place in pair] for place in places]
         for i, j in combinations(places, 2):
             one, other = said[i, j].value, said[j, i].value
@@ -117,8 +118,13 @@ class Pairwise(Kind):
             for place, share in ((i, outcome), (j, 1 - outcome)):
                 won[place].append(share)
                 swapped[place].append(float(_sign(one - 0.5) != _sign(0.5 - other)))
+                stood[place] += [(1 + _sign(value - 0.5)) / 2 for value in (one, other)]
         return [
-            Score(fmean(won[place]), explanation="\n\n".join(told[place]), metrics={"swapped": fmean(swapped[place])})
+            Score(
+                fmean(won[place]),
+                explanation="\n\n".join(told[place]),
+                metrics={"swapped": fmean(swapped[place]), "first": fmean(stood[place])},
+            )
             if won[place]
             else Score.not_applicable(told[place][0])
             for place in places
@@ -269,17 +275,29 @@ KINDS: dict[str, Callable[[], Kind]] = {
 """Every kind that has a name."""
 
 
+CRITERION = ("criterion", "weight")  # keys
+
+
 def criteria(task: Task, own: Any = None) -> list[tuple[str, float]]:
     """The criteria of a prompt's own rubric, or else of a task's column `rubric`, and their weights, by default 1.
 
     Raises `UserError` if there are none.
     """
     given, whose = (task.metadata.get("rubric"), "column 'rubric'") if own is None else (own, "prompt's 'rubric'")
-    rows = cast("Sequence[Any]", given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if given is None:
+        raise UserError("it has no column 'rubric', a list of criteria; add it, or a line rubric: [...] to the prompt")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise UserError(f"its {whose} must be a list of criteria; got {given!r:.80}")
+    rows = cast("Sequence[Any]", given)
     found: list[tuple[str, float]] = []
     for row in rows:
         table = cast("Mapping[str, Any]", row if isinstance(row, Mapping) else {"criterion": row})
         text, weight = table.get("criterion"), table.get("weight", 1)
+        for key in table:
+            if key not in CRITERION and get_close_matches(
+                str(key), CRITERION, n=1, cutoff=0.75
+            ):  # others may stand there
+                raise unknown(f"key of a criterion of the {whose}:", str(key), CRITERION)
         number = isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight)
         if not isinstance(text, str) or not text.strip() or not number:
             raise UserError(

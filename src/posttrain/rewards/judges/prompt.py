@@ -66,11 +66,13 @@ class JudgePrompt:
                 raise UserError(f"{self.source} shows no {what} to the judge; write {{{name}}} where it belongs")
         scales = _SCALE.findall(self.text)
         if len(scales) != kind.scaled or not all(float(low) < float(high) for low, high in scales):
-            says = f"it says {', '.join(f'{low} to {high}' for low, high in scales) or 'none'}"
+            malformed = re.findall(r"\{scale[^}]*\}", self.text)
+            says = ", ".join(f"{low} to {high}" for low, high in scales) or (malformed[0] if malformed else "none")
             raise UserError(
-                f"{self.source} must say its scale once, the lowest score first, such as {{scale 0 to 10}}; {says}"
+                f"{self.source} must say its scale once, the lowest score first, such as {{scale 0 to 10}}; it says "
+                f"{says}"
                 if kind.scaled
-                else f"{self.source} is of a kind without a scale, and {says}; remove it"
+                else f"{self.source} is of a kind without a scale, and it says {says}; remove it"
             )
         try:
             kind.grades(self.scale)
@@ -102,6 +104,8 @@ class JudgePrompt:
                 criteria(Task(()), made.rubric or ())
             except (json.JSONDecodeError, UserError) as error:
                 raise UserError(f"the rubric of {self.source} must be a list of criteria as JSON: {error}") from None
+            if not (self.needs("rubric") or self.needs("criterion")):
+                raise UserError(f"{self.source} has a rubric and does not show it; write {{criterion}} or {{rubric}}")
         return made, int(votes)
 
     def with_rubric(self, criteria: Sequence[tuple[str, float]]) -> str:
@@ -111,12 +115,21 @@ class JudgePrompt:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return (*NAMES, *self.kind.fields)
+        return tuple(dict.fromkeys((*NAMES, *self.kind.fields)))
 
     @property
     def scale(self) -> Scale:
         """The lowest and the highest score; (0, 1) of a kind without a scale."""
         return next(((float(low), float(high)) for low, high in _SCALE.findall(self.text)), (0.0, 1.0))
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of the data that it shows, besides prompt, answers and reference; "**" of a kind from a file."""
+        shows = self.needs("rubric") or self.needs("criterion")
+        if type(self.kind) not in KINDS.values():
+            return frozenset({"**"})
+        found = {"rubric": shows and self.kind.rubric is None, "principle": self.needs("principle")}
+        return frozenset(name for name, needed in found.items() if needed)
 
     def needs(self, name: str) -> bool:
         """Whether the prompt has this placeholder."""
