@@ -181,8 +181,9 @@ class Judges(Form):
     reward of weight 1 in 0 to 1, unless `reward` or `gold` sets its weight (`reward="helpful=0.5"`); reward functions
     that take reward_context query the others themselves."""
     judge_prompt: str = ""
-    """Judge prompt: quality (default), reference, rubric, pairwise, genrm (more: docs/judges.md), or a text file with
-    {question} or {conversation}, {answer} and {scale 0 to 10}. For one judge: NAME=PROMPT."""
+    """Judge prompt: quality (default), a kind, or a text file. Kinds: rubric, pairwise, expected, genrm and others of
+    docs/judges.md; reference compares with the task's answer; a file has the fields {question} or {conversation},
+    {answer} and {scale 0 to 10}. For one judge: NAME=PROMPT."""
     judge_temperature: Annotated[float, Range(0, 2)] = 0.0
     """Sampling temperature of the judges. A verdict without a score is resampled up to twice, with another seed (at
     temperature 1 if this is 0)."""
