@@ -88,7 +88,7 @@ def write_report(
     return _write(
         path or run.path / REPORT,
         "run.html",
-        title=run.name + (" (control: shuffled labels)" if run.config.get("reward_control") else ""),
+        title=_titled(run),
         about=(f"posttrain {run.command}".strip(), _started(run)),
         findings=findings,
         tables=tables,
@@ -99,11 +99,16 @@ def write_report(
     )
 
 
+def _titled(run: Run) -> str:
+    """Its name, and whether nothing could be learned in it."""
+    return run.name + (" (control: shuffled labels)" if run.config.get("reward_control") else "")
+
+
 def compare_report(runs: Sequence[Run], path: Path) -> Path:
     """Write one page that compares two or more runs: verdicts, final metrics, differences in configuration, curves."""
     if len(runs) < 2:
         raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
-    names = [run.name for run in runs]
+    names = [*map(_titled, runs)]
     if len(set(names)) < len(names):  # two folders have one name
         names = [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
     return _write(

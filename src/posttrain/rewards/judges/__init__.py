@@ -144,8 +144,9 @@ class Judge(EpisodeReward):
         self.spent.verdicts += 1
         odds = {grade: math.exp(math.fsum(told)) for grade, told in zip(grades, found, strict=True)}
         said = [message.content for message in messages if message.role == "assistant"]
+        shares = {**{f"p({grade})": p for grade, p in odds.items()}, "p(other text)": 1 - math.fsum(odds.values())}
         return Verdict(
-            self.prompt.kind.weigh(odds), "".join(said) + " ".join(f"p({g})={p:.3g}" for g, p in odds.items())
+            self.prompt.kind.weigh(odds), "".join(said) + " ".join(f"{name}={p:.3g}" for name, p in shares.items())
         )
 
 
