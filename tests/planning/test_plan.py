@@ -408,7 +408,6 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"reward_model": "./nowhere"}, "no model './nowhere'"),
         (rl, {"lr": -1.0}, "`lr` must be 0 or more"),
         (rl, {"microbatch_tokens": 100}, "type `microbatch_tokens=181` or more"),
-        (fine_tuning, {"examples_per_step": 3}, "type `examples_per_step=2` or less"),
         (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
         (rl, {"dataset": "gym:chain_sum", "limit": 3, "max_prompt_tokens": 2}, "all 3 prompts are longer"),
     ],

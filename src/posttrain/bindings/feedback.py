@@ -241,10 +241,10 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
             "`max_tokens`"
         )
     if len(learned) < per_step:
-        raise UserError(
-            f"`{kind.per_step}={per_step}` is more than there are {kind.noun}; type "
-            f"`{kind.per_step}={len(learned)}` or less"
+        notes.append(
+            f"`{kind.per_step}={per_step}`, and there are {len(learned)} {kind.noun}: a step takes all of them"
         )
+        per_step = len(learned)
     steps = options.steps or math.ceil(options.epochs * len(learned) / per_step)
     notes += [*chat.notes, *unreached(options.warmup_steps, steps)]
     return Units(learned, heldout, dropped, steps, tuple(notes), per_step, options.seed)

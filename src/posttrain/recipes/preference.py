@@ -133,7 +133,7 @@ def dry_run(
         model.shape,
         kind,
         units,
-        per_step=config.pairs_per_step,
+        per_step=units.per_step,
         microbatch_tokens=config.microbatch_tokens,
         references=int(compared and not may_be_remembered(algorithm)),
         reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),

@@ -106,7 +106,7 @@ def dry_run(
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     sides, model = _read(config), unloaded(config, resume)
     units = feedback.tokenize(config, demonstrations(config.train_on), sides, model.chat, model.shape.context)
-    words = {"per_step": config.examples_per_step, "microbatch_tokens": config.microbatch_tokens}
+    words = {"per_step": units.per_step, "microbatch_tokens": config.microbatch_tokens}
     work = supervised_work("sft", model.shape, units.learned, steps=units.steps, **words)
     return plan_of(config, replace(work, notes=(*model.notes, *units.notes)), cluster, measure=measure)
 

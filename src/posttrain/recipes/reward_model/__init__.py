@@ -108,7 +108,7 @@ def dry_run(
     heads = _heads(config, cluster)
     model = unloaded(config, resume, scored=True)
     units = heads.tokenize(model.chat, model.shape.context)
-    words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
+    words = {"per_step": units.per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
     words |= {"reads": heads.reads, "notes": (*model.notes, *units.notes)}
     work = feedback_work("reward-model", model.shape, heads.kind, units, **words)
     return plan_of(config, work, cluster, measure=measure)
