@@ -97,6 +97,23 @@ def test_principles_are_sampled_by_the_seed_and_the_row_alone(posttrain):
     assert drawn["x"] == drawn["y"] != drawn["z"] and {"a", "b"} == {n for row in drawn["x"] for n in row}
 
 
+def test_a_round_that_is_cut_leaves_the_rounds_before_it(posttrain):
+    def cut(body):  # the revision of the second round
+        revised = sum(message["content"].endswith(" better") for message in body["messages"])
+        said = says(body)
+        return {"content": "cut", "finish_reason": "length"} if said.endswith("better better") and revised else said
+
+    with fake_openai(answer=cut) as server:
+        code, out, _ = posttrain(*WORDS, "--judge", f"m={server.url}", "--rounds", "2")
+    found, rows = json.loads(out), read("out.jsonl")
+    assert (
+        code == 0
+        and (found["revised"], found["left_out"]) == (4, 0)
+        and [len(row["rounds"]) for row in rows] == [1] * 4
+    )
+    assert all(row["messages"][-1]["content"] == f"{row['original']} better" for row in rows)
+
+
 def test_what_is_truncated_or_empty_is_left_out_and_what_is_unchanged_is_no_pair(posttrain):
     def some(body):
         said = [message["content"] for message in body["messages"]]

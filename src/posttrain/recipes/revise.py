@@ -88,7 +88,7 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     left, same = len(tasks) - len(rows), len(rows) - len(changed)
     lines = [f"{len(rows):,} of {len(tasks):,} prompts in {path}, {same:,} of them unchanged"]
     lines += [f"{len(changed):,} pairs in {pairs}"] if pairs else []
-    lines += [f"{left:,} left out: a reply was truncated or empty"] if left else []
+    lines += [f"{left:,} left out: a reply before the first revision, or that, was truncated or empty"] if left else []
     lines += [f"{tokens[0]:,} prompt tokens, {tokens[1]:,} completion tokens"]
     counts = {"prompts": len(tasks), "revised": len(rows), "unchanged": same, "left_out": left}
     about = {"path": path, **counts, "pairs": len(changed) if pairs else None, "notes": [*map(as_typed, notes)]}
@@ -126,8 +126,9 @@ async def _revised(
             request = Message("user", principle.revision)
             answer = await ask([*said, Message("assistant", critique), request], number, "revision")
             rounds.append({"principle": principle.name, "critique": critique, "revision": answer})
-    except _Unfinished:
-        return None, (tokens[0], tokens[1])
+    except _Unfinished:  # what was revised before stands
+        if not rounds:
+            return None, (tokens[0], tokens[1])
     conversation = [*task.prompt, Message("assistant", answer)]
     row = {"messages": written(conversation), **tools_column(conversation), "id": task.id, "original": original}
     return {**row, "rounds": rounds}, (tokens[0], tokens[1])
