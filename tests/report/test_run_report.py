@@ -171,6 +171,24 @@ def test_a_comparison_shows_what_differs_and_the_final_numbers(tmp_path: Path) -
     assert html.count("<b>0.9</b>") >= 1
 
 
+def test_a_run_beside_its_control_is_said_to_have_gained_more_or_not(tmp_path: Path) -> None:
+    def ends(name: str, *accuracies: float, **config: str) -> Run:
+        rows = [{"step": n, "evaluation/accuracy": one} for n, one in enumerate(accuracies)]
+        return Run(tmp_path / name, "rl", config, {}, rows, [])
+
+    runs = [
+        ends("better", 0.2, 0.1, 0.6),
+        ends("as good", 0.2, 0.25),
+        ends("control", 0.2, 0.25, reward_control="shuffled"),
+        Run(tmp_path / "bare", "rl", {}, {}, [{"step": 1}], []),
+    ]
+    text = Page(body(compare_report(runs, tmp_path / "compare.html"))).text
+    assert "as good: no more than its control" in text and "held-out accuracy: +0.05, in the control +0.05" in text
+    assert "better: more than its control" in text and "held-out accuracy: +0.4" in text
+    assert "control (control: shuffled labels)" in text and "bare: no" not in text
+    assert "its control" not in Page(body(compare_report(runs[:2], tmp_path / "two.html"))).text
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     runs = [make(tmp_path / where / "rl") for where in ("a", "b")]
     text = Page(body(compare_report(runs, tmp_path / "compare.html"))).text

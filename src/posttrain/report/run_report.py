@@ -117,7 +117,7 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
         title=f"Comparison of {len(runs)} runs",
         about=(", ".join(names),),
         names=names,
-        findings=_verdicts(names, runs),
+        findings=worst_first([*_verdicts(names, runs), *_beside_controls(names, runs)]),
         changed=_by_key(_changed([config_file.flatten(run.config) for run in runs])),
         charts=_drawn(panels.comparison({name: run.metrics for name, run in zip(names, runs, strict=True)})),
         final=_by_key([_final(run.metrics) for run in runs]),
@@ -129,6 +129,30 @@ def _verdicts(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
     """The findings of all runs, the worst first, each with the name of its run in front unless that is empty."""
     found = [(name, finding) for name, run in zip(names, runs, strict=True) for finding in verdict(run.metrics)]
     return worst_first(replace(one, title=f"{name}: {one.title}" if name else one.title) for name, one in found)
+
+
+def _beside_controls(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
+    """Whether held-out accuracy, or else reward, rose more than in the controls among the runs."""
+    found: list[Finding] = []
+    for measure in ("evaluation/accuracy", "evaluation/reward"):
+        values = [[row[measure] for row in run.metrics if row.get(measure) is not None] for run in runs]
+        controlled = [bool(run.config.get("reward_control")) for run in runs]
+        rose = [of[-1] - of[0] if len(of) > 1 else None for of in values]
+        control = max(
+            (gain for gain, one in zip(rose, controlled, strict=True) if one and gain is not None), default=None
+        )
+        for name, gain, one in zip(names, rose, controlled, strict=True):
+            if one or gain is None or control is None:
+                continue
+            evidence = f"held-out {measure.rpartition('/')[2]}: {gain:+.3g}, in the control {control:+.3g}"
+            if gain > control:
+                found.append(Finding(Severity.NOTE, f"{name}: more than its control", evidence))
+            else:
+                title = f"{name}: no more than its control"
+                found.append(Finding(Severity.WARNING, title, evidence, "Nothing shows that the reward taught this."))
+        if found:
+            break
+    return found
 
 
 class Risen(NamedTuple):
