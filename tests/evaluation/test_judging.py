@@ -6,6 +6,7 @@ import pytest
 
 from posttrain.evaluation.judging import STYLES, Verdict, plain, reworded, sentences, totals, verdicts
 from posttrain.rewards import JudgePrompt, Weighted, parse_rewards, reward_function
+from posttrain.rewards.judges.consensus import Consensus
 from posttrain.types import Message, Score, Task
 from tests.rewards.judges.test_pointwise import Says, judge
 
@@ -56,6 +57,9 @@ def test_a_judge_that_asks_in_both_orders_itself_is_asked_once_about_a_pair():
     paired = judge(model, prompt=JudgePrompt("kind: pairwise\n---\n{answer_a}|{answer_b}"))
     found = verdicts(Weighted(((paired, 1.0),)), [(TASK, "aaa", "b"), (TASK, "a", "b"), (TASK, "a", "bbb")])
     assert found == [Verdict(1.0, 0.0, 0.5), Verdict(0.0, 1.0, 1.0), Verdict(-1.0, 0.0, 0.5)] and len(model.asked) == 6
+    two = Consensus((paired, judge("Winner: A", prompt=paired.prompt)))  # the second always says the first
+    (both,) = verdicts(Weighted(((two, 1.0), (parse_rewards(length).parts[0][0], 0.0))), [(TASK, "aaa", "b")])
+    assert both == Verdict(0.5, 0.5, 0.75)  # 1 of one judge, a tie of the other
     silent = verdicts(Weighted(((judge("Hm.", prompt=paired.prompt), 1.0),)), [(TASK, "a", "b")])
     assert math.isnan(silent[0].margin) and silent[0][1:] == (None, None)
 

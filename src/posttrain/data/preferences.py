@@ -14,8 +14,8 @@ from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
 from posttrain.data.meaning import BAD, GOOD, is_empty, list_in
 from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.records import Record, after, typed
-from posttrain.data.tasks import dress
-from posttrain.types import Message, Preference, ToolCall
+from posttrain.data.tasks import answer_in, dress
+from posttrain.types import Message, Preference, Task, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,17 @@ def load_preferences(
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
     return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), together=together, **reading)
+
+
+def load_judged(source: Source, *, ties: bool = False, **reading: Unpack[Reading]) -> Loaded[tuple[Preference, Task]]:
+    """As `load_preferences`, each with what a judge may be shown besides: the answer and all columns of its row."""
+
+    def read(row: Record) -> list[tuple[Preference, Task]]:
+        _refuse_others(row, ties)
+        columns, answer = dict(row.source or row.fields), answer_in(row)
+        return [(one, Task(one.prompt, answer, metadata=columns, id=one.source)) for one in preferences_in(row)]
+
+    return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), **reading)
 
 
 def _refuse_others(row: Record, ties: bool) -> None:

@@ -80,7 +80,7 @@ def task_in(row: Record) -> Task:
     row.read.update((*_OWN_FIELDS, "kind", "rewards"))  # some algorithms group prompts by kind
     return Task(
         prompt,
-        answer=_answer(row),
+        answer=answer_in(row),
         gold=row.text("gold") if "gold" in row else None,
         metadata={name: value for name, value in (row.source or row.fields).items() if name not in _OWN_FIELDS},
         id=str(row.fields["id"]) if "id" in row else row.id,
@@ -88,8 +88,8 @@ def task_in(row: Record) -> Task:
     )
 
 
-def _answer(row: Record) -> object:
-    """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
+def answer_in(row: Record) -> object:
+    """The reference answer of a row: `answer`, or in verl's files `reward_model` with its `ground_truth`."""
     judged = row.get("reward_model")
     if isinstance(judged, str):
         judged = structure_in(judged)

@@ -77,9 +77,11 @@ _driving: dict[threading.Thread, "Scheduler"] = {}  # threads of their own that 
 @atexit.register
 def _end_driving() -> None:
     """End these threads with the program: the process aborts if one is inside of torch when the interpreter goes."""
-    for thread, scheduler in [*_driving.items()]:
-        scheduler.close()
-        thread.join(END_S)
+    threads, until = [*_driving], time.monotonic() + END_S
+    for scheduler in [*_driving.values()]:
+        scheduler.closed = True  # it looks every `AWAKE_S`
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 class Scheduler:
@@ -227,16 +229,18 @@ class Scheduler:
     def _work(self) -> None:
         """Drive, in a thread of its own, while there is something to do."""
         _driving[threading.current_thread()] = self
-        while True:
-            try:
-                self.step(wait=True)
-            except BaseException as error:  # nobody else would hear of it
-                self._end(crossing(error))
-            with self._lock:
-                if self._inbox.empty() and not self.clients:
-                    self._driven = False
-                    del _driving[threading.current_thread()]
-                    return
+        try:
+            while True:
+                try:
+                    self.step(wait=True)
+                except BaseException as error:  # nobody else would hear of it
+                    self._end(crossing(error))
+                with self._lock:
+                    if self._inbox.empty() and not self.clients:
+                        self._driven = False
+                        return
+        finally:
+            del _driving[threading.current_thread()]
 
     def _begins(self, client: Client) -> bool:
         """Whether a client's requests may start: the weights that are sampled from are new enough for all who wait."""

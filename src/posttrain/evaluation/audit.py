@@ -35,7 +35,7 @@ from posttrain.evaluation.attacks import (
 )
 from posttrain.evaluation.judging import totals
 from posttrain.rewards import Weighted
-from posttrain.rewards.reward import bounds_of
+from posttrain.rewards.reward import bounds_of, role_of
 from posttrain.types import Task
 
 SLOW_S = 6.0  # seconds for one text; every rollout waits for its slowest completion
@@ -109,8 +109,8 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
     def asked(probes: Iterable[Probe]) -> list[Probe]:
         return _scored(reward, tasks, list(probes))
 
-    parsers = tuple(part for part in reward.parts if not getattr(part[0], "patient", False))  # a model takes its time
-    if parsers and (slow := _slow(Weighted(parts=parsers), tasks[0])):  # the next text may take for ever
+    parsers = tuple(part for part in reward.parts if role_of(part[0]) not in ("learned", "judge"))
+    if parsers and (slow := _slow(replace(reward, parts=parsers), tasks[0])):  # the next text may take for ever
         return Audit((slow,), (), (), (), (), ())
     right = asked(_in_places(tasks))
     lines = _lines(reward, right, (), len(tasks))

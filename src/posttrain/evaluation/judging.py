@@ -1,8 +1,8 @@
 """What a judge makes of pairs, whichever kind it is, and the same pairs in other styles.
 
 A judge is a reward here: of texts that it scores alone the difference counts, of texts that it compares the scores that
-it gives them in one group, asked in both orders (by itself, if it declares `orders`). Two orders that disagree are a
-tie (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
+it gives them in one group. Such a judge is asked in both orders, and two that disagree are a tie (Zheng et al. 2023,
+https://arxiv.org/abs/2306.05685); one that declares `orders` asks so itself, and says what it makes of them.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from posttrain.background import finish
 from posttrain.environments.scored import of_seat
 from posttrain.rewards import Weighted
-from posttrain.rewards.reward import apart
+from posttrain.rewards.reward import apart, min_group_of
 from posttrain.types import Episode, EpisodeGroup, Message, Task
 
 Asked = tuple[Task, str, str]
@@ -25,9 +25,9 @@ Asked = tuple[Task, str, str]
 class Verdict(NamedTuple):
     """How much more the first answer earns than the second; NaN where the judge said nothing."""
 
-    margin: float  # 0 where both orders disagree
-    swapped: float | None = None  # whether both orders disagree, of a judge that compares
-    first: float | None = None  # the share of orders in which it prefers what stands first
+    margin: float
+    swapped: float | None = None  # whether both orders disagree; of several judges that compare, the share that does
+    first: float | None = None  # the share of orders in which what stands first is preferred, a tie counting half
 
     @property
     def win(self) -> float:
@@ -42,7 +42,8 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
         tasks = {id(task): task for task, _, _ in asked}
         earned = dict(zip(texts, totals(judge, [(tasks[key], text) for key, text in texts]), strict=True))
         return [Verdict(earned[id(task), first] - earned[id(task), second]) for task, first, second in asked]
-    asks_both = all(getattr(reward, "orders", False) for reward, weight in judge.parts if weight)
+    comparing = [reward for reward, weight in judge.parts if weight and min_group_of(reward) > 1]
+    asks_both = all(getattr(reward, "orders", False) for reward in comparing)
     groups = {  # each once
         (id(task), one, other): EpisodeGroup(task, (_episode(task, one), _episode(task, other)))
         for task, first, second in asked
@@ -52,12 +53,17 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
     margins = {k: judge.total(of_seat(one, "")) - judge.total(of_seat(other, "")) for k, (one, other) in scores.items()}
     if asks_both:
         keys = [(id(task), one, other) for task, one, other in asked]
-        said = [[each.metrics for each in of_seat(scores[key][0], "").values() if each.applicable] for key in keys]
-        told = [[fmean(each[name] for each in some) for name in ("swapped", "first") if some] for some in said]
+        said = [[of_seat(scores[key][0], "")[reward.name].metrics for reward in comparing] for key in keys]
+        known = [[each for each in some if "swapped" in each and "first" in each] for some in said]
+        told = [[fmean(each[name] for each in some) for name in ("swapped", "first") if some] for some in known]
         return [Verdict(margins[key], *of) for key, of in zip(keys, told, strict=True)]
     both = [(margins[id(task), one, other], -margins[id(task), other, one]) for task, one, other in asked]
     return [
-        Verdict((a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0, float(a * b <= 0), ((a > 0) + (b < 0)) / 2)
+        Verdict(
+            (a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0,
+            float(a * b <= 0),
+            (2 + (a > 0) - (a < 0) - (b > 0) + (b < 0)) / 4,
+        )
         for a, b in both
     ]
 

@@ -100,7 +100,8 @@ class Revise(Judges, GivenRows):
     judge_temperature: Annotated[float, Range(0, 2)] = 1.0
     """Sampling temperature."""
     judge_max_new_tokens: Annotated[int, Range(1)] = 512
-    """Maximum tokens of an answer, critique or revision. A prompt of which one is truncated is left out."""
+    """Maximum tokens of an answer, critique or revision. Where one is truncated the rounds before it stand; without one
+    the prompt is left out."""
     pairs: str = ""
     """File (.jsonl) of pairs: the last revision over the first answer."""
     constitution: str = "default"

@@ -8,7 +8,8 @@
 
 Bai et al. 2022 (https://arxiv.org/abs/2212.08073), section 3.1: a model answers, is asked what is wrong with its answer
 by a principle that is sampled, and is asked to write it again; `rounds` times. The requests are turns of a chat, behind
-examples of the constitution (few-shot). An answer of which something is truncated or empty is left out, and counted.
+examples of the constitution (few-shot). Where a reply is truncated or empty the rounds before it stand; without one the
+prompt is left out, and counted.
 
 What is finished of a run that was interrupted lies beside the output (`revised.jsonl.part`): the same command goes on.
 """
@@ -114,7 +115,7 @@ async def _revised(
     system = [message for message in task.prompt[:1] if message.role == "system"]
     asked = task.prompt[len(system) :]
     draw = random.Random(seed_for(config.seed, "principles", task.id, repr(task.prompt)))
-    rounds: list[dict[str, str]] = []
+    rounds, original, answer = list[dict[str, str]](), "", ""
     try:
         first = task.metadata.get("completion")
         original = answer = first if isinstance(first, str) else await ask(task.prompt, "answer")

@@ -105,7 +105,7 @@ class ScoreResult:
             note += f", without {len(self.rows) - len(totals):,} that no reward with a weight applies to"
         for name, count in self.not_applicable.items():
             every = (row.scores[name] for row in self.rows)
-            why = next((score.explanation.partition(";")[0] for score in every if not score.applicable), "")
+            why = " ".join(next((s.explanation.partition(";")[0] for s in every if not s.applicable), "").split())
             note += f"; {name} is not applicable to {count:,}{why and f': {printable(why)[:160]}'}" if count else ""
         more = len(self.rows) - SHOWN
         rest = (

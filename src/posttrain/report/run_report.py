@@ -88,7 +88,7 @@ def write_report(
     return _write(
         path or run.path / REPORT,
         "run.html",
-        title=_titled(run),
+        title=run.name + _controlled(run),
         about=(f"posttrain {run.command}".strip(), _started(run)),
         findings=findings,
         tables=tables,
@@ -99,18 +99,18 @@ def write_report(
     )
 
 
-def _titled(run: Run) -> str:
-    """Its name, and whether nothing could be learned in it."""
-    return run.name + (" (control: shuffled labels)" if run.config.get("reward_control") else "")
+def _controlled(run: Run) -> str:
+    """What is said behind its name if nothing could be learned in it."""
+    return " (control: shuffled labels)" if run.config.get("reward_control") else ""
 
 
 def compare_report(runs: Sequence[Run], path: Path) -> Path:
     """Write one page that compares two or more runs: verdicts, final metrics, differences in configuration, curves."""
     if len(runs) < 2:
         raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
-    names = [*map(_titled, runs)]
+    names = [run.name + _controlled(run) for run in runs]
     if len(set(names)) < len(names):  # two folders have one name
-        names = [f"{i}: {run.path}" for i, run in enumerate(runs, start=1)]
+        names = [f"{i}: {run.path}{_controlled(run)}" for i, run in enumerate(runs, start=1)]
     return _write(
         path,
         "comparison.html",
@@ -132,16 +132,16 @@ def _verdicts(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
 
 
 def _beside_controls(names: Sequence[str], runs: Sequence[Run]) -> list[Finding]:
-    """Whether held-out accuracy, or else reward, rose more than in the controls among the runs."""
+    """Whether held-out accuracy, or else reward, rose more than in a control on the same data among the runs."""
     found: list[Finding] = []
     for measure in ("evaluation/accuracy", "evaluation/reward"):
         values = [[row[measure] for row in run.metrics if row.get(measure) is not None] for run in runs]
         controlled = [bool(run.config.get("reward_control")) for run in runs]
         rose = [of[-1] - of[0] if len(of) > 1 else None for of in values]
-        control = max(
-            (gain for gain, one in zip(rose, controlled, strict=True) if one and gain is not None), default=None
-        )
-        for name, gain, one in zip(names, rose, controlled, strict=True):
+        data = [(run.command, *(repr(run.config.get(key)) for key in ("dataset", "eval_dataset"))) for run in runs]
+        controls = [(key, gain) for key, gain, one in zip(data, rose, controlled, strict=True) if one]
+        for name, key, gain, one in zip(names, data, rose, controlled, strict=True):
+            control = max((other for its, other in controls if its == key and other is not None), default=None)
             if one or gain is None or control is None:
                 continue
             evidence = f"held-out {measure.rpartition('/')[2]}: {gain:+.3g}, in the control {control:+.3g}"

@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from posttrain.bindings.scoring import scoring
-from posttrain.data import load_preferences, load_ratings, parse_columns, read_rows
+from posttrain.data import load_ratings, parse_columns
 from posttrain.data.messages import written
+from posttrain.data.preferences import load_judged
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.attacks import INJECTED, WHOLE
@@ -104,20 +105,19 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     path = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
     columns = parse_columns(config.columns) if config.columns else None
     how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
-    pairs = load_preferences(config.dataset, **how).items
-    ties = load_preferences(config.ties, ties=True, columns=columns).items if config.ties else []
+    judged = load_judged(config.dataset, **how).items
+    equal = load_judged(config.ties, ties=True, columns=columns).items if config.ties else []
     rated = load_ratings(config.ratings, limit=config.limit).items if given(config.ratings) else []
-    rows = [*read_rows(config.dataset, **how), *(read_rows(config.ties, columns=columns) if config.ties else ())]
-    wrote = {row.place: [row.as_mapping("models").get(side) for side in SIDES] for row in rows if "models" in row}
-    columns_of = {row.place: row.fields for row in rows}  # such as a rubric, which a judge is shown
-    if config.own and not any(config.own in both for both in wrote.values()):
+    pairs, ties = [one for one, _ in judged], [one for one, _ in equal]
+    models = [cast("Mapping[str, Any]", task.metadata.get("models") or {}) for _, task in judged]
+    wrote = [[of.get(side) for side in SIDES] for of in models]
+    if config.own and not any(config.own in both for both in wrote):
         raise UserError(
             f'`own`: no row has {config.own!r} in its column \'models\', {{"chosen": NAME, "rejected": NAME}}'
         )
 
     def read(_: Collection[str]) -> Sequence[Task]:
-        every = ((one, columns_of.get(one.source, {})) for one in (*pairs, *ties, *rated))
-        return [Task(one.prompt, answer=of.get("answer"), metadata=of, id=one.source) for one, of in every]
+        return [*(task for _, task in (*judged, *equal)), *(Task(one.prompt, id=one.source) for one in rated)]
 
     tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-judge")
     if rated and environment.reward.compares:
@@ -132,9 +132,8 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     result = _agreement(pairs, found["label"], found["tie"], environment.reward)
     rates = _rates(found, len(pairs))
     if config.own:
-        sides = [wrote.get(one.source, [None, None]) for one in pairs]
         of_own = [
-            (s[0] == config.own, v.win) for s, v in zip(sides, found["label"], strict=True) if s.count(config.own) == 1
+            (s[0] == config.own, v.win) for s, v in zip(wrote, found["label"], strict=True) if s.count(config.own) == 1
         ]
         labels, judge = fmean(ours for ours, _ in of_own), fmean(win if ours else 1 - win for ours, win in of_own)
         rates["own responses"] = {

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Literal, cast
 
 from posttrain.background import all_of
@@ -87,6 +88,11 @@ class Consensus:
         return frozenset[str]().union(*(judge.columns for judge in self.judges))
 
     @property
+    def orders(self) -> bool:
+        """Whether those that compare ask in both orders."""
+        return all(judge.orders for judge in self.judges if judge.min_group > 1)
+
+    @property
     def min_group(self) -> int:
         """That of the judge that compares most."""
         return max(judge.min_group for judge in self.judges)
@@ -107,7 +113,13 @@ class Consensus:
         values = [[of[place].value for place in whole] for of in said]
         found = dict(zip(whole, consensus(values, self.use, self.weights) if whole else (), strict=True))
         return [
-            Score(found[place], explanation="\n\n".join(score.explanation for score in of))
+            Score(
+                found[place],
+                explanation="\n\n".join(score.explanation for score in of),
+                metrics={
+                    name: fmean(s.metrics[name] for s in of if name in s.metrics) for s in of for name in s.metrics
+                },
+            )
             if place in found
             else Score.not_applicable(next(score.explanation for score in of if not score.applicable))
             for place, of in enumerate(by_answer)

@@ -126,7 +126,7 @@ class Pairwise(Kind):
                 metrics={"swapped": fmean(swapped[place]), "first": fmean(stood[place])},
             )
             if won[place]
-            else Score.not_applicable(told[place][0])
+            else Score.not_applicable(next(text for pair, (v, text) in said.items() if place in pair and v is None))
             for place in places
         ]
 
@@ -293,10 +293,9 @@ def criteria(task: Task, own: Any = None) -> list[tuple[str, float]]:
     for row in rows:
         table = cast("Mapping[str, Any]", row if isinstance(row, Mapping) else {"criterion": row})
         text, weight = table.get("criterion"), table.get("weight", 1)
-        for key in table:
-            if key not in CRITERION and get_close_matches(
-                str(key), CRITERION, n=1, cutoff=0.75
-            ):  # others may stand there
+        absent = [name for name in CRITERION if name not in table]
+        for key in table:  # others may stand there
+            if key not in CRITERION and get_close_matches(str(key), absent, n=1, cutoff=0.75):
                 raise unknown(f"key of a criterion of the {whose}:", str(key), CRITERION)
         number = isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight)
         if not isinstance(text, str) or not text.strip() or not number:

@@ -104,7 +104,7 @@ class JudgePrompt:
                 criteria(Task(()), made.rubric or ())
             except (json.JSONDecodeError, UserError) as error:
                 raise UserError(f"the rubric of {self.source} must be a list of criteria as JSON: {error}") from None
-            if not (self.needs("rubric") or self.needs("criterion")):
+            if not (self.needs("rubric") or self.needs("criterion")) and kind in KINDS:
                 raise UserError(f"{self.source} has a rubric and does not show it; write {{criterion}} or {{rubric}}")
         return made, int(votes)
 
