@@ -33,8 +33,8 @@ class Reward(Protocol):
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
     - `columns`: the names of the data's columns that it reads in a task's metadata; "**" for all that are there.
     - `alike(one, other)`: of a verifier, whether two answers (`Score.parsed`) are one; `solve` counts votes by it.
-    - `orders = True`: it compares, asks about each two answers in both orders, and its scores have the metrics `swapped`,
-      the share of pairs on which these disagree, and `first`, that of verdicts for what stood first.
+    - `orders = True`: it compares, asks about each two answers in both orders, and its scores have two metrics:
+      `swapped`, the share of pairs on which these disagree, and `first`, that of verdicts for what stood first.
     - `judges`: judges whose scores it combines; they are not rewards of their own.
     - `patient = True`: it computes as long as it takes, as a model does, and has no time limit.
     """
