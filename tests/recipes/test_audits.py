@@ -292,3 +292,24 @@ def test_an_arena_refuses_bad_input(tmp_path):
     assert (people.against[0].rate, people.against[0].n) == (0.25, 8)
     with pytest.raises(UserError, match="policy 'z'"):
         arena.run(Arena(good, baseline="z"), quiet=True)
+
+
+def test_rows_of_a_mixture_and_of_files_with_one_name_keep_their_own_columns(tmp_path):
+    class Reads(Scripted):
+        async def chat(self, messages, *, sampling, tools=(), seed=0):
+            told.add(re.findall("^(.*?) - .weight 1. (.*)", messages[-1].content)[0])
+            return await super().chat(messages, sampling=sampling, seed=seed)
+
+    told = set()
+    files: dict[str, str] = {}
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        rows = [
+            row | {"prompt": f"{name}?", "rubric": [name]} | ({"tie": True} if name == "c" else {}) for row in PAIRS[:4]
+        ]
+        files[name] = write(tmp_path / name / "pairs.jsonl", rows)
+    (tmp_path / "prompt.txt").write_text("{question} {rubric}\n{answer} {scale 0 to 10}")
+    mixed = f"{files['a']}=0.5 {files['b']}=0.5"
+    config = AuditJudge(mixed, ties=files["c"], judge={"j": Reads()}, judge_prompt="prompt.txt")
+    audit_judge.run(config, quiet=True)
+    assert told == {("a?", "a"), ("b?", "b"), ("c?", "c")}
