@@ -37,7 +37,7 @@ from posttrain.statistics import kendall_tau
 from posttrain.types import Preference, Task
 
 SIDES = ("chosen", "rejected")
-TOGETHER = 8  # pairs
+TOGETHER = 2  # pairs
 INSTRUCTION = "instruction to the judge"  # inside the rejected response
 MORE = "more with an instruction to the judge"
 REWORDED = "other words"
