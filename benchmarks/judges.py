@@ -6,7 +6,7 @@
     python benchmarks/judges.py --output runs/judges --stage pairs cai
 
 genrm, genrm-cot and rubric: judges that are fine-tuned from the cold start on labelled completions of sums, and choose
-among the 8 completions of other sums, beside the majority and the reward models that process_rewards.py has trained.
+among the 8 completions of other sums, beside the majority and reward models that learn from the same completions.
 Their rationales and rubrics are templates that a rule fills. pairs: reward models of pairs whose styles say which
 answer is right, or do not. self-rewarding and cai: the shipped pipelines, with prompts and rules that are checkable.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from checked import SFT, found_in, gain, head, line, once, piped, ran, share
+from checked import SFT, TRAIN, found_in, gain, head, line, once, piped, ran, share
 from constitution import cai
 from styles import pairs
 
@@ -43,12 +43,13 @@ PROMPTS = {
     "genrm-cot": f"kind: genrm-cot\nvotes: VOTES\n---\n{SHOWN}Let's verify step by step.",
     "rubric": f"votes: VOTES\n---\n{SHOWN}Write criteria, check each, and grade the solution from {{scale 0 to 4}}.",
 }
+STEPS = "--heads steps --lr 3e-5 --pairs-per-step 8"
 ENDING = GenRMCoT.ending
 SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
-    "problems": (80, 2),
-    "labelled": (480, 8),
-    "pairs": (240, 8),
+    "problems": (50, 2),
+    "labelled": (400, 8),
+    "pairs": (200, 8),
     "heldout": (100, 4),
     "audited": (40, 2),
     "cold": (240, 8),
@@ -76,19 +77,28 @@ def verdict(kind: str, row: dict[str, Any]) -> str:
     return f"{criteria}Evaluation:\n1. {checked}.\n2. {answer}.\nScore: {3 * row['solved'] + (not wrong)}"
 
 
-def labelled(kind: str, rows: Rows, size: int) -> Rows:
-    """Demonstrations of judging, half of them of right completions."""
-    chance, prompt = random.Random(0), JudgePrompt(PROMPTS[kind].replace("VOTES", "1"))
-    kept = [row for row in rows if row["ended"] and row["steps"]]
+def balanced(rows: Rows, size: int) -> Rows:
+    """Completions to learn from, half of them right."""
+    chance, kept = random.Random(0), [row for row in rows if row["ended"] and row["steps"]]
     sides = [[row for row in kept if row["solved"] is solved] for solved in (True, False)]
     most = min(size // 2, *map(len, sides))
     chosen = [row for side in sides for row in chance.sample(side, most)]
+    return chance.sample(chosen, len(chosen))
+
+
+def labelled(kind: str, rows: Rows) -> Rows:
+    """Demonstrations of judging; for a reward model the completions, with a label of each step or of the last one."""
+    if kind == "process":
+        return rows
+    if kind == "outcome":
+        return [row | {"labels": [*[None] * (len(row["steps"]) - 1), row["solved"]]} for row in rows]
+    prompt = JudgePrompt(PROMPTS[kind].replace("VOTES", "1"))
     return [
         {
             "prompt": prompt.fill({"question": row["prompt"][-1]["content"], "answer": row["completion"]}),
             "completion": verdict(kind, row),
         }
-        for row in chance.sample(chosen, len(chosen))
+        for row in rows
     ]
 
 
@@ -114,16 +124,21 @@ def verifiers(given: argparse.Namespace, stages: Sequence[str]) -> None:
     columns = ("id", "prompt", "completion", "answer")
     file = once(out / "tested.jsonl", ({key: row[key] for key in columns} for row in tested))
     found: list[tuple[str, Sequence[float | None], float]] = [("none", [1.0] * len(tested), 0.0)]
-    for name, fold in (("outcome", "last"), ("rule", "min")):
-        if (given.samples / name).exists():
-            scored = out / f"scored-{name}.jsonl"
-            options = f"--reward-model {given.samples / name} --step-aggregation {fold} --output {scored}"
-            took = ran(f"score --dataset {file} {options}", scored)
-            found.append((f"reward model, {name}", [row["reward"] for row in jsonl.read(scored)], took))
+    learned = balanced(others, given.sizes["labelled"])
+    for name, fold in (("outcome", "last"), ("process", "min")):
+        data, run, scored = (
+            once(out / f"{name}.jsonl", labelled(name, learned)),
+            out / name,
+            out / f"scored-{name}.jsonl",
+        )
+        took = ran(f"reward-model {TRAIN} {STEPS} --model {cold} --dataset {data} --output {run}", run)
+        took += ran(f"score --dataset {file} --reward-model {run} --step-aggregation {fold} --output {scored}", scored)
+        found.append((f"reward model, {name}", [row["reward"] for row in jsonl.read(scored)], took))
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
     arms = [(kind, "") for kind in stages] + [("genrm", "--reward-control shuffled")] * ("genrm" in stages)
     for kind, control in arms:
         name = f"{kind}-shuffled" if control else kind
-        rows = labelled(kind, others, given.sizes["labelled"])
+        rows = labelled(kind, learned)
         if kind == "genrm-cot":  # trained jointly with solutions
             rows = random.Random(1).sample(rows, len(rows)) + solutions(given.samples, len(rows) // 2)
             random.Random(2).shuffle(rows)
@@ -173,7 +188,7 @@ def chosen(name: str, tested: Rows, scores: Sequence[float | None], seconds: flo
 def self_rewarding(given: argparse.Namespace) -> None:
     """Accuracy and length of each round, and whether the policy as a judge prefers right answers."""
     out, sizes = given.output, given.sizes
-    rows = labelled("genrm", split(given)[1], sizes["labelled"])
+    rows = labelled("genrm", balanced(split(given)[1], sizes["labelled"]))
     rows += solutions(given.samples, len(rows))
     data, first = once(out / "self.jsonl", random.Random(3).sample(rows, len(rows))), out / "self-first"
     ran(f"{SFT} --model {given.samples / 'cold'} --dataset {data} --output {first}", first)

@@ -100,7 +100,7 @@ def verdict(found: list[Row]) -> str:
 def main() -> None:
     """Run all stages, and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="updates of PPO")
+    parser.add_argument("--steps", type=int, default=16, help="updates of PPO")
     parser.add_argument("--model", default=BASE)
     parser.add_argument("--output", type=Path, default=Path("runs/rlhf"))
     parser.add_argument("--seed", type=int, default=0)
@@ -139,7 +139,7 @@ def main() -> None:
             reward_model=reward,
             algorithm=pt.PPO(kl_coefficient=0.02),
             eval_dataset=heldout,
-            eval_every=max(1, options.steps // 6),
+            eval_every=max(1, options.steps // 4),
             eval_samples=4,
             gold=useful,
             steps=options.steps,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from posttrain.data import load_demonstrations, load_judgements, load_preferences
 from posttrain.data.convert import TARGETS
-from posttrain.data.preferences import Judgement, judgements_of
+from posttrain.data.judgements import Judgement, judgements_of
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
 

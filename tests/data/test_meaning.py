@@ -21,8 +21,9 @@ from posttrain.data import (
     load_texts,
     pair_of,
 )
+from posttrain.data.judgements import judged_row
 from posttrain.data.meaning import MEANT
-from posttrain.data.preferences import Unusable, judged_row, ranked_of
+from posttrain.data.preferences import Unusable, ranked_of
 from posttrain.errors import DataError, TemplateError
 from posttrain.types import Message, Preference
 from tests.data.families import of_family

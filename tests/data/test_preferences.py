@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from posttrain.data import ChatFormat, judged_of, judgements_of, load_judgements, load_preferences, pair_of
+from posttrain.data.judgements import Judgement
 from posttrain.data.packing import Example, Ranked
-from posttrain.data.preferences import Judgement, ranked_of, shortened, together
+from posttrain.data.preferences import ranked_of, shortened, together
 from posttrain.errors import DataError
 from posttrain.types import Message, Preference
 from tests.data.families import of_family

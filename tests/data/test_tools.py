@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.convert import TARGETS
+from posttrain.data.judgements import judged_of, judgements_of
 from posttrain.data.messages import tools_column, written
-from posttrain.data.preferences import judged_of, judgements_of, pair_of, preferences_in, ranked_of
+from posttrain.data.preferences import pair_of, preferences_in, ranked_of
 from posttrain.data.records import Record
 from posttrain.data.tasks import conversation_in, dress, load_demonstrations, load_tasks, task_in
 from posttrain.errors import DataError, TemplateError

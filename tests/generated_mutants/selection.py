@@ -38,6 +38,7 @@ TESTS_OF = {
     "data/heldout.py": "data/test_heldout.py",
     "data/messages.py": "data/test_tools.py data/test_records.py data/test_demonstrations.py",
     "data/preferences.py": "data/test_preferences.py data/test_layouts.py",
+    "data/judgements.py": "data/test_meaning.py data/test_layouts.py",
     "data/records.py": "data/test_records.py data/test_demonstrations.py",
     "data/rendering.py": "data/test_chat.py data/test_tools.py data/test_ordinary_text.py",
     "data/sources.py": "data/test_sources.py data/test_mixtures.py",

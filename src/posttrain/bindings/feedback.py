@@ -25,10 +25,11 @@ from posttrain.data import (
 )
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.files import Source
+from posttrain.data.judgements import Judgement, judged_row
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.order import batch_indices
 from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, Stepwise, size_of
-from posttrain.data.preferences import Judgement, judged_row, ranked_of, shortened, together
+from posttrain.data.preferences import ranked_of, shortened, together
 from posttrain.data.ratings import Rated, Reasoning, first_steps, load_steps, stepwise_of
 from posttrain.errors import UserError
 from posttrain.options.training import SFT, PairOptions

@@ -10,6 +10,9 @@ from posttrain.data.heldout import hold_out as hold_out
 from posttrain.data.heldout import met_before as met_before
 from posttrain.data.heldout import question_of as question_of
 from posttrain.data.heldout import split as split
+from posttrain.data.judgements import judged_of as judged_of
+from posttrain.data.judgements import judgements_of as judgements_of
+from posttrain.data.judgements import load_judgements as load_judgements
 from posttrain.data.loaded import load_texts as load_texts
 from posttrain.data.loaded import split_for as split_for
 from posttrain.data.order import batch_indices as batch_indices
@@ -18,9 +21,6 @@ from posttrain.data.packing import Example as Example
 from posttrain.data.packing import Graded as Graded
 from posttrain.data.packing import Pair as Pair
 from posttrain.data.packing import pack as pack
-from posttrain.data.preferences import judged_of as judged_of
-from posttrain.data.preferences import judgements_of as judgements_of
-from posttrain.data.preferences import load_judgements as load_judgements
 from posttrain.data.preferences import load_preferences as load_preferences
 from posttrain.data.preferences import pair_of as pair_of
 from posttrain.data.ratings import graded_of as graded_of

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from posttrain.data.annotation_tools import Fields
+from posttrain.data.judgements import Judgement, judgement_in, load_judgements
 from posttrain.data.loaded import Loaded, Unusable
 from posttrain.data.messages import tools_column, written
-from posttrain.data.preferences import Judgement, judgement_in, load_judgements, load_preferences, preferences_in
+from posttrain.data.preferences import load_preferences, preferences_in
 from posttrain.data.records import Record
 from posttrain.data.tasks import conversation_in
 from posttrain.errors import DataError

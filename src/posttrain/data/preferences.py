@@ -1,8 +1,8 @@
-"""Loading preferences: pairs, and single responses labelled good or bad."""
+"""Loading preferences: pairs."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, groupby
 from typing import Any, Unpack
 
@@ -11,28 +11,14 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.files import Source
 from posttrain.data.layouts import gathered
 from posttrain.data.loaded import Loaded, Reading, Unusable, read_all
-from posttrain.data.meaning import BAD, GOOD, is_empty, list_in
-from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
-from posttrain.data.records import Record, after, typed
+from posttrain.data.meaning import is_empty, list_in
+from posttrain.data.packing import Example, Pair, Ranked, size_of
+from posttrain.data.records import Record, typed
 from posttrain.data.tasks import answer_in, dress
-from posttrain.types import Message, Preference, Task, ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """One response to a prompt, labelled good or bad."""
-
-    prompt: tuple[Message, ...]
-    response: str
-    good: bool
-    source: str = ""  # where it was read: file and line
-    opening: str = ""  # prefix of the response, without a loss
-    partial: bool = False  # the response is incomplete (a step): no loss on a stop token
-    calls: tuple[ToolCall, ...] = ()
-
+from posttrain.types import Message, Preference, Task
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
-_SAME = "'chosen' and 'rejected' are the same tokens"
+SAME = "'chosen' and 'rejected' are the same tokens"
 
 
 def load_preferences(
@@ -72,24 +58,30 @@ def load_preferences(
     """
 
     def read(row: Record) -> list[Preference]:
-        _refuse_others(row, ties)
+        refuse_others(row, ties)
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
-    return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), together=together, **reading)
+    return read_all(source, read, gather=gather_pairs, together=together, **reading)
 
 
 def load_judged(source: Source, *, ties: bool = False, **reading: Unpack[Reading]) -> Loaded[tuple[Preference, Task]]:
     """As `load_preferences`, each with what a judge may be shown besides: the answer and all columns of its row."""
 
     def read(row: Record) -> list[tuple[Preference, Task]]:
-        _refuse_others(row, ties)
+        refuse_others(row, ties)
         columns, answer = dict(row.source or row.fields), answer_in(row)
         return [(one, Task(one.prompt, answer, metadata=columns, id=one.source)) for one in preferences_in(row)]
 
-    return read_all(source, read, gather=lambda rows: gathered_trees(gathered(rows)), **reading)
+    return read_all(source, read, gather=gather_pairs, **reading)
 
 
-def _refuse_others(row: Record, ties: bool) -> None:
+def gather_pairs(rows: Sequence[Record]) -> list[Record]:
+    """Rows of a public layout as rows of preferences."""
+    return gathered_trees(gathered(rows))
+
+
+def refuse_others(row: Record, ties: bool) -> None:
+    """Leave out ties, or with `ties` all others."""
     value = typed(row.get("tie"))
     if not is_empty(value) and value not in (0, 1):
         raise row.fail(f"field 'tie' must be true or false; got {value!r}")
@@ -97,50 +89,14 @@ def _refuse_others(row: Record, ties: bool) -> None:
         raise Unusable("no tie: one of the two was chosen" if ties else "a tie: neither of the two was preferred")
 
 
-def load_judgements(
-    source: Source, *, system: str | None = None, prompt_template: str = "{prompt}", **reading: Unpack[Reading]
-) -> Loaded[tuple[Judgement, ...]]:
-    """The judgements of a data set, row by row: of single responses, or both of a pair.
-
-    A row has `prompt`, `completion` and `label` (true for a good one), or is one of `load_preferences`, of which the
-    chosen response is good and the rejected one bad. Arguments and errors are those of `load_preferences`.
-    """
-
-    def read(row: Record) -> list[tuple[Judgement, ...]]:
-        _refuse_others(row, ties=False)
-        found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
-        prompt = dress(found[0][0].prompt, system, prompt_template)  # one row has one prompt
-        return [tuple(replace(one, prompt=prompt) for one in judged) for judged in found]
-
-    def gather(rows: Sequence[Record]) -> list[Record]:
-        """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
-        said = [typed(label) if isinstance(label := row.fields.get("label"), str | float | int) else "" for row in rows]
-        if {-1, 0} <= {label for label in said if not isinstance(label, bool)}:
-            row = next(row for row, label in zip(rows, said, strict=True) if label == 0)
-            raise row.fail("field 'label' is 0 where other rows have -1: neither good nor bad; remove such rows")
-        return gathered_trees(gathered(rows))
-
-    return read_all(source, read, gather=gather, **reading)
-
-
-def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
-    """A preference as two judgements: the chosen response is good, the rejected one bad."""
-    p = preference
-    chosen, rejected = p.responses
-    about = (p.source, p.opening, p.partial)
-    return (
-        Judgement(p.prompt, chosen.content, True, *about, chosen.tool_calls),
-        Judgement(p.prompt, rejected.content, False, *about, rejected.tool_calls),
-    )
-
-
-def _is_judged(row: Record) -> bool:
+def is_judged(row: Record) -> bool:
+    """Whether a row has one response."""
     return "completion" in row and "chosen" not in row and "rejected" not in row
 
 
 def preferences_in(row: Record) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
-    if _is_judged(row):
+    if is_judged(row):
         if "ratings" in row:
             raise row.fail("a response that was rated alone; give it to audit-judge as `ratings`")
         raise row.fail(
@@ -192,7 +148,7 @@ def _prm800k(row: Record) -> list[Preference]:
 
 
 def _preference(row: Record) -> Preference:
-    chosen, rejected = (_conversation(row, field) for field in ("chosen", "rejected"))
+    chosen, rejected = (conversation_in(row, field) for field in ("chosen", "rejected"))
     before = row.begun(row.messages("prompt")) if "prompt" in row else ()
     if before and len(chosen) == len(rejected) == 1:
         prompt = before
@@ -221,7 +177,7 @@ def _preference(row: Record) -> Preference:
     for name, message in zip(("chosen", "rejected"), last, strict=True):
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
-        _refuse_unlearned(row, name, message)
+        refuse_unlearned(row, name, message)
     if replace(last[0], tools=()) == replace(last[1], tools=()):
         raise Unusable("'chosen' and 'rejected' are the same")
     # which part of a benchmark it belongs to: RewardBench calls it `subset`
@@ -235,11 +191,12 @@ def _preference(row: Record) -> Preference:
         category=category if isinstance(category, str) else "",
         chosen_calls=last[0].tool_calls,
         rejected_calls=last[1].tool_calls,
-        **_opening(row, "steps", "initial_reason_steps"),
+        **opening_in(row, "steps", "initial_reason_steps"),
     )
 
 
-def _refuse_unlearned(row: Record, field: str, message: Message) -> None:
+def refuse_unlearned(row: Record, field: str, message: Message) -> None:
+    """A message of which nothing, or only a part, is to be learned."""
     if message.reasoning:
         raise row.fail(f"field '{field}' has its reasoning apart from the content; write it there, as models do")
     if not message.learned:
@@ -259,7 +216,7 @@ def _strength(row: Record) -> float:
     return float(value)
 
 
-def _opening(row: Record, *fields: str) -> dict[str, Any]:
+def opening_in(row: Record, *fields: str) -> dict[str, Any]:
     """Of responses that are steps the ones before them, as text or a list in one of these fields."""
     field = next((field for field in fields if field in row), "")
     if not field:
@@ -277,32 +234,8 @@ def _opening(row: Record, *fields: str) -> dict[str, Any]:
     return {"opening": text, "partial": True}
 
 
-_YES, _NO = GOOD | {"yes", "positive"}, BAD | {"no", "negative"}
-
-
-def judgement_in(row: Record) -> Judgement:
-    """What a row of `prompt`, `completion` and `label` says; with `steps`, the completion is the next step."""
-    prompt, said = row.prompt("prompt"), _conversation(row, "completion")
-    named = "kto_tag" if "kto_tag" in row and "label" not in row else "label"
-    if named not in row:
-        raise row.missing(named)
-    said = after(prompt, said)
-    if len(said) != 1 or said[0].role != "assistant":
-        raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
-    _refuse_unlearned(row, "completion", said[0])
-    label = typed(row.get(named))
-    if isinstance(label, str) and label.strip().lower() in _YES | _NO:
-        label = label.strip().lower() in _YES
-    if not isinstance(label, bool) and label not in (-1, 0, 1):
-        raise row.fail(
-            f"field '{named}' must be true (or 1, good, up) for a good response and false (or 0, -1, bad, down) for "
-            f"a bad one; got {label!r}"
-        )
-    more = _opening(row, "steps")
-    return Judgement(prompt, said[0].content, label > 0, source=row.place, calls=said[0].tool_calls, **more)
-
-
-def _conversation(row: Record, field: str) -> tuple[Message, ...]:
+def conversation_in(row: Record, field: str) -> tuple[Message, ...]:
+    """A response, or the conversation that it ends."""
     value = said = row.get(field)
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         said = None if value[-1].get("tool_calls") else value[-1].get("content", value[-1].get("value"))
@@ -331,7 +264,7 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     p = preference
     pair = Pair(*responses_to(chat, p.prompt, p.opening, p.responses, p.partial))
     if pair.chosen == pair.rejected:
-        raise Unusable(_SAME)
+        raise Unusable(SAME)
     return pair
 
 
@@ -347,7 +280,7 @@ def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
     pairs = ((said.index(chosen), said.index(rejected), strength) for chosen, rejected, strength in answers)
     differing = tuple(pair for pair in pairs if examples[pair[0]] != examples[pair[1]])
     if not differing:
-        raise Unusable(_SAME)
+        raise Unusable(SAME)
     return Ranked(tuple(examples), differing)
 
 
@@ -363,21 +296,6 @@ def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
     """Consecutive preferences of one prompt: from one ranking, or several."""
     groups = groupby(preferences, key=lambda one: (one.prompt, one.opening, one.partial))
     return [tuple(group) for _, group in groups]
-
-
-def judged_of(chat: ChatFormat, judgement: Judgement) -> Labelled:
-    """A judgement as tokens, learned as a response of `pair_of`."""
-    j = judgement
-    (example,) = responses_to(chat, j.prompt, j.opening, (Message("assistant", j.response, j.calls),), j.partial)
-    return Labelled(example, j.good)
-
-
-def judged_row(chat: ChatFormat, judgements: Sequence[Judgement]) -> tuple[Labelled, ...]:
-    """The judgements of one row as tokens; raises `Unusable` where the same tokens are both good and bad."""
-    found = tuple(judged_of(chat, one) for one in judgements)
-    if len({(one.example, one.good) for one in found}) > len({one.example for one in found}):
-        raise Unusable(_SAME)
-    return found
 
 
 def responses_to(
