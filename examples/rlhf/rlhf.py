@@ -100,7 +100,7 @@ def verdict(found: list[Row]) -> str:
 def main() -> None:
     """Run all stages, and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=16, help="updates of PPO")
+    parser.add_argument("--steps", type=int, default=12, help="updates of PPO")
     parser.add_argument("--model", default=BASE)
     parser.add_argument("--output", type=Path, default=Path("runs/rlhf"))
     parser.add_argument("--seed", type=int, default=0)
