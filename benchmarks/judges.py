@@ -49,9 +49,9 @@ SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
     "problems": (50, 2),
     "labelled": (400, 8),
-    "pairs": (200, 8),
-    "heldout": (100, 4),
-    "audited": (40, 2),
+    "pairs": (96, 8),
+    "heldout": (80, 4),
+    "audited": (24, 2),
     "cold": (240, 8),
     "requests": (300, 32),
     "tested": (60, 4),
