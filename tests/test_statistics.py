@@ -1,6 +1,8 @@
 import doctest
 import itertools
 import math
+import random
+from statistics import pvariance
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from posttrain import statistics
 from posttrain.statistics import (
     best_of_n,
+    kendall_interval,
     kendall_tau,
     mean_interval,
     paired_difference_interval,
@@ -38,6 +41,27 @@ def test_rank_correlation_by_hand_with_ties() -> None:
     # of 6 pairs 3 are in the same order, 2 are ties of the first alone, 1 of both
     assert kendall_tau([1, 1, 2, 1], [1, 2, 3, 2]) == pytest.approx(3 / math.sqrt(3 * 5))
     assert kendall_tau([1, 1], [1, 2]) is None and kendall_tau([], []) is None
+
+
+def test_interval_of_a_rank_correlation_is_the_jackknifes() -> None:
+    some, others = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0], [2.0, 3.0, 3.5, 1.0, 4.0, 9.0, 1.0, 8.0, 2.0]
+    taus = [kendall_tau(some[:i] + some[i + 1 :], others[:i] + others[i + 1 :]) or 0.0 for i in range(9)]
+    half = 1.959964 * math.sqrt(8 * pvariance(taus))  # (n - 1)/n of a sum of squares
+    tau = kendall_tau(some, others) or 0.0
+    assert kendall_interval(some, others) == pytest.approx((tau - half, min(1.0, tau + half)), abs=1e-6)
+    assert kendall_interval([1, 2, 3, 4], [1, 2, 3, 4]) == (1.0, 1.0)
+    assert kendall_interval([1, 1], [1, 2]) == kendall_interval([], []) == (-1.0, 1.0)
+    assert kendall_interval([1, 2], [1, 2]) == (-1.0, 1.0)  # nothing is left without one
+
+
+def test_interval_of_a_rank_correlation_covers() -> None:
+    """Of numbers that are as often in the same order as not, 95 of 100 intervals hold 0, within the chance of it."""
+    chance = random.Random(0)
+    held = 0
+    for _ in range(400):
+        low, high = kendall_interval(*[[chance.gauss(0, 1) for _ in range(30)] for _ in range(2)])
+        held += low <= 0 <= high
+    assert 0.91 <= held / 400 <= 0.98
 
 
 def brute(proxy: list[float], gold: list[float], n: int) -> float:

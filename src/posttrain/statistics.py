@@ -6,7 +6,7 @@ Several samples of one problem are not independent: a hard problem fails them al
 
 import math
 from collections.abc import Sequence
-from itertools import combinations, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from statistics import NormalDist
 
@@ -68,9 +68,37 @@ def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float | None:
         >>> kendall_tau([1, 2, 3], [1, 3, 2])  # two pairs agree, one does not
         0.3333333333333333
     """
-    both = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(zip(some, others, strict=True), 2)]
-    untied = math.prod(sum(pair[side] != 0 for pair in both) for side in (0, 1))
-    return sum(x * y for x, y in both) / math.sqrt(untied) if untied else None
+    return _tau([sum(column) / 2 for column in zip(*_orders(some, others), strict=True)] or [0])
+
+
+def kendall_interval(some: Sequence[float], others: Sequence[float], confidence: float = 0.95) -> Interval:
+    """The interval of `kendall_tau` by the jackknife: tau ± z sqrt((n - 1)/n sum_i (tau_-i - mean)^2).
+
+    tau_-i is that of all but one (Quenouille 1956, Tukey 1958). (-1, 1) where one of these, or tau itself, does not
+    exist.
+    """
+    rows, tau = _orders(some, others), kendall_tau(some, others)
+    whole = [sum(column) / 2 for column in zip(*rows, strict=True)]
+    left = [_tau([total - own for total, own in zip(whole, row, strict=True)]) for row in rows]
+    taus = [one for one in left if one is not None]
+    if tau is None or len(taus) < len(rows):
+        return -1.0, 1.0
+    mean = math.fsum(taus) / len(taus)
+    variance = (len(taus) - 1) / len(taus) * math.fsum((one - mean) ** 2 for one in taus)
+    half = _z(confidence) * math.sqrt(variance)
+    return max(-1.0, tau - half), min(1.0, tau + half)
+
+
+def _orders(some: Sequence[float], others: Sequence[float]) -> list[tuple[int, int, int]]:
+    """Of each thing C - D of its pairs with all others, and how many of these are no tie in the first, the second."""
+    things = list(zip(some, others, strict=True))
+    signs = ([(_sign(a - c), _sign(b - d)) for c, d in things] for a, b in things)
+    return [(sum(x * y for x, y in row), sum(x != 0 for x, _ in row), sum(y != 0 for _, y in row)) for row in signs]
+
+
+def _tau(orders: Sequence[float]) -> float | None:
+    untied = math.prod(orders[1:]) if orders[1:] else 0
+    return orders[0] / math.sqrt(untied) if untied else None
 
 
 def _sign(value: float) -> int:

@@ -182,7 +182,8 @@ def test_kinds_of_truth_and_ratings_stay_apart(tmp_path, capsys):
     }
     assert set(found["categories"]) == set(kinds) and found["rank_correlation"] == {}
     found = audit_judge.run(AuditJudge(file, ratings=ratings, reward="mine.py:length"), quiet=True)
-    assert found.rank_correlation == {"gpt-4": pytest.approx((3 - 1) / (6 * 4) ** 0.5), "even": None}
+    assert found.rank_correlation["gpt-4"]["tau"] == pytest.approx((3 - 1) / (6 * 4) ** 0.5)
+    assert found.rank_correlation["even"] == {"tau": None, "ci95": (-1.0, 1.0), "n": 4}
     assert any("ratings: even" in line and "not defined" in line for line in found.lines())
     assert found.summary()["truths"].keys() == {"people", "objective"}
 

@@ -33,7 +33,7 @@ from posttrain.report import Table
 from posttrain.rewards import Weighted
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress, announce
-from posttrain.statistics import kendall_tau
+from posttrain.statistics import kendall_interval, kendall_tau
 from posttrain.types import Preference, Task
 
 SIDES = ("chosen", "rejected")
@@ -50,7 +50,7 @@ class AuditJudgeResult:
     agreement: ModelResult
     rates: Mapping[str, Mapping[str, float]]  # by what was tried, and which of it
     findings: tuple[dict[str, Any], ...]  # texts that fool it more often than is allowed
-    rank_correlation: Mapping[str, float | None]  # Kendall's tau-b with the ratings of each attribute
+    rank_correlation: Mapping[str, dict[str, Any]]  # with the ratings of each attribute: Kendall's tau-b, ci95, n
 
     @property
     def truths(self) -> dict[str, dict[str, Any]]:
@@ -86,8 +86,12 @@ class AuditJudgeResult:
             rows.append(("correlation of margins with length", f"{found['length_correlation']:+.2f}"))
         if found["ties_said"]:
             rows.append(("AUC of ties against other pairs", f"{found['ties_said']['told']:.2f}"))
-        taus = {name: "not defined" if tau is None else f"{tau:+.2f}" for name, tau in self.rank_correlation.items()}
-        rows += [(f"rank correlation with ratings: {name}", said) for name, said in taus.items()]
+        for name, one in self.rank_correlation.items():
+            low, high = one["ci95"]
+            said = (
+                "not defined" if one["tau"] is None else f"{one['tau']:+.2f} ({low:+.2f} to {high:+.2f}) of {one['n']}"
+            )
+            rows.append((f"rank correlation with ratings: {name}", said))
         rows += [(f"{kind}: {name}", percent(rate)) for kind, some in self.rates.items() for name, rate in some.items()]
         failed = [f"fooled by {', '.join(repr(one['attack']) for one in self.findings)}"] * bool(self.findings)
         failed += [f"no better than chance on {name}" for name in self.by_chance]
@@ -144,11 +148,12 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"][MORE]}
     fooling |= {f"{REWORDED} flip the preference": rates[REWORDED]["preference flips"]}
     findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
-    taus: dict[str, float | None] = {}
+    taus: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for one in rated for name in one.ratings):
         both = [(x, one.ratings[name]) for x, one in zip(scores, rated, strict=True) if name in one.ratings]
         both = [pair for pair in both if not isnan(pair[0])]
-        taus[name] = kendall_tau([score for score, _ in both], [rating for _, rating in both])
+        columns = [score for score, _ in both], [rating for _, rating in both]
+        taus[name] = {"tau": kendall_tau(*columns), "ci95": kendall_interval(*columns), "n": len(both)}
     return AuditJudgeResult(result, rates, tuple(findings), taus)
 
 
