@@ -51,7 +51,6 @@ SIZES = {  # of a stage, and with --short
     "labelled": (400, 8),
     "pairs": (96, 8),
     "heldout": (80, 4),
-    "audited": (24, 2),
     "cold": (240, 8),
     "requests": (300, 32),
     "tested": (60, 4),

@@ -1,11 +1,9 @@
 """Reward models of pairs whose style says which answer is right, or does not: `judges.py --stage pairs`."""
 
 import argparse
-import json
 import random
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from checked import TRAIN, gain, head, line, once, ran, share
@@ -34,15 +32,6 @@ def everyday(size: int, things: Sequence[str], seed: int) -> Rows:
     return rows
 
 
-def audited(file: Path, **options: Any) -> dict[str, Any]:
-    """What `posttrain audit-judge` finds; as a command it exits with 1 for a finding."""
-    if not file.exists():
-        words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in options.items())
-        print(f"$ posttrain audit-judge {words}", flush=True)
-        file.write_text(json.dumps(pt.run(pt.AuditJudge(**options)).summary()), encoding="utf-8")
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 def pairs(given: argparse.Namespace) -> None:
     """Reward models of pairs in which style says what is right, or nothing; held-out pairs in tempting styles."""
     out, sizes, chance = given.output, given.sizes, random.Random(0)
@@ -53,15 +42,15 @@ def pairs(given: argparse.Namespace) -> None:
     mixed = [row | {side: STYLES[chance.choice(styles)](row[side]) for side in sides} for row in plain]
     once(out / "random-style.jsonl", mixed)
     combined = out / "combined.jsonl"  # nine of each, in all combinations of styles
-    biased = {"dataset": str(out / "biased.jsonl"), "reward": "repetition"}
-    audited(out / "audit-biased-pairs.json", **biased, pairs=str(combined))
+    if not combined.exists():
+        pt.run(pt.AuditJudge(dataset=str(out / "biased.jsonl"), reward="repetition", pairs=str(combined)))
     rows = jsonl.read(combined)
     once(out / "styled.jsonl", [chance.choice(rows[place : place + 9]) for place in range(0, len(rows), 9)])
-    asked = once(out / "heldout.jsonl", heldout)
     texts = [(row, text) for row in heldout for text in (row["chosen"], row["rejected"])]
     texts += [(row, STYLES[chance.choice(FANCY)](row[side])) for row in heldout for side in sides]
+    texts += [(row, STYLES["long"](row["chosen"])) for row in heldout]
     file = once(out / "texts.jsonl", ({"prompt": row["prompt"], "completion": text} for row, text in texts))
-    found: dict[str, tuple[list[list[float]], dict[str, Any], float]] = {}
+    found: dict[str, tuple[list[list[float]], float]] = {}
     for name, data, control in (
         *((name, name, "") for name in ("biased", "styled", "random-style")),
         ("shuffled", "random-style", "--reward-control shuffled"),
@@ -72,19 +61,13 @@ def pairs(given: argparse.Namespace) -> None:
         ran(f"score --dataset {file} --reward-model {run} --output {scored}", scored)
         earned = [row["reward"] for row in jsonl.read(scored)]
         n = len(heldout)
-        both, fancy = [earned[i : i + 2] for i in range(0, 2 * n, 2)], earned[2 * n :]
-        cases = zip(both, zip(fancy[:n], fancy[n:], strict=True), strict=True)
-        wins = [
-            [float(right > wrong), float(right > fancier_wrong), float(fancier_right > wrong)]
-            for (right, wrong), (fancier_right, fancier_wrong) in cases
-        ]
-        file_of = out / f"audit-{name}.json"
-        audit = audited(file_of, dataset=str(asked), reward_model=str(run), limit=sizes["audited"])
-        found[name] = ([list(one) for one in zip(*wins, strict=True)], audit, took)
+        right, wrong, fancy_right, fancy_wrong = (earned[at : at + 2 * n : 2] for at in (0, 1, 2 * n, 2 * n + 1))
+        compared = ((right, wrong), (right, fancy_wrong), (fancy_right, wrong), (earned[4 * n :], right))
+        wins = [[float(a > b) for a, b in zip(*both, strict=True)] for both in compared]
+        found[name] = (wins, took)
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
     names = ("pairs", "plain both", "wrong one fancier", "over biased", "right one fancier", "long beats plain")
-    head(*names, "length correlation", "minutes")
-    for name, ((neutral, hard, easy), audit, took) in found.items():
-        itself, length = audit["beats itself in plain text"]["long"], audit["length_correlation"]
-        cells = (share(neutral), share(hard), gain(found["biased"][0][1], hard), share(easy), f"{itself:.2f}")
-        line(name, *cells, "none" if length is None else f"{length:+.2f}", f"{took / 60:.1f}")
+    head(*names, "minutes")
+    for name, ((neutral, hard, easy, itself), took) in found.items():
+        cells = (share(neutral), share(hard), gain(found["biased"][0][1], hard), share(easy), share(itself))
+        line(name, *cells, f"{took / 60:.1f}")
