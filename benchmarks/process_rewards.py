@@ -93,7 +93,7 @@ def trained(form: Any, where: Path) -> None:
     shutil.rmtree(run)
 
 
-def cold_start(model: str, output: Path, seed: int, demonstrations: int) -> None:
+def cold_start(model: str, output: Path, seed: int, demonstrations: int, lr: float) -> None:
     """Fine-tune a model on worked sums, a step a line."""
     chance, file = random.Random(seed), output / "demonstrations.jsonl"
     asked = tasks(DEMONSTRATED, demonstrations, "train", seed + 1)
@@ -102,7 +102,7 @@ def cold_start(model: str, output: Path, seed: int, demonstrations: int) -> None
         jsonl.write(
             file, [{"prompt": t.prompt[-1].content, "completion": one} for t, one in zip(asked, said, strict=True)]
         )
-    options: dict[str, Any] = {"examples_per_step": 16, "lr": 3e-5, "warmup_steps": 2, "decay": "linear"}
+    options: dict[str, Any] = {"examples_per_step": 16, "lr": lr, "warmup_steps": 2, "decay": "linear"}
     options |= {"microbatch_tokens": 1024, "epochs": 1, "save_every": 1000, "keep_last": 1, "seed": seed}
     trained(pt.SFT(dataset=str(file), model=model, system=SYSTEM, **options), output / "cold")
 
@@ -367,6 +367,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=["verifier", "sum", "softmin"])
     parser.add_argument("--model", default="smollm2-135m-instruct", help="of the cold start")
     parser.add_argument("--demonstrations", type=int, default=960)
+    parser.add_argument("--lr", type=float, default=3e-5, help="of the cold start")
     parser.add_argument("--prompts", type=int, default=250)
     parser.add_argument("--pool", type=int, default=200)
     parser.add_argument("--labelled", type=int, default=60)
@@ -377,7 +378,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     for stage in options.stage:
         if stage == "cold":
-            cold_start(options.model, output, seed, options.demonstrations)
+            cold_start(options.model, output, seed, options.demonstrations, options.lr)
         if stage == "samples":
             sample(output / "cold", output / "samples.jsonl", "heldout", options.prompts, 8, seed)
             found = jsonl.read(output / "samples.jsonl")
