@@ -49,8 +49,8 @@ SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
     "problems": (50, 2),
     "labelled": (400, 8),
-    "pairs": (96, 8),
-    "heldout": (80, 4),
+    "pairs": (88, 8),
+    "heldout": (40, 4),
     "cold": (240, 8),
     "requests": (300, 32),
     "tested": (60, 4),
