@@ -47,14 +47,14 @@ STEPS = "--heads steps --lr 3e-5 --pairs-per-step 8"
 ENDING = GenRMCoT.ending
 SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
-    "problems": (50, 2),
-    "labelled": (400, 8),
+    "problems": (40, 2),
+    "labelled": (240, 8),
     "pairs": (88, 8),
     "heldout": (40, 4),
     "cold": (240, 8),
     "requests": (300, 32),
     "tested": (60, 4),
-    "prompts": (64, 24),
+    "prompts": (48, 24),
     "steps": (10, 1),
     "samples": (4, 2),
 }
