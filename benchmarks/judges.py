@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from checked import SFT, TRAIN, found_in, gain, head, line, once, piped, ran, share
+from checked import TRAIN, found_in, gain, head, line, once, piped, ran, share
 from constitution import cai
 from styles import pairs
 
@@ -43,7 +43,8 @@ PROMPTS = {
     "genrm-cot": f"kind: genrm-cot\nvotes: VOTES\n---\n{SHOWN}Let's verify step by step.",
     "rubric": f"votes: VOTES\n---\n{SHOWN}Write criteria, check each, and grade the solution from {{scale 0 to 4}}.",
 }
-STEPS = "--heads steps --lr 3e-5 --pairs-per-step 8"
+STEPS = "--heads steps --lr 1e-4 --pairs-per-step 8"
+JUDGE = f"sft {TRAIN} --lr 1e-4 --examples-per-step 8"
 ENDING = GenRMCoT.ending
 SUMS = "gym:chain_sum?min_terms=5&max_terms=5&min_digits=1&max_digits=1"
 SIZES = {  # of a stage, and with --short
@@ -142,7 +143,7 @@ def verifiers(given: argparse.Namespace, stages: Sequence[str]) -> None:
             rows = random.Random(1).sample(rows, len(rows)) + solutions(given.samples, len(rows) // 2)
             random.Random(2).shuffle(rows)
         data, run = once(out / f"{kind}.jsonl", rows), out / name
-        took = ran(f"{SFT} --model {cold} --dataset {data} {control} --output {run}", run)
+        took = ran(f"{JUDGE} --model {cold} --dataset {data} {control} --output {run}", run)
         for votes in [1] if kind == "genrm" else sorted({1, given.votes}):
             prompt, scored = out / f"{kind}-{votes}.txt", out / f"scored-{name}-{votes}.jsonl"
             prompt.write_text(PROMPTS[kind].replace("VOTES", str(votes)), encoding="utf-8")
@@ -190,7 +191,7 @@ def self_rewarding(given: argparse.Namespace) -> None:
     rows = labelled("genrm", balanced(split(given)[1], sizes["labelled"]))
     rows += solutions(given.samples, len(rows))
     data, first = once(out / "self.jsonl", random.Random(3).sample(rows, len(rows))), out / "self-first"
-    ran(f"{SFT} --model {given.samples / 'cold'} --dataset {data} --output {first}", first)
+    ran(f"{JUDGE} --model {given.samples / 'cold'} --dataset {data} --output {first}", first)
     told = load_gym(SUMS, size=sizes["prompts"], seed=5)
     system = {"role": "system", "content": "Solve the problem."}
     prompts = [
