@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checked import SFT, found_in, gain, head, line, once, piped, ran, share
+from checked import TRAIN, found_in, gain, head, line, once, piped, ran, share
 
 from posttrain.rewards.judges.prompt import JudgePrompt
 from posttrain.runs import jsonl
@@ -169,7 +169,7 @@ def cai(given: argparse.Namespace) -> None:
     rules, grade = out / "constitution.toml", out / "grade.txt"
     write_constitution(rules)
     grade.write_text(GRADE, encoding="utf-8")
-    minutes = {"cold start": ran(f"{SFT} --dataset {data} --output {cold}", cold)}
+    minutes = {"cold start": ran(f"sft {TRAIN} --lr 1e-4 --examples-per-step 8 --dataset {data} --output {cold}", cold)}
     values = {"model": cold, "requests": asked, "constitution": rules, "judge_prompt": grade, "rounds": 3}
     values |= {"principles": len(RULES), "steps": sizes["steps"]}
     minutes["PPO"] = piped("cai", values, where)
