@@ -173,8 +173,11 @@ def chosen(name: str, tested: Rows, scores: Sequence[float | None], seconds: flo
 
     majority = rates("majority")
     if name == "none":
+        texts = [{tested[p]["completion"]: tested[p]["solved"] for p in some} for some in problems.values()]
         one = [fmean(tested[p]["solved"] for p in some) for some in problems.values()]
-        return line(f"none: a sample {fmean(one):.3f}, any {fmean(rates('oracle')):.3f}", share(majority), *[""] * 6)
+        line(f"none: any is right in {fmean(rates('oracle')):.3f}; a sample by chance", share(one), *[""] * 6)
+        line("none: one of the texts that differ, by chance", share([fmean(of.values()) for of in texts]), *[""] * 6)
+        return line("none: the majority", share(majority), *[""] * 6)
     sides = [
         [[known[place] for place in some if tested[place]["solved"] is kind] for kind in (True, False)]
         for some in problems.values()
