@@ -191,7 +191,7 @@ def chosen(name: str, tested: Rows, scores: Sequence[float | None], seconds: flo
 def self_rewarding(given: argparse.Namespace) -> None:
     """Accuracy and length of each round, and whether the policy as a judge prefers right answers."""
     out, sizes = given.output, given.sizes
-    rows = labelled("genrm", balanced(split(given)[1], sizes["labelled"]))
+    rows = labelled("genrm", balanced(split(given)[1], sizes["labelled"] // 2))
     rows += solutions(given.samples, len(rows))
     data, first = once(out / "self.jsonl", random.Random(3).sample(rows, len(rows))), out / "self-first"
     ran(f"{JUDGE} --model {given.samples / 'cold'} --dataset {data} --output {first}", first)
