@@ -106,6 +106,24 @@ class Scripted:
         return Reply(Message("assistant", verdict), StopReason.STOP, Usage(7, 3))
 
 
+class Weighing(Scripted):
+    """A judge that says Yes to what ends with its number."""
+
+    async def logprobs(self, messages, continuations):
+        return [(-0.1 if messages[-1].content.strip()[-1].isdigit() else -3.0,) for _ in continuations]
+
+
+def test_judges_are_compared_and_their_tokens_counted(tmp_path):
+    (tmp_path / "grades.txt").write_text("kind: genrm\n---\n{answer}")
+    (tmp_path / "scores.txt").write_text("{answer}\n{scale 1 to 10}")
+    file = write(tmp_path / "samples.jsonl", SAMPLES)
+    how = {"truth": "right", "attack_tasks": 0}
+    for prompt, judge, auc, tokens in (("grades.txt", Weighing(), 1.0, 0), ("scores.txt", Scripted(), 0.5, 40)):
+        config = CompareRewards(file, "", judge={"judge": judge}, judge_prompt=prompt, **how)
+        (found,) = compare_rewards.run(config, quiet=True).rewards
+        assert (found.auc, found.tokens) == (auc, tokens), prompt
+
+
 PAIRS = [
     {"prompt": f"{n}?", "chosen": f"A good answer {n}.", "rejected": f"A poor and longer answer {n}.", "category": kind}
     | {"models": {"chosen": "ours" if n < 2 else "theirs", "rejected": "theirs" if n < 2 else "ours"}}

@@ -31,7 +31,7 @@ from posttrain.rewards.reward import role_of
 from posttrain.runs.progress import announce
 from posttrain.statistics import Interval, best_of_n, mean_interval
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import ChatModel, Episode, EpisodeGroup, Reply
+from posttrain.types import Episode, EpisodeGroup
 
 TRUTHS = ("right", "correct", "label", "gold")  # columns that say what is right, unless one is named
 
@@ -87,18 +87,6 @@ class CompareRewardsResult:
             f"{self.n} samples one is in {self.any_right:.3f}. Ranges are 95% intervals over prompts."
         )
         return Table("", columns, rows, note).lines()
-
-
-class _Counted:
-    """A chat model that counts its tokens."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self.model, self.tokens = model, 0
-
-    async def chat(self, *messages: Any, **how: Any) -> Reply:
-        reply = await self.model.chat(*messages, **how)
-        self.tokens += reply.usage.prompt_tokens + reply.usage.completion_tokens
-        return reply
 
 
 def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
@@ -179,11 +167,12 @@ def _compared(
     part: Reward, model: str, groups: Sequence[tuple[EpisodeGroup, list[float]]], attack_tasks: int
 ) -> Compared:
     """One reward, which reads the samples of a prompt together."""
-    counted = _Counted(part.model) if isinstance(part, Judge) else None
-    alone = Weighted(((replace(part, model=counted) if isinstance(part, Judge) and counted else part, 1.0),))
+    alone = Weighted(((part, 1.0),))
     began = time.monotonic()
     scores = finish(alone.score_parts([group for group, _ in groups]))
-    seconds, tokens = time.monotonic() - began, counted.tokens if counted else 0
+    seconds, tokens = time.monotonic() - began, 0
+    if isinstance(part, Judge):
+        tokens = part.spent.prompt_tokens + part.spent.completion_tokens
     if model:
         tokenizer = load_tokenizer(locate(saved_model(model).where))
         texts = ["\n".join(m.text for m in episode.messages) for group, _ in groups for episode in group.episodes]
