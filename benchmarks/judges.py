@@ -175,9 +175,9 @@ def chosen(name: str, tested: Rows, scores: Sequence[float | None], seconds: flo
     if name == "none":
         texts = [{tested[p]["completion"]: tested[p]["solved"] for p in some} for some in problems.values()]
         one = [fmean(tested[p]["solved"] for p in some) for some in problems.values()]
-        line(f"none: any is right in {fmean(rates('oracle')):.3f}; a sample by chance", share(one), *[""] * 6)
-        line("none: one of the texts that differ, by chance", share([fmean(of.values()) for of in texts]), *[""] * 6)
-        return line("none: the majority", share(majority), *[""] * 6)
+        line(f"random sample (pass@8 {fmean(rates('oracle')):.3f})", share(one), *[""] * 6)
+        line("random unique completion", share([fmean(of.values()) for of in texts]), *[""] * 6)
+        return line("majority", share(majority), *[""] * 6)
     sides = [
         [[known[place] for place in some if tested[place]["solved"] is kind] for kind in (True, False)]
         for some in problems.values()

@@ -54,7 +54,7 @@ def load_judgements(
         return [tuple(replace(one, prompt=prompt) for one in judged) for judged in found]
 
     def gather(rows: Sequence[Record]) -> list[Record]:
-        """As for preferences, but beside -1 a label of 0 is neither good nor bad, and may not be taken for bad."""
+        """As for preferences; refuses labels of 0 among labels of -1, since 0 is then neutral."""
         said = [typed(label) if isinstance(label := row.fields.get("label"), str | float | int) else "" for row in rows]
         if {-1, 0} <= {label for label in said if not isinstance(label, bool)}:
             row = next(row for row, label in zip(rows, said, strict=True) if label == 0)

@@ -196,7 +196,7 @@ def _preference(row: Record) -> Preference:
 
 
 def refuse_unlearned(row: Record, field: str, message: Message) -> None:
-    """A message of which nothing, or only a part, is to be learned."""
+    """Raise for a response with reasoning apart from its content, or with a weight of 0."""
     if message.reasoning:
         raise row.fail(f"field '{field}' has its reasoning apart from the content; write it there, as models do")
     if not message.learned:
