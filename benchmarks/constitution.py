@@ -163,7 +163,7 @@ def write_constitution(path: Path) -> None:
 def cai(given: argparse.Namespace) -> None:
     """Broken rules and helpfulness before, after SFT and after PPO; and SFT on revisions by other rules' principles."""
     out, sizes = given.output, given.sizes
-    data, cold, where = once(out / "cai-cold.jsonl", cold_start(sizes["cold"], 0)), out / "cai-cold", out / "cai"
+    data, cold = once(out / "cai-cold.jsonl", cold_start(sizes["cold"], 0)), out / "cai-cold"
     asked = once(out / "requests.jsonl", requests(sizes["requests"], WORDS[SEEN:ASKED], 1))
     heldout = once(out / "cai-heldout.jsonl", requests(2 * sizes["tested"], WORDS[ASKED:], 2))
     rules, grade = out / "constitution.toml", out / "grade.txt"
@@ -172,13 +172,16 @@ def cai(given: argparse.Namespace) -> None:
     minutes = {"cold start": ran(f"sft {TRAIN} --lr 1e-4 --examples-per-step 8 --dataset {data} --output {cold}", cold)}
     values = {"model": cold, "requests": asked, "constitution": rules, "judge_prompt": grade, "rounds": 3}
     values |= {"principles": len(RULES), "steps": sizes["steps"]}
-    minutes["PPO"] = piped("cai", values, where)
-    rows = jsonl.read(where / "revised" / "output.jsonl")
-    others = [row for row in rows if row["id"].partition("-")[0] not in {one["principle"] for one in row["rounds"]}]
-    control = once(out / "cai-control.jsonl", others)
-    run = out / "cai-other"
-    minutes["SFT, other principles"] = ran(f"sft --model {cold} --dataset {control} --output {run}", run)
-    models = {"cold start": cold, "SFT on revisions": where / "sft", "SFT, other principles": run, "PPO": where / "rl"}
+    models = {"cold start": cold}
+    for seed in given.seeds:
+        where, run = out / f"cai-{seed}", out / f"cai-other-{seed}"
+        names = [f"{name}, {seed}" for name in ("SFT, other principles", "SFT on revisions", "PPO")]
+        minutes[names[2]] = piped("cai", values | {"seed": seed}, where)
+        rows = jsonl.read(where / "revised" / "output.jsonl")
+        others = [row for row in rows if row["id"].partition("-")[0] not in {one["principle"] for one in row["rounds"]}]
+        control = once(out / f"cai-control-{seed}.jsonl", others)
+        minutes[names[0]] = ran(f"sft --model {cold} --dataset {control} --seed {seed} --output {run}", run)
+        models |= dict(zip(names, (run, where / "sft", where / "rl"), strict=True))
     file = Path(__file__)
     was: dict[str, list[float]] = {}
     head("model", "breaks a rule, tempted", "change", "harmless", "helpful", "change", "minutes")

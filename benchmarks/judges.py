@@ -242,6 +242,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/judges"))
     parser.add_argument("--samples", type=Path, default=Path("runs/steps"), help="folder of process_rewards.py")
     parser.add_argument("--votes", type=int, default=4, help="of a judge that writes a rationale; also measured with 1")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="of the pipeline cai; its cold start has 0")
     parser.add_argument("--short", action="store_true", help="try all commands on a few rows")
     given = parser.parse_args()
     given.output, given.samples = given.output.resolve(), given.samples.resolve()

@@ -67,6 +67,17 @@ def test_references_are_paths_values_and_further_outputs(read, tmp_path):
     ]
 
 
+def test_one_seed_is_that_of_all_stages_which_set_none_but_not_of_evaluations(read):
+    text = MODEL + '[evaluate]\ndataset = "${sums}"\nreward = "gym"\n' + COLD + KEPT
+    text += AGAIN + 'dataset = "${kept}"\nseed = 7\n[[stage]]\nname = "out"\nrun = "export"\nmodel = "${again}"\n'
+
+    def seeds(*typed):
+        return {name: one.table["seed"] for name, one in read(text, *typed).by_name.items() if "seed" in one.table}
+
+    assert seeds() == {"again": 7}
+    assert seeds("seed=3") == {"cold": 3, "kept": 3, "again": 7}
+
+
 def test_paths_in_options_of_words_are_quoted(read):
     text = MODEL + '[[stage]]\nname = "rm"\nrun = "reward-model"\ndataset = "rows.jsonl"\n'
     text += '[[stage]]\nname = "rl"\nrun = "rl"\nreward_model = "${rm}"\nmodel = "${model}"\ndataset = "${sums}"\n'

@@ -193,4 +193,5 @@ class Pipeline(Form):
     """Pipeline: a TOML file, or a shipped one, such as r1. Shipped are cai, instructgpt, llama3, magistral, r1,
     r1-zero, rounds, self-rewarding, tulu3 and zephyr."""
     with_: tuple[str, ...] = ()
-    """Values of the file's table [with], such as model=OWNER/NAME; may be given several times."""
+    """Values of the file's table [with], such as model=OWNER/NAME; may be given several times. `seed=1` is the seed of
+    all stages that set none, evaluations excepted."""

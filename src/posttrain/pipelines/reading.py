@@ -78,9 +78,9 @@ class _Reader:
             key, equals, text = word.partition("=")
             if not equals:
                 raise UserError(f"--with takes NAME=VALUE, such as model=OWNER/NAME; got '{word}'")
-            if key not in said:
+            if key not in (*said, "seed"):
                 raise unknown("value in --with:", key, said)
-            given[key] = text if isinstance(said[key], str) else _parsed(text)
+            given[key] = text if isinstance(said.get(key), str) else _parsed(text)
 
         def value(name: str, behind: tuple[str, ...]) -> Any:
             if name not in given:
@@ -123,6 +123,8 @@ class _Reader:
         table = {key: value for key, value in entry.items() if key not in ("name", "run")}
         if command == "evaluate":
             table = {**self.evaluate, **table}
+        elif "seed" in self.values and "seed" in options_of(self.known.commands[command].form):
+            table = {"seed": "${seed}", **table}  # evaluations keep theirs, so that held-out tasks stay the same
         stage = self._keep(own, command, put(table, lambda other: self._meaning(other, name)))
         self.now |= {name: own, own: own}
         if stage.policy and self.evaluate:
