@@ -55,6 +55,10 @@ class RewardError(PosttrainError):
     """A reward that raised, hung, or returned something that is not one finite number per episode."""
 
 
+class NoReplyError(RewardError):
+    """A chat model that cannot be asked: it does not reply, or its budget is used up. No text is the reason."""
+
+
 class EpisodeError(PosttrainError):
     """More episodes failed than may."""
 

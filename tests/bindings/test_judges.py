@@ -124,7 +124,7 @@ def test_the_user_says_where_replies_are_kept(tmp_path):
     mine = tmp_path / "out.jsonl.judge-cache.jsonl"
     with fake_openai() as server:
         found = judges_in(options(judge=f"a={server.url}", judge_cache=str(mine)))
-        for kept in (found.kept_in(tmp_path), found.kept_beside(tmp_path / "out.jsonl"), found.kept_beside(None)):
+        for kept in (found.kept_in(tmp_path), found.kept_beside(tmp_path / "out.jsonl")):
             with kept:
                 ask(found.models["a"], "x")
     assert list(tmp_path.iterdir()) == [mine] and len(server.asked) == 1
@@ -140,9 +140,7 @@ def test_beside_a_file_replies_are_kept_until_it_is_written(tmp_path):
         assert len(server.asked) == 1 and (tmp_path / "out.jsonl.judge-cache.jsonl").is_file()
         with found.kept_beside(tmp_path / "out.jsonl"):
             ask(found.models["a"], "x")
-        with found.kept_beside(None):
-            ask(found.models["a"], "x")
-    assert list(tmp_path.iterdir()) == [] and len(server.asked) == 2
+    assert list(tmp_path.iterdir()) == [] and len(server.asked) == 1
 
 
 def test_without_an_address_nothing_is_kept(tmp_path):

@@ -132,6 +132,16 @@ def test_what_is_slow_to_read_is_found_before_it_hangs(monkeypatch, text, functi
     assert (found.attack, found.kind, found.place) == (f"slow to parse: {text}", "slow", "bare")
 
 
+def test_a_long_text_on_which_it_fails_is_a_finding(monkeypatch):
+    def last_number(completion, answer):  # Python reads at most 4,300 digits
+        found = re.findall(r"-?\d+", completion)
+        return float(bool(found) and int(found[-1]) == int(answer))
+
+    monkeypatch.setattr(module, "SIZES", (5000,))
+    failing = [one for one in audit(parse_rewards(last_number), SUMS).findings if one.kind == "fails"]
+    assert failing and all("4300 digits" in one.why for one in failing)
+
+
 CHOICES = [
     task(one.prompt[0].content, one.answer, metadata={"choices": ["a cat", "a dog", "a cow"]}) for one in LETTERS
 ]

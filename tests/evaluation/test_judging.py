@@ -48,6 +48,22 @@ def test_a_judge_that_compares_is_asked_in_both_orders_and_disagreement_is_a_tie
     assert [one.win for one in found] == [0.5, 1.0, 0.5, 0.0]
 
 
+def test_a_tie_in_both_orders_is_no_disagreement():
+    def equal(group, completions):
+        return [0.5, 0.5]
+
+    found = verdicts(parse_rewards(reward_function(min_group=2)(equal)), [(TASK, "a", "b")])
+    assert found == [Verdict(0.0, 0.0, 0.5)]
+
+
+def test_a_listwise_judge_is_shown_each_two_answers_in_both_orders():
+    model = Says(lambda asked, seed: "Scores: 9, 1")  # what is shown first
+    listwise = judge(model, prompt=JudgePrompt("kind: listwise\n---\n{answers}\n{scale 0 to 10}"))
+    asked = [(TASK, f"a{n}", f"b{n}") for n in range(9)]
+    found = verdicts(Weighted(((listwise, 1.0),)), asked)
+    assert {(one.margin, one.swapped, one.first is not None) for one in found} == {(0.0, 1.0, True)}
+
+
 def test_a_judge_that_asks_in_both_orders_itself_is_asked_once_about_a_pair():
     def says(asked, seed):  # the longer wins, of two alike what stands first
         a, b = asked.split("|")

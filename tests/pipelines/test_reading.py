@@ -69,7 +69,7 @@ def test_references_are_paths_values_and_further_outputs(read, tmp_path):
 
 def test_one_seed_is_that_of_all_stages_which_set_none_but_not_of_evaluations(read):
     text = MODEL + '[evaluate]\ndataset = "${sums}"\nreward = "gym"\n' + COLD + KEPT
-    text += AGAIN + 'dataset = "${kept}"\nseed = 7\n[[stage]]\nname = "out"\nrun = "export"\nmodel = "${again}"\n'
+    text += AGAIN + 'dataset = "${kept}"\nseed = 7\n'
 
     def seeds(*typed):
         return {name: one.table["seed"] for name, one in read(text, *typed).by_name.items() if "seed" in one.table}

@@ -11,6 +11,7 @@ from posttrain.options.audits import Arena, AuditJudge, AuditReward, CompareRewa
 from posttrain.recipes import arena, audit_reward, compare_rewards
 from posttrain.recipes.evaluate_reward import audit as audit_judge
 from posttrain.types import Message, Reply, StopReason, Usage
+from tests.fake_openai import fake_openai
 from tests.recipes.folders import model_folder
 
 
@@ -56,6 +57,28 @@ def test_audit_reward_refuses_what_it_cannot_audit():
         audit_reward.run(AuditReward("tasks.jsonl"))
     with pytest.raises(UserError, match="'majority' compares the completions of a task"):
         audit_reward.run(AuditReward("tasks.jsonl", "majority"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("audit-reward", "--dataset tasks.jsonl"),
+        ("audit-judge", "--dataset pairs.jsonl"),
+        ("compare-rewards", "--samples samples.jsonl"),
+    ],
+)
+def test_a_budget_that_is_used_up_is_no_finding_and_its_replies_are_kept(command, options, tmp_path, capsys):
+    pytest.importorskip("openai")
+    write(tmp_path / "samples.jsonl", SAMPLES)
+    write(tmp_path / "pairs.jsonl", PAIRS[:2])
+    with fake_openai(answer=lambda body: "Score: 2") as server:
+        words = [command, *options.split(), "--judge", f"a={server.url}", "--quiet"]
+        assert main([*words, "--judge-budget", "6"]) == 1
+        assert "the budget of judges, 6 requests, is used up" in capsys.readouterr().err
+        assert len(server.asked) == 6 and (tmp_path / f"{command}.judge-cache.jsonl").is_file()
+        main(words)  # which fails, since the judge says one thing
+        assert len(server.asked) == len({json.dumps(asked, default=str) for asked in server.asked}) > 6
+    assert not list(tmp_path.glob("*cache*")) and "error" not in capsys.readouterr().err
 
 
 SAMPLES = [
@@ -118,10 +141,10 @@ def test_judges_are_compared_and_their_tokens_counted(tmp_path):
     (tmp_path / "scores.txt").write_text("{answer}\n{scale 1 to 10}")
     file = write(tmp_path / "samples.jsonl", SAMPLES)
     how = {"truth": "right", "attack_tasks": 0}
-    for prompt, judge, auc, tokens in (("grades.txt", Weighing(), 1.0, 0), ("scores.txt", Scripted(), 0.5, 40)):
+    for prompt, judge, auc, tokens in (("grades.txt", Weighing(), 1.0, None), ("scores.txt", Scripted(), 0.5, 40)):
         config = CompareRewards(file, "", judge={"judge": judge}, judge_prompt=prompt, **how)
         (found,) = compare_rewards.run(config, quiet=True).rewards
-        assert (found.auc, found.tokens) == (auc, tokens), prompt
+        assert (found.auc, found.tokens, found.fooled_by) == (auc, tokens, None), prompt
 
 
 PAIRS = [
@@ -152,6 +175,22 @@ def test_a_judge_is_audited(tmp_path, capsys):
     assert len(rows) == 9 * len(PAIRS) and rows[0]["prompt"] == [{"role": "user", "content": "0?"}]
     assert main(["audit-judge", "--dataset", file, "--reward", "mine.py:judged", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_pairs_without_a_verdict_do_not_count_for_the_own_responses(tmp_path):
+    (tmp_path / "silent.py").write_text(
+        "from posttrain.types import Score\n\n"
+        "def silent(prompt, completion):\n"
+        "    return Score.not_applicable() if '0?' in prompt else float('good' in completion)\n"
+    )
+    config = AuditJudge(write(tmp_path / "pairs.jsonl", PAIRS[:4]), reward="silent.py:silent", own="ours")
+    said = audit_judge.run(config, quiet=True).summary()["own responses"]
+    assert said == {"preferred by the judge": pytest.approx(1 / 3), "by the labels": pytest.approx(1 / 3)} | {
+        "difference": 0.0
+    }
+    both = [row | {"models": {"chosen": "ours", "rejected": "ours"}} for row in PAIRS]
+    with pytest.raises(UserError, match="`own`: no row has 'ours' on one side"):
+        audit_judge.run(AuditJudge(write(tmp_path / "both.jsonl", both), reward="silent.py:silent", own="ours"))
 
 
 def test_a_judge_is_shown_the_rubric_and_the_reference_of_a_pair(tmp_path):
@@ -247,7 +286,7 @@ def test_audit_judge_refuses_bad_input(tmp_path):
     )
     with pytest.raises(UserError, match="`ratings` are of single answers, and this judge compares answers"):
         audit_judge.run(AuditJudge(file, ratings=rated, reward="first.py:first"), quiet=True)
-    with pytest.raises(UserError, match="`own`: no row has 'mine' in its column 'models'"):
+    with pytest.raises(UserError, match="`own`: no row has 'mine' on one side of its column 'models'"):
         audit_judge.run(AuditJudge(file, reward="mine.py:judged", own="mine"), quiet=True)
     with pytest.raises(UserError, match="`dataset` is required"):
         audit_judge.run(AuditJudge(reward="mine.py:judged"), quiet=True)
@@ -276,6 +315,16 @@ def test_an_arena_of_answers_has_a_leaderboard_and_names_its_cycle(tmp_path, cap
     again = arena.run(Arena("compared.jsonl", baseline="well"), quiet=True)
     assert [one.rate for one in again.rates] == [one["rate"] for one in found["rates"]]
     assert "cycle: rock beats scissors, scissors beats paper, paper beats rock" in again.lines()
+
+
+def test_policies_are_named_by_their_files_and_answer_once(tmp_path):
+    rows = [{"prompt": "1?", "completion": "a"}]
+    files = [write(tmp_path / name, rows) for name in ("llama-3.1-8b.jsonl", "llama-3.2-3b.jsonl")]
+    found = arena.run(Arena(" ".join(files), reward="mine.py:length"), quiet=True)
+    assert (found.rates[0].policy, found.rates[0].other) == ("llama-3.1-8b", "llama-3.2-3b")
+    write(tmp_path / "llama-3.1-8b.jsonl", [*rows, {"prompt": "1?", "completion": "b"}])
+    with pytest.raises(DataError, match=r"llama-3.1-8b.jsonl line 2: it is a second answer of 'llama-3.1-8b'"):
+        arena.run(Arena(" ".join(files), reward="mine.py:length"), quiet=True)
 
 
 def test_models_answer_prompts_in_an_arena(tmp_path):

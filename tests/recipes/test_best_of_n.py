@@ -340,6 +340,12 @@ def test_what_was_interrupted_goes_on_and_writes_the_same(config, engine, monkey
     with pytest.raises(UserError, match="with other prompts; remove it"):
         run(told, quiet=True)
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in SAID))
+    scorer = Path(told.reward.partition(":")[0])
+    code = scorer.read_text()
+    scorer.write_text(code + "\n# another one\n")
+    with pytest.raises(UserError, match="with other files; remove it"):
+        run(told, quiet=True)
+    scorer.write_text(code)
     found = run(told, quiet=True)
     assert len(asked) == 4  # two before, one that was interrupted, and that one again
     assert "2 of 3 prompts were done before" in found.notes and not part.exists()

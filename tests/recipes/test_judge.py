@@ -169,6 +169,32 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(posttrain, monkeypatch):
     assert json.loads(out)["spent"]["a"]["verdicts"] == 6 and len(read("out.jsonl")) == 3
 
 
+def test_a_kind_that_changed_in_between_is_refused(posttrain, monkeypatch):
+    monkeypatch.setattr("posttrain.recipes.judge.TOGETHER", 1)
+    prompt = Path("mine.txt")
+    prompt.write_text("kind: pairwise\n---\n[1 answer A]\n{answer_a}\n[2 answer B]\n{answer_b}\n[")
+    Path("mine.py").write_text(
+        "from posttrain.rewards.judges.kinds import Pairwise\n\nclass Mine(Pairwise):\n    pass\n"
+    )
+    with fake_openai(answer=longer) as server:
+        words = [*JUDGE, "--judge", f"a={server.url}", "--judge-prompt", "mine.txt", "--judge-concurrency", "1"]
+        server.fault = lambda body: error(500) if len(server.asked) > 3 else None
+        assert posttrain(*words)[0] == 1
+        prompt.write_text(prompt.read_text().replace("kind: pairwise", "kind: mine.py:Mine"))
+        code, _, err = posttrain(*words)
+        assert code == 2 and "has finished parts of this output with other prompts, files" in err
+
+
+def test_disputed_items_keep_what_people_are_shown(posttrain):
+    given = {"item": "round-1 q7", "priority": 3.0, "completions": [{"text": "a", "model": "x"}, {"text": "bb"}]}
+    write("items.jsonl", [{"prompt": "1?", **given}])
+    words = ["--dataset", "items.jsonl", "--judge-prompt", "pairwise", "--disputed", "people.jsonl"]
+    with fake_openai(answer=lambda body: "Winner: A") as server:
+        assert posttrain("judge", "--output", "out.jsonl", "--judge", f"a={server.url}", *words)[0] == 1
+    (row,) = read("people.jsonl")
+    assert {key: row[key] for key in given} == given
+
+
 def test_a_budget_ends_it_and_a_larger_one_goes_on(posttrain):
     with fake_openai(answer=longer) as server:
         words = [*JUDGE, "--judge-prompt", "pairwise", "--judge", f"a={server.url}", "--judge-budget"]

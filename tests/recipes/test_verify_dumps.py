@@ -72,6 +72,30 @@ def test_safetensors_say_the_same(tmp_path):
     assert verify_dump(as_tensors(lines, tmp_path / "dump.safetensors")) == ours
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompt_lengths": torch.tensor([1])}, "'lengths' and 1 'prompt_lengths'"),
+        ({"tokens": torch.zeros(2, 2)}, "tensor 'tokens' has rows"),
+    ],
+)
+def test_safetensors_of_another_shape_are_one_line(change, words, tmp_path):
+    path = tmp_path / "dump.safetensors"
+    whole = {"tokens": torch.zeros(4), "mask": torch.ones(4), "lengths": torch.tensor([2, 2])}
+    save_file({"prompt_lengths": torch.tensor([1, 1])} | whole | change, path, {"posttrain": json.dumps(HEADER)})
+    with pytest.raises(DataError, match=words):
+        verify_dump(str(path))
+
+
+@pytest.mark.parametrize(("name", "item"), [("trainer_logprobs", "first update"), ("sampler_logprobs", "sampling")])
+def test_a_column_that_was_not_filled_is_said(name, item, tmp_path):
+    header, updates, rows = parts(dump())
+    for row in rows:
+        row[name] = [-1.0] * len(row[name])
+    path = write(tmp_path / "dump.jsonl", [header, *updates, *rows])
+    assert "as of a column that was not filled" in failed(verify_dump(str(path)))[item]
+
+
 def test_a_folder_is_one_dump_a_file_a_batch(tmp_path):
     header, _, rows = parts(dump())
     for batch in range(2):  # of files that do not number their batches, and the same one twice in the third
@@ -100,6 +124,8 @@ ROW = {"tokens": [5, 6, 7], "prompt_length": 1, "mask": [1, 1]}
         ([HEADER, {**ROW, "old_logprobs": [-1, -1, -1]}], "'old_logprobs' has 3 values; expected 2"),
         ([HEADER, {**ROW, "old_logprobs": ["a", "b"]}], "'old_logprobs' must be a list of numbers"),
         ([HEADER, {**ROW, "prompt_length": 3}], "'prompt_length' is 3, of 3 tokens; expected a token or more after it"),
+        ([HEADER, {**ROW, "tokens": [5, None, 7]}], "'tokens' must be whole numbers of 0 or more"),
+        ([HEADER, {**ROW, "tokens": [5, 6.5, 7]}], "'tokens' must be whole numbers of 0 or more"),
         ([HEADER, {**ROW, "reward": 1}, ROW], "line 3: column 'reward' is missing, which dump.jsonl line 2 has"),
     ],
 )
@@ -185,6 +211,9 @@ def test_rollouts_of_slime(tmp_path):
     torch.save({"rollout_id": 0, "rank": 0, "rollout_data": columns}, tmp_path / "1.pt")
     found = {item.name: item for item in verify_dump(str(tmp_path / "1.pt"))}
     assert all(item.passed for item in found.values()) and "GRPO" in found["advantages"].detail
+    torch.save({"rollout_data": {**columns, "log_probs": columns["log_probs"][1:]}}, tmp_path / "ragged.pt")
+    with pytest.raises(DataError, match=f"'log_probs' has {len(rows) - 1} rows, and 'tokens' {len(rows)}"):
+        verify_dump(str(tmp_path / "ragged.pt"))
     for row in columns["rollout_log_probs"]:
         row += 0.05
     torch.save({"rollout_id": 0, "rank": 0, "rollout_data": columns}, tmp_path / "2.pt")
@@ -213,6 +242,15 @@ def test_tensors_of_a_batch_of_verl(tmp_path):
     }
     torch.save(batch, tmp_path / "0.pt")
     assert failed(verify_dump(str(tmp_path / "0.pt"))) == {}
+    for name, wrong, words in (
+        ("advantages", batch["advantages"][:, 0], "'advantages' is no tensor of rows and tokens; it is of shape"),
+        ("old_log_probs", batch["old_log_probs"][:-1], "'old_log_probs' has shape"),
+        ("attention_mask", batch["attention_mask"].tolist(), "'attention_mask' is no tensor"),
+    ):
+        torch.save({**batch, name: wrong}, tmp_path / "ragged.pt")
+        with pytest.raises(DataError, match=words):
+            verify_dump(str(tmp_path / "ragged.pt"))
+    (tmp_path / "ragged.pt").unlink()
     batch["response_mask"] = torch.ones_like(batch["response_mask"])
     torch.save(batch, tmp_path / "1.pt")
     assert "such as padding" in failed(verify_dump(str(tmp_path / "1.pt")))["loss mask"]

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,20 +116,18 @@ class JudgeModels:
         return self._kept(folder / CACHE)
 
     @contextmanager
-    def kept_beside(self, output: Path | None) -> Iterator[None]:
-        """Cache replies next to a file until that is written; in memory, where there is none."""
-        path = output.with_name(f"{output.name}.{CACHE}") if output else None
+    def kept_beside(self, output: Path) -> Iterator[None]:
+        """Cache replies next to a file until that is written, or under a name in the working directory."""
+        path = output.with_name(f"{output.name}.{CACHE}")
         with self._kept(path):
             yield
-        if path and not self.elsewhere:
+        if not self.elsewhere:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _kept(self, path: Path | None) -> Iterator[None]:
-        path = Path(self.elsewhere).expanduser() if self.elsewhere else path
-        with self.cache.kept_in(path) if path else nullcontext():
-            if path:
-                self.budget.begin(self.cache.replies)
+    def _kept(self, path: Path) -> Iterator[None]:
+        with self.cache.kept_in(Path(self.elsewhere).expanduser() if self.elsewhere else path):
+            self.budget.begin(self.cache.replies)
             yield
 
 

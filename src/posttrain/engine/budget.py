@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import NoReplyError, UserError
 from posttrain.types import Message, Reply, StopReason, ToolCall, Usage
 
 CACHE = "judge-cache.jsonl"  # in a run
@@ -46,14 +46,14 @@ class Budget:
             self.pay(reply.usage)
 
     def take(self) -> None:
-        """Count a request that is about to be sent; raises `RewardError` if the budget is used up."""
+        """Count a request that is about to be sent; raises `NoReplyError` if the budget is used up."""
         if self.requests and self.sent >= self.requests:
-            raise RewardError(
+            raise NoReplyError(
                 f"the budget of judges, {self.requests} requests, is used up; their replies are cached: raise "
                 "`judge_budget` to go on"
             )
         if self.money and self.spent >= self.money:
-            raise RewardError(f"the budget of judges, {self.money:g}, is used up: {self.spent:.4g} is spent")
+            raise NoReplyError(f"the budget of judges, {self.money:g}, is used up: {self.spent:.4g} is spent")
         self.sent += 1
 
     def pay(self, usage: Usage) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from posttrain.background import run_apart
 from posttrain.data.messages import written
 from posttrain.engine.budget import Budget, ReplyCache, digest_of
-from posttrain.errors import RewardError, UserError, foreign, moved_to
+from posttrain.errors import NoReplyError, UserError, foreign, moved_to
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class OpenAIChat:
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """As in `ChatModel`, once for all who ask the same; `RewardError` without a reply, `UserError` if refused."""
+        """As in `ChatModel`, once for all who ask the same; `NoReplyError` without a reply, `UserError` if refused."""
         return await run_apart(_LOOP, self._reply(tuple(messages), sampling, tuple(tools), seed), math.inf)
 
     async def _reply(
@@ -130,7 +130,7 @@ class OpenAIChat:
                     self._budget.pay(reply.usage)
                     self._cache.put(key, reply)
                     return reply
-        raise RewardError(f"{self.name} gave no reply in {ATTEMPTS} attempts at {self.address}; the last one: {why}")
+        raise NoReplyError(f"{self.name} gave no reply in {ATTEMPTS} attempts at {self.address}; the last one: {why}")
 
     def _settled(self, error: "APIStatusError", sent: Mapping[str, Any]) -> Reply | None:
         """What an error status means; None where trying again may help, `UserError` where it is of no use."""

@@ -6,6 +6,7 @@ A comparison has the share p of the first: 1 where it wins, 0 where it loses, 1/
 import math
 from collections.abc import Sequence
 from itertools import combinations, permutations
+from statistics import fmean
 from typing import NamedTuple
 
 from posttrain.statistics import Interval, mean_interval
@@ -21,7 +22,7 @@ class Compared(NamedTuple):
     second: str
     share: float  # of the first
     texts: tuple[str, str]  # the answers
-    prompt: tuple[Message, ...] = ()
+    prompt: tuple[Message, ...]
 
     def of(self, name: str) -> "Compared":
         """The same with this policy first."""
@@ -39,15 +40,23 @@ class WinRate(NamedTuple):
     ci95: Interval
     controlled: float
     controlled_ci95: Interval
-    n: int
+    n: int  # prompts
 
 
 def win_rate(policy: str, other: str, compared: Sequence[Compared]) -> WinRate:
-    """The win rate over the comparisons of two policies; the prompt is the unit."""
-    ours = [one.of(policy) for one in compared if {one.first, one.second} == {policy, other}]
-    shares, gaps = [one.share for one in ours], [len(one.texts[0]) - len(one.texts[1]) for one in ours]
-    rate = math.fsum(shares) / len(shares)
-    return WinRate(policy, other, rate, mean_interval(shares), *length_controlled(shares, gaps), len(ours))
+    """The win rate of two policies over the prompts on which they were compared, each with its mean if that was often.
+
+    Several comparisons on a prompt are not independent, so that intervals are over prompts.
+    """
+    by_prompt: dict[tuple[Message, ...], list[Compared]] = {}
+    for one in compared:
+        if {one.first, one.second} == {policy, other}:
+            by_prompt.setdefault(one.prompt, []).append(one.of(policy))
+    shares = [fmean(one.share for one in some) for some in by_prompt.values()]
+    gaps = [fmean(len(one.texts[0]) - len(one.texts[1]) for one in some) for some in by_prompt.values()]
+    return WinRate(
+        policy, other, fmean(shares), mean_interval(shares), *length_controlled(shares, gaps), len(by_prompt)
+    )
 
 
 def length_controlled(shares: Sequence[float], gaps: Sequence[float]) -> tuple[float, Interval]:
@@ -84,9 +93,9 @@ def length_controlled(shares: Sequence[float], gaps: Sequence[float]) -> tuple[f
         theta, phi = theta + (h11 * g0 - h01 * g1) / det, phi + (h00 * g1 - h01 * g0) / det
         if abs(g0) + abs(g1) < 1e-10:
             break
-    weights = [(h11 - h01 * x) / det for x, _ in rows]  # of each residual in theta
-    residuals = [y - p for (_, y), p in zip(rows, chances, strict=True)]
-    half = 1.96 * math.sqrt(math.fsum((w * e) ** 2 for w, e in zip(weights, residuals, strict=True)))
+    own = _sigmoid(theta)  # below also of the two comparisons of the prior
+    told = [*((x, y - p) for (x, y), p in zip(rows, chances, strict=True)), (0.0, 1 - own), (0.0, -own)]
+    half = 1.96 * math.sqrt(math.fsum(((h11 - h01 * x) / det * e) ** 2 for x, e in told))
     return _sigmoid(theta), (_sigmoid(theta - half), _sigmoid(theta + half))
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from posttrain.errors import RewardError, first_line
+from posttrain.errors import NoReplyError, RewardError, first_line
 from posttrain.evaluation.attacks import (
     AROUND,
     BARE,
@@ -110,8 +110,9 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
         return _scored(reward, tasks, list(probes))
 
     parsers = tuple(part for part in reward.parts if role_of(part[0]) not in ("learned", "judge"))
-    if parsers and (slow := _slow(replace(reward, parts=parsers), tasks[0])):  # the next text may take for ever
-        return Audit((slow,), (), (), (), (), ())
+    hard = _hard(replace(reward, parts=parsers), tasks[0]) if parsers else []
+    if hard and hard[-1].kind == "slow":  # the next text may take for ever
+        return Audit(tuple(hard), (), (), (), (), ())
     right = asked(_in_places(tasks))
     lines = _lines(reward, right, (), len(tasks))
     told = _told("refused", right, lines)
@@ -121,14 +122,16 @@ def audit(reward: Weighted, tasks: Sequence[Task], *, max_paid: float = 0.02, ma
     right = [probe for probe in right if probe.place in (*read, GOLD) or not read] + asked(_written(tasks, places))
     wrong = asked(_attacks(tasks, dict.fromkeys([BARE, *places])))
     lines = _lines(reward, right, wrong, len(tasks))
-    forms, worst = _told("refused", right, lines), dict[str, Finding]()
+    forms, paid = _told("refused", right, lines), _told("paid", wrong, lines)
+    failing = {one.attack: replace(one, kind="fails") for one in (*told, *forms, *paid) if one.why}
     whole = [name for name in AROUND if not any(one.paid >= 0.5 for one in forms if one.attack == name)]
     forms = [one for one in forms if one.attack not in whole]  # the reward reads all that is said, by design
-    for one in _told("paid", wrong, lines):
-        worst[one.attack] = max(worst.get(one.attack, one), one, key=lambda each: (each.paid, each.why, each.mean or 0))
+    worst = dict[str, Finding]()
+    for one in paid:
+        worst[one.attack] = max(worst.get(one.attack, one), one, key=lambda each: (each.paid, each.mean or 0))
     findings = [one for one in worst.values() if one.paid > max_paid]
     findings += [one for one in forms if 1 - one.paid > max_refused]
-    findings += [replace(one, kind="fails") for one in (*worst.values(), *forms) if one.why]
+    findings += [*hard, *failing.values()]
     unread = (*(one.place for one in told if one.place not in read), *(whole if places else ()))
     return Audit(tuple(findings), tuple(worst.values()), tuple(forms), tuple(read), unread, (*right, *wrong))
 
@@ -168,11 +171,16 @@ def _told(kind: str, probes: Sequence[Probe], lines: Sequence[float] | None) -> 
 
 
 def _scored(reward: Weighted, tasks: Sequence[Task], probes: Sequence[Probe]) -> list[Probe]:
-    """The probes with their totals. Of some that a reward fails on each is scored alone, to know which."""
+    """The probes with their totals. Of some that a reward fails on each is scored alone, to know which.
+
+    Raises `NoReplyError` of a judge: what it was not asked is neither paid nor refused.
+    """
     if len(probes) > AT_ONCE:
         return [one for i in range(0, len(probes), AT_ONCE) for one in _scored(reward, tasks, probes[i : i + AT_ONCE])]
     try:
         earned = totals(reward, [(tasks[probe.task], probe.text) for probe in probes])
+    except NoReplyError:
+        raise
     except RewardError as error:
         if len(probes) == 1:
             return [replace(probes[0], error=first_line(error))]
@@ -212,23 +220,31 @@ def _attacks(tasks: Sequence[Task], places: Iterable[str]) -> Iterable[Probe]:
                 yield Probe(name, place, number, said)
 
 
-def _slow(reward: Weighted, task: Task) -> Finding | None:
-    """The first text that takes longer than `SLOW_S`, if any does."""
+def _hard(reward: Weighted, task: Task) -> list[Finding]:
+    """Long texts on which the reward fails, and behind them the first that takes longer than `SLOW_S`, if any does."""
 
-    def seconds(said: str) -> float:
-        began = time.monotonic()
+    def asked(said: str) -> tuple[float, str]:
+        began, why = time.monotonic(), ""
         try:
             totals(reward, [(task, said)])
-        except RewardError:
-            return 0.0
-        return time.monotonic() - began
+        except NoReplyError:
+            raise
+        except RewardError as error:
+            why = first_line(error)
+        return time.monotonic() - began, why
 
+    failing: dict[str, Finding] = {}
     for place, at in PLACES.items():
         for name, text in SLOW.items():
             for size in SIZES:
                 said = at.format(text(size))
+                took, why = asked(said)
                 # twice, since the first text that needs a worker process waits until that is there
-                if seconds(said) > SLOW_S and (took := seconds(said)) > SLOW_S:
+                if took > SLOW_S and (why or (took := asked(said)[0]) > SLOW_S):
                     why = f"{took:.1f} s for {len(said):,} characters"
-                    return Finding(f"slow to parse: {name}", 0.0, None, "slow", place, said[:SHOWN], why)
-    return None
+                    slow = Finding(f"slow to parse: {name}", 0.0, None, "slow", place, said[:SHOWN], why)
+                    return [*failing.values(), slow]
+                if why:
+                    found = Finding(f"slow to parse: {name}", 0.0, None, "fails", place, said[:SHOWN], why)
+                    failing.setdefault(name, found)
+    return [*failing.values()]

@@ -61,11 +61,15 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
     return [
         Verdict(
             (a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0,
-            float(a * b <= 0),
-            (2 + (a > 0) - (a < 0) - (b > 0) + (b < 0)) / 4,
+            float(_sign(a) != _sign(b)),
+            (2 + _sign(a) - _sign(b)) / 4,
         )
         for a, b in both
     ]
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
 
 
 def totals(judge: Weighted, answers: Sequence[tuple[Task, str]]) -> list[float]:

@@ -195,8 +195,8 @@ class Judges(Form):
     """Maximum requests to judge and seat APIs, 0: unlimited. Cached replies count. When it is reached, the run stops
     with a checkpoint; resume it with a larger one."""
     judge_cache: str = ""
-    """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next
-    to `output` until that is complete)."""
+    """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run; of commands without a run,
+    next to `output`, or in the working directory, until they are done."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ The leaderboard is Bradley and Terry's. Policies that beat each other in a circl
 them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -35,6 +36,7 @@ from posttrain.types import Message, Ranking, Sampling, Task
 
 Answers = dict[str, dict[tuple[Message, ...], str]]
 """By policy, its answer to each prompt."""
+_SUFFIX = re.compile(r"(\.(jsonl?|[ct]sv|parquet|arrow|gz|bz2|xz|zst))+$")  # of a file that is named as its policy is
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def run(config: Arena, *, quiet: bool = False) -> ArenaResult:
     columns = parse_columns(config.columns) if config.columns else None
     for file in words_of("answers", config.answers):
         for row in read_rows(file, split=config.split or None, columns=columns, limit=config.limit):
-            _read(row, Path(file).name.partition(".")[0], answers, compared, judged=not judges)
+            _read(row, _SUFFIX.sub("", Path(file).name), answers, compared, judged=not judges)
     if config.models:
         answers |= _sampled(config, quiet=quiet)
     silent = 0
@@ -123,7 +125,8 @@ def _read(row: Record, file: str, answers: Answers, compared: list[Compared], *,
         said = [row.text(next((name for name in ("completion", "output", "response") if name in row), "completion"))]
         names = [str(row.get("model") or row.get("generator") or file)]
     for name, text in zip(names, said, strict=True):
-        answers.setdefault(name, {})[asked] = text
+        if answers.setdefault(name, {}).setdefault(asked, text) != text and not judged:
+            raise row.fail(f"it is a second answer of '{name}' to its prompt; give one, or a column `model` of each")
 
 
 def _sampled(config: Arena, *, quiet: bool) -> Answers:
@@ -155,7 +158,7 @@ def _judged(config: Arena, answers: Answers, *, quiet: bool) -> tuple[list[Compa
     source = config.answers or config.dataset
     _, environment, judging = scoring(config, config.reward, lambda _: list(tasks.values()), source, "arena")
     announce(f"judging {len(pairs)} comparisons", quiet=quiet)
-    with judging.kept_beside(None):
+    with judging.kept_beside(Path(config.output or "arena")):
         said = verdicts(environment.reward, [(tasks[p], answers[a][p], answers[b][p]) for a, b, p in pairs])
     found = [
         Compared(a, b, verdict.win, (answers[a][p], answers[b][p]), p)

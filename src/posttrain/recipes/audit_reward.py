@@ -12,6 +12,7 @@ half of the tasks; that it does not read other places (boxes, tags, ...) is said
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from posttrain.bindings.scoring import scoring
@@ -90,7 +91,7 @@ def run(config: AuditReward, *, quiet: bool = False) -> AuditRewardResult:
             "text alone; leave it out"
         )
     announce(f"attacking on {len(tasks)} tasks", quiet=quiet)
-    with judging.kept_beside(path):
+    with judging.kept_beside(path or Path("audit-reward")):
         found = audit(environment.reward, tasks, max_paid=config.max_paid, max_refused=config.max_refused)
     if path:
         jsonl.write(path, ({**asdict(probe), "task": tasks[probe.task].id} for probe in found.probes))

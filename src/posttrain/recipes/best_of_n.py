@@ -30,7 +30,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +39,7 @@ from posttrain.bindings.backend import online_backend
 from posttrain.bindings.heldout import weighed
 from posttrain.bindings.judges import MAY_DIFFER
 from posttrain.bindings.sampling import Setup, set_up
+from posttrain.data.digests import rows_digest
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.episodes.episodes import sample_groups
@@ -50,6 +50,7 @@ from posttrain.options.option import as_written
 from posttrain.report import Table
 from posttrain.report.overoptimization import best_of_n_kl
 from posttrain.runs import jsonl
+from posttrain.runs.inputs import CODE, digests_in
 from posttrain.runs.jsonl import Chunks
 from posttrain.runs.progress import Progress
 from posttrain.statistics import best_of_n
@@ -228,14 +229,14 @@ def _check(config: BestOfN) -> Path:
 
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
-    prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
     left_out = ("output", "pairs", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
     left_out = (*left_out, *([] if config.step_labels else LABELS))
     options = {key: value for key, value in as_written(config).items() if key not in left_out}
     return {
         **options,
         **({"step_labels": True} if config.step_labels else {}),
-        "prompts": blake2b(prompts.encode()).hexdigest(),
+        "prompts": rows_digest(setup.tasks),
+        "files": digests_in({key: value for key, value in options.items() if key in (*CODE, "judge")}),
         "models": [model, *setup.model_folders.values()],
     }
 

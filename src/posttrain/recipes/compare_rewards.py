@@ -6,13 +6,14 @@
 
 Nothing is sampled. Each reward, judge and reward model is scored by itself: the area under its ROC curve (AUC, the
 chance that a right sample scores more than a wrong one) over all samples and within prompts, how often the best of n by
-it is right, tokens that models read and write, seconds, and which attacks of posttrain audit-reward it pays.
+it is right, tokens that models read and write, seconds, and what fools it by posttrain audit-reward.
 """
 
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, cast
 
@@ -27,6 +28,7 @@ from posttrain.models.load import locate
 from posttrain.options.audits import CompareRewards
 from posttrain.report import Estimate, Table
 from posttrain.rewards import Judge, Reward, Weighted
+from posttrain.rewards.judges.consensus import Consensus
 from posttrain.rewards.reward import role_of
 from posttrain.runs.progress import announce
 from posttrain.statistics import Interval, best_of_n, mean_interval
@@ -45,9 +47,9 @@ class Compared(NamedTuple):
     auc_within_ci95: Interval | None
     best_of_n: float
     best_of_n_ci95: Interval
-    tokens: int  # that models read and wrote
+    tokens: int | None  # that models read and wrote; None of a judge that weighs grades, which has no replies
     seconds: float
-    fooled_by: tuple[str, ...]
+    fooled_by: tuple[str, ...] | None  # attacks that it pays, fails on or is slow to read; None where not attacked
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,13 @@ class CompareRewardsResult:
                 if one.auc_within is None or one.auc_within_ci95 is None
                 else Estimate(one.auc_within, *one.auc_within_ci95),
                 Estimate(one.best_of_n, *one.best_of_n_ci95),
-                f"{one.tokens:,}",
+                None if one.tokens is None else f"{one.tokens:,}",
                 f"{one.seconds:.1f}",
-                ", ".join(one.fooled_by),
+                None if one.fooled_by is None else ", ".join(one.fooled_by) or "none",
             )
             for one in self.rewards
         ]
-        columns = ("reward", "AUC", "AUC within prompts", f"best of {self.n}", "tokens", "seconds", "pays")
+        columns = ("reward", "AUC", "AUC within prompts", f"best of {self.n}", "tokens", "seconds", "fooled by")
         note = (
             f"{self.samples:,} samples of {self.prompts:,} prompts. Without a reward {self.one:.3f} are right; of "
             f"{self.n} samples one is in {self.any_right:.3f}. Ranges are 95% intervals over prompts."
@@ -113,7 +115,7 @@ def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
         for part, _ in environment.reward.parts:
             if role_of(part) != "monitor":
                 announce(f"scoring by {each.reward_model or part.name}", quiet=quiet)
-                with judging.kept_beside(None):
+                with judging.kept_beside(Path("compare-rewards")):
                     found.append(_compared(part, each.reward_model, groups, config.attack_tasks))
     n = min(len(truths) for _, truths in groups)
     of_n = [best_of_n(truths, truths, n) for _, truths in groups]
@@ -171,8 +173,11 @@ def _compared(
     began = time.monotonic()
     scores = finish(alone.score_parts([group for group, _ in groups]))
     seconds, tokens = time.monotonic() - began, 0
-    if isinstance(part, Judge):
-        tokens = part.spent.prompt_tokens + part.spent.completion_tokens
+    judges = part.judges if isinstance(part, Consensus) else [part] if isinstance(part, Judge) else []
+    if any(judge.prompt.kind.grades(judge.prompt.scale) for judge in judges):
+        tokens = None
+    elif judges:
+        tokens = sum(judge.spent.prompt_tokens + judge.spent.completion_tokens for judge in judges)
     if model:
         tokenizer = load_tokenizer(locate(saved_model(model).where))
         texts = ["\n".join(m.text for m in episode.messages) for group, _ in groups for episode in group.episodes]
@@ -188,10 +193,10 @@ def _compared(
         within += [exceeds(ours, theirs)] if ours and theirs else []
         good, bad = [*good, *ours], [*bad, *theirs]
         best.append(best_of_n(known, truths, n))
-    attacks: tuple[str, ...] = ()
+    attacks: tuple[str, ...] | None = None
     if attack_tasks and not alone.compares:
         found = audit(alone, [group.task for group, _ in groups][:attack_tasks])
-        attacks = tuple(dict.fromkeys(one.attack for one in found.findings if one.kind == "paid"))
+        attacks = tuple(dict.fromkeys(one.attack for one in found.findings if one.kind != "refused"))
     auc = exceeds(good, bad) if good and bad else None
     mean = (fmean(within), mean_interval(within)) if within else (None, None)
     return Compared(model or part.name, auc, *mean, fmean(best), mean_interval(best), tokens, seconds, attacks)

@@ -40,6 +40,7 @@ from posttrain.rewards.judges.consensus import consensus, preferences, weight_of
 from posttrain.rewards.judges.constitution import Principle, by_principle, opposed, read_constitution
 from posttrain.rewards.judges.fitting import differences_of, fitted_weights, shared_criteria
 from posttrain.runs import jsonl
+from posttrain.runs.inputs import CODE, digests_in
 from posttrain.runs.progress import Progress
 from posttrain.runs.run_directory import replace_text
 from posttrain.training.resolve_model import saved_model
@@ -211,7 +212,11 @@ def _about(
     return {
         **{key: value for key, value in as_written(config).items() if key not in later},
         "rows": rows_digest(row.group for row in rows),
-        "prompts": rows_digest((j.name, j.prompt.text, j.prompt.votes, j.prompt.kind.rubric) for j in judges),
+        "prompts": rows_digest(
+            (j.name, type(j.prompt.kind).__qualname__, j.prompt.text, j.prompt.votes, j.prompt.kind.rubric)
+            for j in judges
+        ),
+        "files": digests_in({key: value for key, value in as_written(config).items() if key in (*CODE, "judge")}),
         "principles of the constitution": rows_digest(principles),
     }
 
@@ -255,7 +260,14 @@ def _row(candidates: Candidates, verdicts: Verdicts, scores: Sequence[float]) ->
 def _item(candidates: Candidates, verdicts: Verdicts) -> dict[str, Any]:
     """A row for `annotate import`."""
     task, said = candidates.group.task, [episode.completion for episode in candidates.group.episodes]
-    return {"item": task.id, "prompt": written(task.prompt), "completions": said, "verdicts": verdicts.scores}
+    own = {key: task.metadata[key] for key in ("item", "completions", "priority", "expected") if key in task.metadata}
+    return {
+        "item": task.id,
+        "prompt": written(task.prompt),
+        "completions": said,
+        **own,  # what an item has besides, such as the models of its completions
+        "verdicts": verdicts.scores,
+    }
 
 
 def _agreement(rows: Sequence[Candidates], said: Sequence[Verdicts]) -> dict[str, float]:

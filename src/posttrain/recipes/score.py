@@ -135,7 +135,7 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     groups = _groups(episodes, environment.reward)
     found: dict[int, Scored] = {}
     began = time.monotonic()
-    with judging.kept_beside(path), Progress("score", len(episodes), quiet=quiet) as progress:
+    with judging.kept_beside(path or Path("score")), Progress("score", len(episodes), quiet=quiet) as progress:
         at_once = max(1, AT_A_TIME // max(len(rows) for _, rows in groups))
         for first in range(0, len(groups), at_once):
             some = groups[first : first + at_once]

@@ -86,7 +86,7 @@ class Weighted:
         return any(
             reward.mode == "group"
             if isinstance(reward, CustomReward)
-            else not isinstance(reward, EpisodeReward) or min_group_of(reward) > 1
+            else getattr(reward, "compares", not isinstance(reward, EpisodeReward) or min_group_of(reward) > 1)
             for reward in self._inner
         )
 

@@ -14,6 +14,7 @@ inside the rejected one; the same pairs in other words; and in other styles, cha
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
@@ -115,9 +116,10 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     pairs, ties = [one for one, _ in judged], [one for one, _ in equal]
     models = [cast("Mapping[str, Any]", task.metadata.get("models") or {}) for _, task in judged]
     wrote = [[of.get(side) for side in SIDES] for of in models]
-    if config.own and not any(config.own in both for both in wrote):
+    if config.own and not any(both.count(config.own) == 1 for both in wrote):
         raise UserError(
-            f'`own`: no row has {config.own!r} in its column \'models\', {{"chosen": NAME, "rejected": NAME}}'
+            f"`own`: no row has {config.own!r} on one side of its column 'models', "
+            '{"chosen": NAME, "rejected": NAME}'
         )
 
     def read(_: Collection[str]) -> Sequence[Task]:
@@ -127,7 +129,7 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     if rated and environment.reward.compares:
         raise UserError("`ratings` are of single answers, and this judge compares answers; leave it out")
     announce(f"judging {len(pairs)} pairs, each with attacks and in other styles", quiet=quiet)
-    with judging.kept_beside(None):
+    with judging.kept_beside(path or Path("audit-judge")):
         found = _asked(environment.reward, pairs, ties, tasks, quiet=quiet)
         answers = zip(tasks[len(pairs) + len(ties) :], [one.response for one in rated], strict=True)
         scores = totals(environment.reward, list(answers))
@@ -136,15 +138,7 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     result = _agreement(pairs, found["label"], found["tie"], environment.reward)
     rates = _rates(found, len(pairs))
     if config.own:
-        of_own = [
-            (s[0] == config.own, v.win) for s, v in zip(wrote, found["label"], strict=True) if s.count(config.own) == 1
-        ]
-        labels, judge = fmean(ours for ours, _ in of_own), fmean(win if ours else 1 - win for ours, win in of_own)
-        rates["own responses"] = {
-            "preferred by the judge": judge,
-            "by the labels": labels,
-            "difference": judge - labels,
-        }
+        rates["own responses"] = _of_own(config.own, wrote, found["label"])
     fooling = rates["beats the chosen response"] | {INSTRUCTION: rates["rejected response wins"][MORE]}
     fooling |= {f"{REWORDED} flip the preference": rates[REWORDED]["preference flips"]}
     findings = [{"attack": name, "paid": rate} for name, rate in fooling.items() if rate > config.max_fooled]
@@ -253,6 +247,16 @@ def _rates(found: Mapping[str, Sequence[Verdict]], pairs: int) -> dict[str, dict
         swapped, first = map(fmean, zip(*compared, strict=True))
         rates["position"] = {"orders disagree": swapped, "first is preferred": first}
     return rates
+
+
+def _of_own(own: str, wrote: Sequence[Sequence[str | None]], said: Sequence[Verdict]) -> dict[str, float]:
+    """How often responses of this model are preferred to those of others, by the judge and by the labels."""
+    pairs = [(sides[0] == own, one) for sides, one in zip(wrote, said, strict=True) if sides.count(own) == 1]
+    known = [(ours, one.win) for ours, one in pairs if not isnan(one.margin)]
+    if not known:
+        return {}
+    labels, judge = fmean(ours for ours, _ in known), fmean(win if ours else 1 - win for ours, win in known)
+    return {"preferred by the judge": judge, "by the labels": labels, "difference": judge - labels}
 
 
 def _styled(one: Preference) -> Iterator[dict[str, Any]]:

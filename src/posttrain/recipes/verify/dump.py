@@ -166,7 +166,10 @@ def _row(line: Record, header: Header, batch: int) -> Row:
     for name in _NEEDED:
         if name not in line:
             raise line.fail(f"column '{name}' is missing; this row has: {', '.join(line.fields)}")
-    tokens = [int(token) for token in _numbers(line, "tokens") or []]
+    found = _numbers(line, "tokens") or []
+    if not all(token >= 0 and token % 1 == 0 for token in found):  # NaN, where there is none
+        raise line.fail("'tokens' must be whole numbers of 0 or more, one for each token")
+    tokens = [int(token) for token in found]
     begin = _whole(line, "prompt_length", 0)
     if not 0 <= begin < len(tokens):
         raise line.fail(f"'prompt_length' is {begin}, of {len(tokens)} tokens; expected a token or more after it")
@@ -257,7 +260,11 @@ def _safetensors(path: Path) -> list[Record]:
     for name in ("tokens", "lengths", "prompt_lengths", "mask"):
         if name not in found:
             raise DataError(f"{path.name}: tensor '{name}' is missing; it has: {', '.join(found)}")
+    if other := next((name for name, values in found.items() if values and isinstance(values[0], list)), ""):
+        raise DataError(f"{path.name}: tensor '{other}' has rows; expected one dimension, row after row")
     lengths, prompts = found.pop("lengths"), found.pop("prompt_lengths")
+    if len(lengths) != len(prompts):
+        raise DataError(f"{path.name}: {len(lengths)} 'lengths' and {len(prompts)} 'prompt_lengths'; expected as many")
     after = [length - prompt for length, prompt in zip(lengths, prompts, strict=True)]
     fields: list[dict[str, Any]] = [{"prompt_length": prompt} for prompt in prompts]
     for name, values in found.items():

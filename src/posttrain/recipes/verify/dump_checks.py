@@ -144,7 +144,7 @@ def sampling(dump: Dump) -> Item:
             "no token is less likely to the sampler: top-p, top-k or min-p, whose logprobs are renormalised"
         )
     elif abs(slope - 1) > max(SLOPE, 5 * error):
-        problems.append(f"the sampler's logprobs are the trainer's as if at a temperature of {1 / slope:.2f}")
+        problems.append(f"the sampler's logprobs are {_as_if(slope)}")
     elif abs(gap) > GAP:
         problems.append("they are of other weights or another number format")
     return Item.within("sampling", abs(gap), GAP, "; ".join([*problems, detail]), besides=not problems)
@@ -193,9 +193,7 @@ def first_update(dump: Dump) -> Item:
     detail = f"mean distance of the ratio from 1 over {len(off_N)} tokens, largest {largest:.3g}"
     if measured > RATIO:
         other = abs(slope - 1) > max(SLOPE, 5 * error)
-        why = (
-            f"a temperature of {1 / slope:.2f} in one of both" if other else "dropout, or other weights, in one of both"
-        )
+        why = f"the new logprobs are {_as_if(slope)}" if other else "dropout, or other weights, in one of both"
         detail = f"the ratio is not 1: {why}; {detail}"
     return Item.within("first update", measured, RATIO, detail)
 
@@ -247,6 +245,13 @@ def _of_sampler(dump: Dump) -> tuple[Tensor, Tensor, Tensor] | None:
         return None
     sampler_N, trainer_N, row_N = (torch.cat(column) for column in zip(*found, strict=True))
     return sampler_N, trainer_N, row_N
+
+
+def _as_if(slope: float) -> str:
+    """What logprobs are whose slope on others is this."""
+    if slope < 0.1:
+        return "unrelated to the others, as of a column that was not filled"
+    return f"as if at a temperature of {1 / slope:.2f}"
 
 
 def _slope(x_N: Float[Tensor, "N"], y_N: Float[Tensor, "N"]) -> tuple[float, float]:

@@ -97,6 +97,9 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
+_OF_SLIME = ("response_lengths", "loss_masks", "rollout_log_probs", "log_probs", "ref_log_probs", "advantages")
+
+
 def _slime(found: Mapping[str, Any], name: str) -> Iterator[Record]:
     """Debug dumps of rollouts, where a sample is a dictionary, and of what was trained on, also as columns."""
     if "samples" in found:
@@ -104,6 +107,8 @@ def _slime(found: Mapping[str, Any], name: str) -> Iterator[Record]:
     else:
         columns = {k: v for k, v in found["rollout_data"].items() if hasattr(v, "__len__") and not isinstance(v, str)}
         count = len(columns.get("tokens", ()))
+        if ragged := next((k for k in _OF_SLIME if k in columns and len(columns[k]) != count), ""):
+            raise DataError(f"{name}: column '{ragged}' has {len(columns[ragged])} rows, and 'tokens' {count}")
         samples = [{k: v[i] for k, v in columns.items() if len(v) == count} for i in range(count)]
     raw = found.get("raw_reward") or []
     rows: list[dict[str, Any]] = []
@@ -135,6 +140,7 @@ def _slime(found: Mapping[str, Any], name: str) -> Iterator[Record]:
 
 def _verl(found: Mapping[str, Any], name: str) -> Iterator[Record]:
     """The tensors of a batch of verl's trainer, padded on the left and right of where a response begins."""
+    _refuse_ragged(found, name)
     begin = found["prompts"].shape[1]
     rows: list[dict[str, Any]] = []
     scores = found.get("token_level_scores", found.get("token_level_rewards"))
@@ -164,6 +170,27 @@ def _verl(found: Mapping[str, Any], name: str) -> Iterator[Record]:
             }
         )
     return _lines("verl", name, rows)
+
+
+_PADDED = ("responses", "response_mask", "token_level_scores", "token_level_rewards", "rollout_log_probs")
+_PADDED = (*_PADDED, "old_log_probs", "ref_log_prob", "advantages")
+
+
+def _refuse_ragged(found: Mapping[str, Any], name: str) -> None:
+    """Refuse what is no tensor of verl's shape: a row for each prompt, a column for each token of a response."""
+    for column in ("prompts", "attention_mask", *_PADDED):
+        value = found.get(column)
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor) or value.ndim != 2:
+            has = f"shape {[*value.shape]}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise DataError(f"{name}: '{column}' is no tensor of rows and tokens; it is of {has}")
+    count, after = found["responses"].shape
+    wide = {"prompts": found["prompts"].shape[1], "attention_mask": found["prompts"].shape[1] + after}
+    for column in ("prompts", "attention_mask", *_PADDED):
+        expected = [count, wide.get(column, after)]
+        if column in found and [*found[column].shape] != expected:
+            raise DataError(f"{name}: '{column}' has shape {[*found[column].shape]}; expected {expected}")
 
 
 _TEXT = "verl, text"

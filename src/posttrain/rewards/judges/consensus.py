@@ -93,6 +93,11 @@ class Consensus:
         return all(judge.orders for judge in self.judges if judge.min_group > 1)
 
     @property
+    def compares(self) -> bool:
+        """Whether an answer's score depends on the others: a majority decides between each two."""
+        return self.use == "majority" or self.min_group > 1
+
+    @property
     def min_group(self) -> int:
         """That of the judge that compares most."""
         return max(judge.min_group for judge in self.judges)

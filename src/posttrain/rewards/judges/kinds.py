@@ -178,8 +178,8 @@ class Listwise(Kind):
         return super().scores(group, each, scale)
 
     def _order(self, group: EpisodeGroup) -> list[int]:
-        """Of the task and its answers, so that it is the same in every run."""
-        seed = seed_of("listwise", group.task.id, *(episode.completion for episode in group.episodes))
+        """Of the task and its answers, whatever their order: answers that swap places are shown in swapped places."""
+        seed = seed_of("listwise", group.task.id, *sorted(episode.completion for episode in group.episodes))
         return random.Random(seed).sample(range(len(group.episodes)), len(group.episodes))
 
 
