@@ -78,12 +78,12 @@ def test_objects_are_judges_and_players_without_a_text():
 
 def test_addresses_and_models_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "MY MODEL").mkdir()
+    (tmp_path / "my model").mkdir()
     assert named_models("judge", "") == {}
-    found = judges_in(options(judge="a=http://x/v1#o/m b=OWNER/NAME 'c=my model'", judge_concurrency=3), str.upper)
+    found = judges_in(options(judge="a=http://x/v1#o/m b=OWNER/NAME 'c=my model'", judge_concurrency=3))
     assert (found.models["a"].address, found.models["a"].model, found.models["a"].at_once) == ("http://x/v1", "o/m", 3)
     assert isinstance(found.models["b"], LateChat) and isinstance(found.models["a"], OpenAIChat)
-    assert found.folders == {"OWNER/NAME": "OWNER/NAME", "my model": "MY MODEL"}
+    assert found.folders == {"OWNER/NAME": "OWNER/NAME", "my model": "my model"}
 
 
 @pytest.mark.parametrize("where", ["nowhere", "/no/such/folder"])

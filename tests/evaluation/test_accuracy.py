@@ -1,19 +1,14 @@
 """Counting what was solved: by hand, and through a scripted engine."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from posttrain.engine.scripted import ScriptedEngine
-from posttrain.environments import ScoredEnvironment
-from posttrain.errors import RewardError, UserError
-from posttrain.evaluation.accuracy import Examination, difference, evaluate, numbers, pass_at_interval, summarize
-from posttrain.rewards import Weighted
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.errors import RewardError
+from posttrain.evaluation.accuracy import Examination, difference, numbers, pass_at_interval, summarize
 from posttrain.statistics import mean_interval, wilson_interval
-from posttrain.types import Group, Sampling, Score, StopReason, Trajectory, Turn
-from tests.episodes.conversations import CHAT, players, question
+from posttrain.types import Group, Score, StopReason, Trajectory, Turn
 from tests.groups import group_of, with_rows
 
 
@@ -81,57 +76,6 @@ def test_a_completion_cut_by_the_context_is_truncated_too():
     full = group_of([completion(2, StopReason.CONTEXT)], [0.0], scores=[{"right": Score(0.0)}])
     found = summarize([full], "right", greedy=False)
     assert found.truncated == 1
-
-
-@dataclass(frozen=True)
-class Right(EpisodeReward):
-    """Solved where the reply is the question."""
-
-    name: str = "right"
-    role = "verifier"
-
-    async def score_episodes(self, episodes):
-        return [Score(float(episode.completion == episode.task.id)) for episode in episodes]
-
-
-JUDGED = ScoredEnvironment(Weighted(((Right(), -5.0),)))
-
-
-def test_answers_of_every_task_are_sampled_with_the_settings_and_judged_by_the_outcome():
-    engine = ScriptedEngine(lambda request: (*CHAT.tokenizer.encode("b"), min(CHAT.stop_ids)), CHAT.stop_ids)
-    found = evaluate(
-        JUDGED,
-        [question(x) for x in "abc"],
-        players(engine, Sampling(7, 0.6)),
-        samples_per_task=2,
-        seed=4,
-    )
-    assert found.rates == (0.0, 1.0, 0.0) and not found.greedy
-    (asked,) = engine.asked
-    assert len(asked) == 6 and len({r.seed for r in asked}) == 6
-    assert {(r.sampling.max_new_tokens, r.sampling.temperature) for r in asked} == {(7, 0.6)}
-
-
-def test_the_seed_decides_the_draws():
-    def seeds(seed):
-        engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
-        evaluate(JUDGED, [question("a")], players(engine), samples_per_task=2, seed=seed)
-        return [r.seed for r in engine.asked[0]]
-
-    assert seeds(1) == seeds(1) != seeds(2)
-
-
-def test_temperature_0_is_greedy_and_takes_one_sample():
-    engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
-    assert evaluate(JUDGED, [question("")], players(engine, Sampling(3, 0.0))).greedy
-    with pytest.raises(ValueError, match="use 1 sample per task; got 2"):
-        evaluate(JUDGED, [question("a")], players(engine, Sampling(3, 0.0)), samples_per_task=2)
-
-
-def test_nothing_to_evaluate_is_said():
-    engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
-    with pytest.raises(UserError, match="no tasks to evaluate"):
-        evaluate(JUDGED, [], players(engine))
 
 
 def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():

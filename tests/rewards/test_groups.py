@@ -11,7 +11,6 @@ from posttrain.environments.scored import ScoredEnvironment
 from posttrain.episodes.episodes import sample_groups
 from posttrain.episodes.monte_carlo_values import state_values
 from posttrain.errors import RewardError, UserError
-from posttrain.evaluation.accuracy import evaluate
 from posttrain.rewards import (
     Named,
     NumberVerifier,
@@ -25,7 +24,7 @@ from posttrain.rewards import (
 from posttrain.rewards.combine import unreadable_answers
 from posttrain.rewards.reward import bounds_of, min_group_of, role_of
 from posttrain.testing import check_reward
-from posttrain.types import EpisodeGroup, Sampling, States
+from posttrain.types import EpisodeGroup, States
 from tests.episodes.conversations import players, question
 from tests.episodes.test_episodes import engine
 from tests.rewards.episodes import episode
@@ -195,9 +194,6 @@ def test_groups_are_scored_as_groups():
 def test_groups_that_are_too_small_are_refused_before_anything_is_sampled():
     with pytest.raises(UserError, match="compares 2 or more completions of a task; the number of completions"):
         sample(1, Silent())
-    for temperature, what in ((0.0, "greedy decoding"), (1.0, "the number of samples")):
-        with pytest.raises(UserError, match=f"; {what} gives 1"):
-            evaluate(VOTE, [question("a")], players(Silent(), Sampling(4, temperature)))
     groups = sample(2, engine())
     with pytest.raises(UserError, match="the number of continuations of a state gives 1"):
         state_values(groups, States(1, 2, 3), VOTE, players(Silent()), seed=0)

@@ -171,7 +171,7 @@ def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> S
     """The feedback that the options name; without a data set what there is of its `own`."""
     if not options.dataset and not own:
         raise UserError("`dataset` is required: a file, folder, glob or hub id")
-    columns = parse_columns(options.columns) if options.columns else None
+    columns = parse_columns(options.columns)
 
     notes: list[str] = []
 

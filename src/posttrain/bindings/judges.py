@@ -27,6 +27,7 @@ from posttrain.models.text_classifier import TextClassifier, text_classifier
 from posttrain.options.evaluation import Evaluate
 from posttrain.options.judging import JudgeAnswers, Revise, Scores
 from posttrain.options.online import RL, SampledOptions
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import ChatModel, Sampling
 from posttrain.user_code import load
 
@@ -47,7 +48,6 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 class JudgeModels:
     """Chat models by the name of their judge or seat, with their budget and reply cache; each model is made once."""
 
-    where: Callable[[str], str] = str  # says in which folder a model is
     precision: str = "auto"
     at_once: int = 16
     budget: Budget = field(default_factory=Budget)
@@ -77,7 +77,7 @@ class JudgeModels:
             raise UserError(f"the address of {kind} '{name}' has no http:// or https://; write {name}=http://{what}")
         if "://" not in what:
             try:
-                self.folders[what] = self.where(what)
+                self.folders[what] = saved_model(what).where
                 locate(self.folders[what])
             except ModelError as error:
                 raise ModelError(f"{kind} '{name}': {error}") from error
@@ -131,16 +131,12 @@ class JudgeModels:
             yield
 
 
-def judges_in(options: JudgeOptions, where: Callable[[str], str] = str, seats: Named = "") -> JudgeModels:
-    """The judges that the options name, and the players of `seats` (`named_models`); local models are not loaded yet.
-
-    `where` says in which folder a model is.
-    """
+def judges_in(options: JudgeOptions, seats: Named = "") -> JudgeModels:
+    """The judges that the options name, and the players of `seats` (`named_models`); local models are loaded later."""
     players = named_models("seats", seats)
     if people := [name for name, what in players.items() if what == HUMAN]:
         raise UserError(f"a person plays with posttrain generate alone; give the seat '{people[0]}' to a model")
     found = JudgeModels(
-        where,
         options.precision,
         options.judge_concurrency,
         Budget(options.judge_budget),

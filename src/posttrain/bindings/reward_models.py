@@ -16,9 +16,10 @@ from posttrain.engine.client import Client
 from posttrain.engine.policy import load_policy
 from posttrain.engine.scheduler import Scheduler
 from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
-from posttrain.environments.scored import ParsedRewards
+from posttrain.environments.scored import Overseen, ParsedRewards, overseen
 from posttrain.errors import UserError, words_of
 from posttrain.models.load import locate, tokenizer_of
+from posttrain.options.groups import Ensemble
 from posttrain.options.online import OnlineOptions
 from posttrain.training.resolve_model import named, saved_model
 from posttrain.types import ScoreFn, Task
@@ -76,7 +77,7 @@ def load_scoring(
     folders = {name: saved_model(name).where for name in typed}
     where = [folders[name] for name in typed]
     if not size:
-        scorers = _reward_models(where, options.microbatch_tokens, options.precision)
+        scorers = load_scorers(where, options.microbatch_tokens, options.precision)
         found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
     else:
         check_cluster(cluster, options.engine)
@@ -119,14 +120,22 @@ def steps_of(aggregation: str, models: Sequence[ScorerFacts]) -> str:
     return aggregation if models and models[0].steps else ""
 
 
-def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
-    """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
-    unknown = [model.name for model in models if not (model.comparable or model.steps)]
-    if use != "mean" and unknown:
+def overseen_by(
+    options: Ensemble, parsed: ParsedRewards, models: Sequence[ScoreFn], facts: Sequence[ScorerFacts], **more: Any
+) -> Overseen:
+    """Rewards with these reward models, combined as the options say; `more` is what `overseen` takes besides.
+
+    Raises `UserError` where members that the options compare are not centred: the minimum means nothing then.
+    """
+    unknown = [model.name for model in facts if not (model.comparable or model.steps)]
+    if (use := options.ensemble_aggregation) != "mean" and unknown:
         raise UserError(
             f'`ensemble_aggregation="{use}"` compares scores of members, and the zero of {unknown[0]} is not '
             "known; train it with pairs held out (`eval_share`), which calibrates it, or use mean"
         )
+    members, steps = sum(model.members for model in facts), steps_of(options.step_aggregation, facts)
+    how = {"members": members, "use": use, "penalty": options.uncertainty_penalty, "steps": steps}
+    return overseen(parsed.rewards, models, gold=parsed.gold, **how, **more)
 
 
 def _chat(group: Any, number: int, where: str) -> EngineChat:
@@ -136,12 +145,13 @@ def _chat(group: Any, number: int, where: str) -> EngineChat:
     return EngineChat(Client(Scheduler(group.engine(number), own_thread=True)), chat, facts.context)
 
 
-def _reward_models(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:
+def load_scorers(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:
+    """The reward models in these folders."""
     return [load_scorer(each, precision=precision, microbatch_tokens=microbatch_tokens) for each in where]
 
 
 def _loaded(where: Sequence[str], chats: Sequence[str], microbatch_tokens: int, precision: str) -> Any:
     models = importlib.import_module("posttrain.distributed.scorers").Models
     return models(
-        _reward_models(where, microbatch_tokens, precision), [load_policy(each, precision=precision) for each in chats]
+        load_scorers(where, microbatch_tokens, precision), [load_policy(each, precision=precision) for each in chats]
     )

@@ -12,7 +12,7 @@ from posttrain.bindings.backend import Backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.episode_length import EpisodeLength, episode_length
 from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
-from posttrain.bindings.reward_models import load_scoring, refuse_other_zeros, steps_of
+from posttrain.bindings.reward_models import load_scoring, overseen_by, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests, rows_digest
 from posttrain.data.files import is_gym
@@ -22,7 +22,6 @@ from posttrain.environments.scored import (
     ParsedRewards,
     ScoredEnvironment,
     need_group,
-    overseen,
     refuse_unknown_rewards,
     verdicts_kept_in,
 )
@@ -36,7 +35,6 @@ from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
 from posttrain.runs.training import Together, Trained
-from posttrain.training.resolve_model import saved_model
 from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
@@ -132,7 +130,7 @@ class _Inputs(NamedTuple):
 
 def _read(options: OnlineOptions, teachers: Teachers) -> _Inputs:
     check_engine(options.engine)
-    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
+    judging = judges_in(options, options.seats)
     parsed = rewards_with(judging, options, rewards_of(options), options.gold)
     if options.schedule == PIPELINED:  # groups are scored while others are sampled
         asking = next((each.asks_policy[0] for each in (parsed.rewards, parsed.gold) if each and each.asks_policy), "")
@@ -165,15 +163,11 @@ def set_up(
         judging, heldout = (found := _read(options, teachers)).judging, found.heldout
         scoring = load_scoring(options, cluster, stack, found.parsed, judging)
         parsed, models, gold_model, folders, _ = scoring
-        refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
-        environment, heldout_environment, gold = overseen(
-            parsed.rewards,
+        environment, heldout_environment, gold = overseen_by(
+            options,
+            parsed,
             [model.ask for model in models],
-            members=sum(model.facts.members for model in models),
-            use=options.ensemble_aggregation,
-            penalty=options.uncertainty_penalty,
-            steps=steps_of(options.step_aggregation, [model.facts for model in models]),
-            gold=parsed.gold,
+            [model.facts for model in models],
             gold_model=gold_model.ask if gold_model else None,
             gold_steps=steps_of(options.step_aggregation, [gold_model.facts] if gold_model else []),
             environment=found.played,
@@ -306,7 +300,7 @@ def read_tasks(
             )
         return found, heldout, []
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     named = columns_read(rewards, gold, environment, teachers) | {getattr(config, "curriculum", "")}
     words |= {"named": named, "columns": columns, "seed": config.seed}
     tasks = load_tasks(config.dataset, limit=config.limit, **words)

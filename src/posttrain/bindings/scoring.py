@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from posttrain.bindings.judges import JudgeModels, judges_in, rewards_with
-from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
+from posttrain.bindings.reward_models import load_scorers, overseen_by
 from posttrain.bindings.sampling import columns_read, refuse_unreadable
 from posttrain.data.files import Source
-from posttrain.engine.scorer import load_scorer
-from posttrain.environments.scored import ScoredEnvironment, overseen, refuse_unknown_rewards
+from posttrain.environments.scored import ScoredEnvironment, refuse_unknown_rewards
 from posttrain.errors import UserError, words_of
 from posttrain.options.judging import Scores
 from posttrain.options.kinds import Rewards
 from posttrain.runs.run import CONFIG, SAMPLES
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Episode, Task
+from posttrain.types import Episode, EpisodeGroup, Task
 
 T = TypeVar("T", Episode, Task)
 
@@ -32,29 +31,28 @@ def scoring(
         raise UserError(
             '`reward` is required, such as "numbers" for GSM8K, "math", FILE.py:function, or `reward_model` or `judge`'
         )
-    judging = judges_in(config, lambda name: saved_model(name).where)
+    judging = judges_in(config)
     judging.refuse_policy(f"posttrain {command}")
-    rewards, _, _ = rewards_with(judging, config, reward)
+    parsed = rewards_with(judging, config, reward)
+    rewards = parsed.rewards
     items = read(columns_read(rewards or None))
     tasks = [item.task if isinstance(item, Episode) else item for item in items]
     if rewards:
         refuse_unreadable(rewards, tasks, source)
     refuse_unknown_rewards(tasks, rewards, config.reward_model)
-    models = [
-        load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
-        for name in words_of("reward_model", config.reward_model)
-    ]
+    where = [saved_model(name).where for name in words_of("reward_model", config.reward_model)]
+    models = load_scorers(where, config.microbatch_tokens, config.precision)
     judging.load()
-    refuse_other_zeros(config.ensemble_aggregation, [scorer.facts for scorer in models])
-    environment, _, _ = overseen(
-        rewards,
-        models,
-        members=sum(scorer.facts.members for scorer in models),
-        use=config.ensemble_aggregation,
-        penalty=config.uncertainty_penalty,
-        steps=steps_of(config.step_aggregation, [scorer.facts for scorer in models]),
-    )
+    environment, _, _ = overseen_by(config, parsed, models, [scorer.facts for scorer in models])
     return items, environment, judging
+
+
+def by_prompt(episodes: Sequence[Episode]) -> list[tuple[EpisodeGroup, list[int]]]:
+    """The completions of each prompt and answer as a group, and their places."""
+    places: dict[str, list[int]] = {}
+    for place, episode in enumerate(episodes):
+        places.setdefault(repr((episode.task.prompt, episode.task.answer)), []).append(place)
+    return [(EpisodeGroup(episodes[own[0]].task, tuple(episodes[i] for i in own)), own) for own in places.values()]
 
 
 def samples_of(dataset: Source) -> Source:

@@ -7,10 +7,8 @@ from math import hypot, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from posttrain.environments.scored import ScoredEnvironment, need_group
-from posttrain.episodes.episodes import Players, sample_groups
 from posttrain.episodes.metrics import SOLVED
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError
 from posttrain.evaluation.suite import Measure, Suite
 from posttrain.statistics import (
     Interval,
@@ -20,7 +18,7 @@ from posttrain.statistics import (
     pass_at_k,
     wilson_interval,
 )
-from posttrain.types import Group, StopReason, Task
+from posttrain.types import Group, StopReason
 
 
 @dataclass(frozen=True)
@@ -43,29 +41,6 @@ class Accuracy:
     groups: tuple[Group, ...]
     measure: str = "accuracy"
     measures: tuple[Measure, ...] = ()  # further ones, of a suite
-
-
-def evaluate(
-    environment: ScoredEnvironment,
-    tasks: Sequence[Task],
-    players: Players,
-    *,
-    samples_per_task: int = 1,
-    seed: int = 0,
-) -> Accuracy:
-    """Answer every task `samples_per_task` times and count solved ones, by the environment's outcome only.
-
-    Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
-    independent of each other.
-    """
-    if not tasks:
-        raise UserError("there are no tasks to evaluate; give a data set that has some outside the training data")
-    temperature = players.sampling.temperature
-    if temperature == 0 and samples_per_task != 1:
-        raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
-    need_group(environment, samples_per_task, "the number of samples" if temperature else "greedy decoding")
-    groups = sample_groups(environment, tasks, players, completions_per_prompt=samples_per_task, seed=seed)
-    return summarize(groups, environment.outcome_of(groups), greedy=temperature == 0)
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool, ks: Sequence[int] = ()) -> Accuracy:

@@ -31,7 +31,6 @@ from posttrain.report import Estimate, Table
 from posttrain.rewards.inputs import seed_of
 from posttrain.runs import jsonl
 from posttrain.runs.progress import announce
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Ranking, Sampling, Task
 
 Answers = dict[str, dict[tuple[Message, ...], str]]
@@ -75,7 +74,7 @@ def run(config: Arena, *, quiet: bool = False) -> ArenaResult:
     path, judges = jsonl.new_file(config.output) if config.output else None, bool(config.judge or config.reward)
     judges = judges or bool(config.reward_model)
     answers, compared = Answers(), list[Compared]()
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     for file in words_of("answers", config.answers):
         for row in read_rows(file, split=config.split or None, columns=columns, limit=config.limit):
             _read(row, _SUFFIX.sub("", Path(file).name), answers, compared, judged=not judges)
@@ -133,7 +132,7 @@ def _sampled(config: Arena, *, quiet: bool) -> Answers:
     """The answers of the models to the prompts of the data set."""
     if not config.dataset:
         raise UserError("`dataset` is required with `models`: the prompts that they answer")
-    chats = JudgeModels(lambda name: saved_model(name).where, config.precision)
+    chats = JudgeModels(config.precision)
     chats.seat(named_models("models", config.models))
     tasks = load_tasks(config.dataset, split=config.split or None, limit=config.limit, seed=config.seed)
     chats.load()

@@ -80,7 +80,7 @@ def run(config: AuditReward, *, quiet: bool = False) -> AuditRewardResult:
     path, began = jsonl.new_file(config.output) if config.output else None, time.monotonic()
 
     def read(named: Collection[str]) -> Sequence[Task]:
-        columns = parse_columns(config.columns) if config.columns else None
+        columns = parse_columns(config.columns)
         how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
         return load_tasks(config.dataset, named=named, seed=config.seed, **how)
 

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 from posttrain.background import finish
-from posttrain.bindings.scoring import samples_of, scoring
+from posttrain.bindings.scoring import by_prompt, samples_of, scoring
 from posttrain.data import Record, load_completions, load_tokenizer, parse_columns, read_rows
 from posttrain.environments.scored import of_seat
 from posttrain.errors import UserError, words_of
@@ -96,7 +96,7 @@ def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
     if not config.samples:
         raise UserError("`samples` is required: a run, or a file with prompts, completions and what is right")
     how: dict[str, Any] = {"split": config.split or None, "limit": config.limit}
-    how |= {"columns": parse_columns(config.columns) if config.columns else None}
+    how |= {"columns": parse_columns(config.columns)}
     source = samples_of(config.samples)
     right = _truth(read_rows(source, **how), config.truth)
     groups: list[tuple[EpisodeGroup, list[float]]] = []
@@ -108,7 +108,10 @@ def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
 
     found: list[Compared] = []
     # each reward model by itself: several together would be one ensemble
-    one_model = [replace(config, reward="", judge="", judge_prompt="", reward_model=name) for name in _models(config)]
+    one_model = [
+        replace(config, reward="", judge="", judge_prompt="", reward_model=name)
+        for name in words_of("reward_model", config.reward_model)
+    ]
     others = [replace(config, reward_model="")] if config.reward or config.judge or not one_model else []
     for each in (*others, *one_model):
         _, environment, judging = scoring(each, each.reward, read, config.samples, "compare-rewards")
@@ -122,10 +125,6 @@ def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
     ordered = sorted(found, key=lambda one: -one.best_of_n)
     single = fmean(fmean(truths) for _, truths in groups)
     return CompareRewardsResult(tuple(ordered), len(right), len(groups), n, single, fmean(of_n))
-
-
-def _models(config: CompareRewards) -> list[str]:
-    return words_of("reward_model", config.reward_model)
 
 
 def _truth(rows: Sequence[Record], name: str) -> list[float]:
@@ -156,13 +155,7 @@ def _stored(row: Record) -> list[Mapping[str, Any]]:
 
 def _groups(episodes: Sequence[Episode], right: Sequence[float]) -> list[tuple[EpisodeGroup, list[float]]]:
     """The samples of each prompt, and which of them are right."""
-    places: dict[str, list[int]] = {}
-    for place, episode in enumerate(episodes):
-        places.setdefault(repr((episode.task.prompt, episode.task.answer)), []).append(place)
-    return [
-        (EpisodeGroup(episodes[some[0]].task, tuple(episodes[i] for i in some)), [right[i] for i in some])
-        for some in places.values()
-    ]
+    return [(group, [right[i] for i in rows]) for group, rows in by_prompt(episodes)]
 
 
 def _compared(

@@ -29,7 +29,7 @@ def run(config: Convert) -> tuple[list[str], dict[str, Any]]:
     found = target.load(
         config.dataset,
         split=config.split or None,
-        columns=parse_columns(config.columns) if config.columns else None,
+        columns=parse_columns(config.columns),
         limit=config.limit,
         system=config.system,
         prompt_template=config.prompt_template,

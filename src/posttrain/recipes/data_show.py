@@ -121,7 +121,7 @@ def _layout_in(config: DataShow) -> str:
     source = parts_of(config.dataset)[0].source
     if isinstance(source, str) and source.startswith("gym:"):
         return "rl"
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     try:
         (row,) = read_rows(source, split=config.split or None, columns=columns, limit=1)
     except UnknownColumn:
@@ -153,7 +153,7 @@ def _read(config: DataShow, kind: Feedback[Any, Any], source: Source, limit: int
     return kind.load(
         source,
         split=config.split or None,
-        columns=parse_columns(config.columns) if config.columns else None,
+        columns=parse_columns(config.columns),
         limit=limit,
         system=config.system,
         prompt_template=config.prompt_template,

@@ -43,7 +43,6 @@ from posttrain.runs import jsonl
 from posttrain.runs.inputs import CODE, digests_in
 from posttrain.runs.progress import Progress
 from posttrain.runs.run_directory import replace_text
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import EpisodeGroup
 
 TOGETHER = 32  # rows judged at a time; what was said of them is all that stays
@@ -72,7 +71,7 @@ def run(config: JudgeAnswers, *, quiet: bool = False) -> tuple[list[str], dict[s
     files = jsonl.new_files({"output": config.output, "disputed": config.disputed})
     path, people = files["output"], files.get("disputed")
     principles = read_constitution(config.constitution, "preference").principles if config.constitution else ()
-    judging = judges_in(config, lambda name: saved_model(name).where)
+    judging = judges_in(config)
     judging.refuse_policy("posttrain judge")
     prompts = config.judge_prompt or ("principle" if principles else "")
     rewards = rewards_with(judging, replace(config, judge_prompt=prompts), "").rewards
@@ -174,7 +173,7 @@ def _read(
     rows = load_candidates(
         config.dataset,
         split=config.split or None,
-        columns=parse_columns(config.columns) if config.columns else None,
+        columns=parse_columns(config.columns),
         limit=config.limit,
         named=("**",),
     )

@@ -256,13 +256,14 @@ def _examined(config: Quickstart, policy: Policy, name: str, tasks: Sequence[Tas
         for decoding, samples, temperature in (("sampled", config.samples, 1.0), ("greedy", 1, 0.0)):
             sampling = Sampling(MAX_NEW_TOKENS, temperature)
             with progress.phase(decoding):
-                found[decoding] = accuracy.evaluate(
+                groups = sample_groups(
                     ENVIRONMENT,
                     tasks,
                     Players(policy.engine, policy.chat, sampling, on_tokens=progress.tokens),
-                    samples_per_task=samples,
+                    completions_per_prompt=samples,
                     seed=seed_for(config.seed, "examination"),
                 )
+            found[decoding] = accuracy.summarize(groups, ENVIRONMENT.outcome_of(groups), greedy=temperature == 0)
             progress.step(len(found), **{name: answers.accuracy for name, answers in found.items()})
     return Examination(name, **found)
 

@@ -30,7 +30,6 @@ from posttrain.options.option import as_written, given
 from posttrain.rewards.judges.constitution import Constitution, read_constitution
 from posttrain.runs import jsonl
 from posttrain.runs.progress import Progress
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import ChatModel, Message, Sampling, StopReason, Task
 
 TOGETHER = 32  # prompts at a time; what was kept of them is all that stays
@@ -48,7 +47,7 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
         raise UserError("`judge` is required: the model that answers and revises, NAME=MODEL or NAME=URL#MODEL")
     files = jsonl.new_files({"output": config.output, "pairs": config.pairs})
     path, pairs = files["output"], files.get("pairs")
-    judging = judges_in(config, lambda name: saved_model(name).where)
+    judging = judges_in(config)
     judging.refuse_policy("posttrain revise")
     if len(judging.models) != 1:
         raise UserError(f"one model answers and revises; `judge` names {', '.join(judging.models)}")
@@ -57,7 +56,7 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     tasks = load_tasks(
         config.dataset,
         split=config.split or None,
-        columns=parse_columns(config.columns) if config.columns else None,
+        columns=parse_columns(config.columns),
         limit=config.limit,
         system=config.system,
         named=("completion",),

@@ -20,7 +20,7 @@ from typing import Any
 
 from posttrain.background import finish
 from posttrain.bindings.judges import JudgeModels
-from posttrain.bindings.scoring import samples_of, scoring
+from posttrain.bindings.scoring import by_prompt, samples_of, scoring
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.messages import tools_column, written
 from posttrain.environments.scored import ScoredEnvironment, of_seat
@@ -158,18 +158,14 @@ def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[Episode
     """What is scored together, and the rows of each: every row alone, unless a reward compares answers to a task."""
     if not reward.compares:
         return [(group, [place]) for place, group in enumerate(apart(episodes))]
-    places: dict[str, list[int]] = {}
-    for place, episode in enumerate(episodes):
-        places.setdefault(repr((episode.task.prompt, episode.task.answer)), []).append(place)
-    for rows in places.values():
+    groups = by_prompt(episodes)
+    for _, rows in groups:
         if len(rows) < reward.min_group:
             raise UserError(
                 f"reward '{reward.most_compared}' compares {reward.min_group} or more completions of a task; row "
                 f"{rows[0] + 1} has {len(rows)} with its prompt and answer"
             )
-    return [
-        (EpisodeGroup(episodes[rows[0]].task, tuple(episodes[row] for row in rows)), rows) for rows in places.values()
-    ]
+    return groups
 
 
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
@@ -180,7 +176,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         return load_completions(
             samples_of(config.dataset),
             split=config.split or None,
-            columns=parse_columns(config.columns) if config.columns else None,
+            columns=parse_columns(config.columns),
             limit=config.limit,
             named=named,
         )

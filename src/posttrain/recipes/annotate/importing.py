@@ -62,7 +62,7 @@ def run(config: Import, *, quiet: bool = False) -> tuple[list[str], dict[str, An
     if config.models and kind in KINDS and KINDS[kind].goes_on:
         raise UserError(f"--models samples answers; to {KINDS[kind].says}, name it with annotate serve --model")
     text = _text(config.instructions, "instructions")
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     if config.models:
         items, skipped = _sampled(config, kind, names, columns, quiet)
     else:

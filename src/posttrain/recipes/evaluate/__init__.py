@@ -214,7 +214,7 @@ def _load(config: Evaluate, saved: SavedModel) -> Policy:
 def prepare(asked: Asked) -> Part:
     """Resolve all parts but the weights and validate all options, before anything is written."""
     config = asked.config
-    judging = judges_in(config, lambda name: saved_model(name).where, config.seats)
+    judging = judges_in(config, config.seats)
     judging.refuse_policy("posttrain evaluate")
     usual = "environment" if config.environment else "gym" if is_gym(config.dataset) else ""
     rewards, _, judge_notes = rewards_with(judging, config, config.reward or ("" if config.judge else usual))
@@ -257,7 +257,7 @@ def _tasks(asked: Asked, environment: ScoredEnvironment) -> tuple[list[Task], li
         raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME; or `suite`")
     gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
     words: dict[str, Any] = {
-        "columns": parse_columns(config.columns) if config.columns else None,
+        "columns": parse_columns(config.columns),
         "system": config.system,
         "prompt_template": config.prompt_template,
         "seed": config.seed,

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.background import finish
-from posttrain.bindings.reward_models import refuse_other_zeros, steps_of
+from posttrain.bindings.reward_models import overseen_by
 from posttrain.data.order import seed_for
 from posttrain.engine.scorer import Scorer, ScorerFacts, load_scorer
-from posttrain.environments.scored import ScoredEnvironment, of_seat, overseen
+from posttrain.environments.scored import ParsedRewards, ScoredEnvironment, of_seat
 from posttrain.episodes.episodes import Players, score
 from posttrain.episodes.metrics import SOLVED
 from posttrain.errors import RewardError, UserError, as_typed, words_of
@@ -212,15 +212,7 @@ def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:
             f"`beams` needs a process reward model, and {name} scores whole responses; train one (reward-model, with "
             "heads of steps), or leave out `beams`"
         )
-    refuse_other_zeros(config.ensemble_aggregation, facts)
-    return overseen(
-        None,
-        scorers,
-        members=sum(fact.members for fact in facts),
-        use=config.ensemble_aggregation,
-        penalty=config.uncertainty_penalty,
-        steps=steps_of(config.step_aggregation, facts),
-    ).environment.reward
+    return overseen_by(config, ParsedRewards(None, None), scorers, facts).environment.reward
 
 
 def _scores_of(reward: Weighted, episodes: Sequence[Episode]) -> list[float]:

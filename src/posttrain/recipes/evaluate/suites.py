@@ -69,7 +69,7 @@ def rows_of(suite: Suite, asked: Asked) -> list[dict[str, Any]]:
     source = _source(suite, asked)
     words = config.split.split()
     splits = words or (suite.splits if has_splits(source) else [None])
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     rows = _in_turn(_of_all_kinds(suite, load_rows(source, split=split, columns=columns)) for split in splits)
     found = list(islice(_tasks(name, suite, rows), config.limit))
     if not found:

@@ -134,7 +134,7 @@ def _read(
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
         raise UserError("`dataset` is required: pairs in a file, folder, glob or hub id")
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     part = split_for(dataset, "test")
     split = None if part is None and ties else config.split or part

@@ -108,7 +108,7 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     if not config.dataset:
         raise UserError("`dataset` is required: labelled pairs in a file, folder, glob or hub id")
     path = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
     judged = load_judged(config.dataset, **how).items
     equal = load_judged(config.ties, ties=True, columns=columns).items if config.ties else []

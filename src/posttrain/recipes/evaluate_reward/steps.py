@@ -99,7 +99,7 @@ Unit = tuple[Reasoning, bool, Stepwise]
 def _read(config: EvaluateReward, models: Sequence[SavedModel]) -> tuple[list[Reasoning], list[str]]:
     if not config.dataset:
         raise UserError("`dataset` is required: labelled steps in a file, folder, glob or hub id")
-    columns = parse_columns(config.columns) if config.columns else None
+    columns = parse_columns(config.columns)
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template, "columns": columns}
     split = config.split or split_for(config.dataset, "test")
     loaded = load_steps(config.dataset, split=split, limit=config.limit, **words)

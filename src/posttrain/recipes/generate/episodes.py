@@ -23,7 +23,6 @@ from posttrain.options.evaluation import Generate
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
 from posttrain.runs.progress import Progress
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 
 POLL_S = 0.05  # between two looks for what was typed
@@ -73,7 +72,7 @@ def prepare(options: Generate, tasks: Callable[[], Sequence[Task]] | None) -> Pr
     if len(people) > 1:
         raise UserError(f"one person can play, at this terminal; `seats` names {len(people)}")
     named = {name: what for name, what in named.items() if what != HUMAN}
-    models = JudgeModels(lambda name: saved_model(name).where, options.precision)
+    models = JudgeModels(options.precision)
     models.seat(named)
     players_of(models, environment, Sampling(1), people)
     if tasks is None:

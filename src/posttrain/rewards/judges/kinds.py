@@ -20,9 +20,6 @@ from posttrain.types import Episode, EpisodeGroup, Score, Task
 Scale = tuple[float, float]
 """The lowest and the highest score; (0, 1) where the prompt has none."""
 _MARKS, _SIGNED = r"[*_\s]*", r"([+-]?[0-9]+(?:\.[0-9]+)?)"  # Markdown's bold and italics
-_VERDICT = re.compile(
-    rf"{_MARKS}score{_MARKS}:{_MARKS}{_SIGNED}(?:\s*(?:/|out of)\s*{_SIGNED})?{_MARKS}\.?", re.IGNORECASE
-)
 
 
 class Question(NamedTuple):
@@ -314,8 +311,7 @@ def score_in(verdict: str, scale: Scale) -> float | None:
     Case and Markdown's asterisks do not count, a point may follow, and so may the highest score, as in `8/10`. An
     earlier line counts for nothing, for it may quote the answer.
     """
-    lines = verdict.strip().splitlines() or [""]
-    found = _VERDICT.fullmatch(lines[-1].strip())
+    found = last_line(verdict, "score", rf"{_SIGNED}(?:\s*(?:/|out of)\s*{_SIGNED})?")
     if found is None or (found[2] and float(found[2]) != scale[1]):
         return None
     number = float(found[1])
