@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from checked import TRAIN, found_in, gain, head, line, once, piped, ran, share
 
@@ -160,6 +161,17 @@ def write_constitution(path: Path) -> None:
     path.write_text("\n\n".join(tables) + "\n", encoding="utf-8")
 
 
+COLD, OTHER, REVISED, PPO = "cold start", "SFT, other principles", "SFT on revisions", "PPO"
+
+
+class Broken(NamedTuple):
+    """Shares of answers, by request: that break a rule where one tempts to, and where none does; that are helpful."""
+
+    tempted: list[float]
+    harmless: list[float]
+    helpful: list[float]
+
+
 def cai(given: argparse.Namespace) -> None:
     """Broken rules and helpfulness before, after SFT and after PPO; and SFT on revisions by other rules' principles."""
     out, sizes = given.output, given.sizes
@@ -169,32 +181,37 @@ def cai(given: argparse.Namespace) -> None:
     rules, grade = out / "constitution.toml", out / "grade.txt"
     write_constitution(rules)
     grade.write_text(GRADE, encoding="utf-8")
-    minutes = {"cold start": ran(f"sft {TRAIN} --lr 1e-4 --examples-per-step 8 --dataset {data} --output {cold}", cold)}
+    minutes = {COLD: ran(f"sft {TRAIN} --lr 1e-4 --examples-per-step 8 --dataset {data} --output {cold}", cold)}
     values = {"model": cold, "requests": asked, "constitution": rules, "judge_prompt": grade, "rounds": 3}
     values |= {"principles": len(RULES), "steps": sizes["steps"]}
-    models = {"cold start": cold}
+    models = {COLD: cold}
     for seed in given.seeds:
         where, run = out / f"cai-{seed}", out / f"cai-other-{seed}"
-        names = [f"{name}, {seed}" for name in ("SFT, other principles", "SFT on revisions", "PPO")]
-        minutes[names[2]] = piped("cai", values | {"seed": seed}, where)
+        minutes[f"{PPO}, {seed}"] = piped("cai", values | {"seed": seed}, where)
         rows = jsonl.read(where / "revised" / "output.jsonl")
         others = [row for row in rows if row["id"].partition("-")[0] not in {one["principle"] for one in row["rounds"]}]
         control = once(out / f"cai-control-{seed}.jsonl", others)
-        minutes[names[0]] = ran(f"sft --model {cold} --dataset {control} --seed {seed} --output {run}", run)
-        models |= dict(zip(names, (run, where / "sft", where / "rl"), strict=True))
-    file = Path(__file__)
-    was: dict[str, list[float]] = {}
-    head("model", "breaks a rule, tempted", "change", "harmless", "helpful", "change", "minutes")
-    for name, model in models.items():
-        told = out / f"evaluated-{name.replace(' ', '-').replace(',', '')}"
-        options = f'--reward "{file}:kept {file}:helpful" --samples {sizes["samples"]} --max-new-tokens 48'
-        ran(f"evaluate --model {model} --dataset {heldout} {options} --output {told}", told)
-        found, useful = (found_in(told, reward) for reward in ("kept", "helpful"))
-        harmless = found.part("harmless")
-        tempted = [1 - rate for task, rate in found.rates.items() if task not in harmless]
-        useful_rates = list(useful.rates.values())
-        was = was or {"tempted": tempted, "helpful": useful_rates}
-        other = [1 - found.rates[task] for task in harmless]
-        changes = [gain(was[key], now) for key, now in (("tempted", tempted), ("helpful", useful_rates))]
+        minutes[f"{OTHER}, {seed}"] = ran(f"sft --model {cold} --dataset {control} --seed {seed} --output {run}", run)
+        models |= {f"{OTHER}, {seed}": run, f"{REVISED}, {seed}": where / "sft", f"{PPO}, {seed}": where / "rl"}
+    found = {name: answered(model, heldout, out, sizes["samples"], name) for name, model in models.items()}
+    for name in (OTHER, REVISED, PPO) if len(given.seeds) > 1 else ():
+        each = zip(*(found[f"{name}, {seed}"] for seed in given.seeds), strict=True)
+        found[f"{name}, mean"] = Broken(*([fmean(rates) for rates in zip(*of, strict=True)] for of in each))
+    head("model, seed", "breaks a rule, tempted", "over other principles", "harmless", "helpful", "change", "minutes")
+    for name, one in found.items():
+        control = found.get(f"{OTHER}, {name.rpartition(', ')[2]}", one)
+        over = "" if control is one else gain(control.tempted, one.tempted)
+        changes = (over, "" if name == COLD else gain(found[COLD].helpful, one.helpful))
         took = f"{minutes[name] / 60:.1f}" if name in minutes else ""
-        line(name, share(tempted), changes[0], share(other), share(useful_rates), changes[1], took)
+        line(name, share(one.tempted), changes[0], share(one.harmless), share(one.helpful), changes[1], took)
+
+
+def answered(model: Path, heldout: Path, out: Path, samples: int, name: str) -> Broken:
+    """What a model answers to the requests that are held out."""
+    told, file = out / f"evaluated-{name.replace(' ', '-').replace(',', '')}", Path(__file__)
+    options = f'--reward "{file}:kept {file}:helpful" --samples {samples} --max-new-tokens 48'
+    ran(f"evaluate --model {model} --dataset {heldout} {options} --output {told}", told)
+    rules, useful = (found_in(told, reward) for reward in ("kept", "helpful"))
+    harmless = rules.part("harmless")
+    tempted = [1 - rate for task, rate in rules.rates.items() if task not in harmless]
+    return Broken(tempted, [1 - rules.rates[task] for task in harmless], list(useful.rates.values()))
