@@ -92,7 +92,7 @@ def kendall_interval(some: Sequence[float], others: Sequence[float], confidence:
 def _orders(some: Sequence[float], others: Sequence[float]) -> list[tuple[int, int, int]]:
     """Of each thing C - D of its pairs with all others, and how many of these are no tie in the first, the second."""
     things = list(zip(some, others, strict=True))
-    signs = ([(_sign(a - c), _sign(b - d)) for c, d in things] for a, b in things)
+    signs = ([(sign(a - c), sign(b - d)) for c, d in things] for a, b in things)
     return [(sum(x * y for x, y in row), sum(x != 0 for x, _ in row), sum(y != 0 for _, y in row)) for row in signs]
 
 
@@ -101,7 +101,8 @@ def _tau(orders: Sequence[float]) -> float | None:
     return orders[0] / math.sqrt(untied) if untied else None
 
 
-def _sign(value: float) -> int:
+def sign(value: float) -> int:
+    """-1, 0 or 1; 0 of NaN."""
     return (value > 0) - (value < 0)
 
 

@@ -16,6 +16,7 @@ from posttrain.background import finish
 from posttrain.environments.scored import of_seat
 from posttrain.rewards import Weighted
 from posttrain.rewards.reward import apart, min_group_of
+from posttrain.statistics import sign
 from posttrain.types import Episode, EpisodeGroup, Message, Task
 
 Asked = tuple[Task, str, str]
@@ -61,15 +62,11 @@ def verdicts(judge: Weighted, asked: Sequence[Asked]) -> list[Verdict]:
     return [
         Verdict(
             (a + b) / 2 if a * b > 0 or math.isnan(a * b) else 0.0,
-            float(_sign(a) != _sign(b)),
-            (2 + _sign(a) - _sign(b)) / 4,
+            float(sign(a) != sign(b)),
+            (2 + sign(a) - sign(b)) / 4,
         )
         for a, b in both
     ]
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
 
 
 def totals(judge: Weighted, answers: Sequence[tuple[Task, str]]) -> list[float]:
