@@ -585,7 +585,7 @@ def test_an_export_that_is_killed_is_begun_again(house):
         home = house("exports slowly")
         job = home.submit()
         exports = home.folder(job) / "exports"
-        home.until(job, lambda at=exports: at.exists())
+        home.until(job, (home.folder(job) / "export/config.json").exists)  # the first export's last word
         if again:
             home.again()
         os.kill(int(exports.read_text()), signal.SIGKILL)
