@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "background": {"errors"},
     "fast_paths": {"errors"},
     "json_schema": set(),
+    "durable": set(),
     "options": {"errors", "types"},
     # A session writes its report, which reads what the run has written.
     "runs": {"types", "errors", "user_code", "options", "data", "report", "training"},
@@ -33,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "errors", "user_code", "background", "sandbox"},
     "models": {"types", "errors", "fast_paths"},
     "algorithms": {"types", "errors", "objectives"},
-    "annotation": {"types", "errors", "statistics", "data"},
+    "annotation": {"types", "errors", "durable", "statistics", "data"},
     "environments": {"types", "errors", "user_code", "background", "json_schema", "rewards"},
     "engine": {"types", "errors", "fast_paths", "background", "data", "models"},
     "episodes": {"types", "errors", "background", "data", "models", "environments", "engine"},
@@ -53,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {
         "types",
         "errors",
+        "durable",
         "fast_paths",
         "data",
         "models",
@@ -100,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "algorithms",
         "types",
         "errors",
+        "durable",
         "options",
         "data",
         "models",

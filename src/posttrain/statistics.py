@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 Interval = tuple[float, float]
 """The low and the high end."""
+_Z95 = NormalDist().inv_cdf(0.975)  # standard deviations each side that hold 95% of a normal distribution: 1.96
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -68,24 +69,24 @@ def kendall_tau(some: Sequence[float], others: Sequence[float]) -> float | None:
         >>> kendall_tau([1, 2, 3], [1, 3, 2])  # two pairs agree, one does not
         0.3333333333333333
     """
-    return _tau([sum(column) / 2 for column in zip(*_orders(some, others), strict=True)] or [0])
+    return _tau([sum(column) / 2 for column in zip(*_orders(some, others), strict=True)])
 
 
-def kendall_interval(some: Sequence[float], others: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The interval of `kendall_tau` by the jackknife: tau ± z sqrt((n - 1)/n sum_i (tau_-i - mean)^2).
+def kendall_interval(some: Sequence[float], others: Sequence[float]) -> Interval:
+    """The 95% interval of `kendall_tau` by the jackknife: tau ± z sqrt((n - 1)/n sum_i (tau_-i - mean)^2).
 
     tau_-i is that of all but one (Quenouille 1956, Tukey 1958). (-1, 1) where one of these, or tau itself, does not
     exist.
     """
-    rows, tau = _orders(some, others), kendall_tau(some, others)
-    whole = [sum(column) / 2 for column in zip(*rows, strict=True)]
+    rows = _orders(some, others)
+    tau = _tau(whole := [sum(column) / 2 for column in zip(*rows, strict=True)])
     left = [_tau([total - own for total, own in zip(whole, row, strict=True)]) for row in rows]
     taus = [one for one in left if one is not None]
     if tau is None or len(taus) < len(rows):
         return -1.0, 1.0
     mean = math.fsum(taus) / len(taus)
     variance = (len(taus) - 1) / len(taus) * math.fsum((one - mean) ** 2 for one in taus)
-    half = _z(confidence) * math.sqrt(variance)
+    half = _Z95 * math.sqrt(variance)
     return max(-1.0, tau - half), min(1.0, tau + half)
 
 
@@ -106,8 +107,19 @@ def sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
-    """The interval of a rate from `successes` in `n` independent trials: one greedy answer to each of n problems.
+def sigmoid(x: float) -> float:
+    """1 / (1 + exp(-x)), of any size of x."""
+    small = math.exp(-abs(x))
+    return (1 if x >= 0 else small) / (1 + small)
+
+
+def softplus(x: float) -> float:
+    """log(1 + exp(x)), of any size of x: -log sigmoid(-x)."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def wilson_interval(successes: int, n: int) -> Interval:
+    """The 95% interval of a rate from `successes` in `n` independent trials: one greedy answer to each of n problems.
 
         (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
 
@@ -121,7 +133,7 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
     """
     if not (n >= 1 and 0 <= successes <= n):
         raise ValueError(f"wilson_interval needs 0 <= successes <= n and n >= 1; got {successes} of {n}")
-    z2 = _z(confidence) ** 2
+    z2 = _Z95**2
     p = successes / n
     centre = p + z2 / (2 * n)
     half = math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))
@@ -131,8 +143,8 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
     return low, high
 
 
-def mean_interval(rates: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The interval of the mean over problems of something between 0 and 1: a problem's share of right samples.
+def mean_interval(rates: Sequence[float]) -> Interval:
+    """The 95% interval of the mean over problems of something between 0 and 1: a problem's share of right samples.
 
     With r_1 ... r_n the problems' rates, and four problems added that nobody saw, two of rate 0 and two of rate 1:
 
@@ -151,12 +163,12 @@ def mean_interval(rates: Sequence[float], confidence: float = 0.95) -> Interval:
         (0.0, 0.046)
     """
     _refuse_others("mean_interval", rates)
-    low, high = normal_interval([*rates, 0.0, 0.0, 1.0, 1.0], confidence)
+    low, high = normal_interval([*rates, 0.0, 0.0, 1.0, 1.0])
     return max(0.0, low), min(1.0, high)
 
 
-def normal_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The interval of the mean of numbers without bounds, such as rewards: m ± z s / sqrt(n).
+def normal_interval(values: Sequence[float]) -> Interval:
+    """The 95% interval of the mean of numbers without bounds, such as rewards: m ± z s / sqrt(n).
 
     Of a single number it is that number. Raises `ValueError` for none.
 
@@ -169,12 +181,12 @@ def normal_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
         raise ValueError("normal_interval needs one number at least")
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
-    half = _z(confidence) * math.sqrt(variance / len(values))
+    half = _Z95 * math.sqrt(variance / len(values))
     return mean - half, mean + half
 
 
-def paired_difference_interval(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The interval of mean(after) - mean(before), two policies' rates on the same problems in the same order.
+def paired_difference_interval(before: Sequence[float], after: Sequence[float]) -> Interval:
+    """The 95% interval of mean(after) - mean(before), two policies' rates on the same problems in the same order.
 
     Both find the same problems hard, so differences problem by problem vary less than the rates themselves, and the
     interval is narrower than one from two separate intervals. With d_i = after_i - before_i and N = n + 2:
@@ -199,15 +211,8 @@ def paired_difference_interval(before: Sequence[float], after: Sequence[float], 
     differences = [b - a for a, b in zip(before, after, strict=True)]
     size = len(differences) + 2
     mean = math.fsum(differences) / size
-    half = _z(confidence) * math.sqrt((math.fsum(d * d for d in differences) + 1 - size * mean * mean) / size**2)
+    half = _Z95 * math.sqrt((math.fsum(d * d for d in differences) + 1 - size * mean * mean) / size**2)
     return max(-1.0, mean - half), min(1.0, mean + half)
-
-
-def _z(confidence: float) -> float:
-    """How many standard deviations each side hold `confidence` of a normal distribution: 1.96 for 0.95."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is between 0 and 1, such as 0.95; got {confidence}")
-    return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def _refuse_others(what: str, rates: Sequence[float]) -> None:

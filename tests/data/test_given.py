@@ -147,7 +147,7 @@ def test_what_are_no_rows(read):
 
 
 def test_rows_given_have_no_splits_and_are_at_least_one():
-    assert split_for(ROWS, "test") is None and load_rows(ROWS, split="train") == ROWS
+    assert split_for(ROWS) is None and load_rows(ROWS, split="train") == ROWS
     with pytest.raises(UserError, match="the rows given are not divided into splits; got split 'test'"):
         load_rows(ROWS, split="test")
     with pytest.raises(DataError, match="no rows were given; expected at least one"):

@@ -154,10 +154,5 @@ def test_all_kinds_of_data_mix():
 def test_only_a_source_that_may_have_splits_is_asked_for_one(tmp_path):
     (tmp_path / "a.jsonl").write_text("{}")
     file = str(tmp_path / "a.jsonl")
-    assert split_for(file, "test") is split_for(f"{file}=1 {tmp_path}/*.jsonl=1", "test") is None
-    assert (
-        split_for(str(tmp_path), "test")
-        == split_for("owner/name", "test")
-        == split_for(f"{file}=1 a/b=1", "test")
-        == "test"
-    )
+    assert split_for(file) is split_for(f"{file}=1 {tmp_path}/*.jsonl=1") is None
+    assert split_for(str(tmp_path)) == split_for("owner/name") == split_for(f"{file}=1 a/b=1") == "test"

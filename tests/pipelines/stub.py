@@ -22,6 +22,7 @@ with Path("calls.jsonl").open("a") as file:
 if "--dry-run" in rest and what != "fail":
     assert not folder.exists() and Path(words["--config"]).is_file()
     plan = {"command": command, "model": "tiny", "seconds": 90.0, "peak_bytes": 2e9, "disk_bytes": 1e9}
+    plan["free_disk_bytes"] = 1.5e9
     print(json.dumps(plan | {"warnings": ["it is small"] if folder.name == "cold" else []}))
     sys.exit(0)
 told = []

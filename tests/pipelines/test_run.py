@@ -154,13 +154,15 @@ def test_a_dry_run_plans_what_can_be_planned_and_writes_nothing(capsys, here):
         "kept: best-of-n, after cold",
         "again: sft, after kept",
         "again.evaluate: evaluate, after again",
+        "in all: checkpoints of 2 stages to train take up to 2.0 GB and 1.5 GB are free; make room, or keep fewer "
+        "(keep_last)",
     ]
     assert sorted(path for path in here.iterdir() if path.name != "calls.jsonl") == before
     (here / "again.does").write_text("fail")
     run(capsys, "p.toml", "--output", "out")
     code, found, _, calls = run(capsys, "--resume", "out", "--dry-run")
     assert code == 0 and found["stages"]["kept"] == "done" and found["stages"]["again"]["command"] == "sft"
-    assert found["warnings"] == [] and calls == [["sft", "again", "begin"]]
+    assert found["disk_bytes"] == 1e9 and found["warnings"] == [] and calls == [["sft", "again", "begin"]]
     (here / "again.does").write_text("fail")
     code, _, said, _ = run(capsys, "--resume", "out", "--dry-run")
     assert code == 2 and said.endswith("p.toml: it cannot be")

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import fmean, pvariance
 
 import pytest
@@ -106,11 +107,17 @@ def test_answers_that_are_not_one_for_each_episode_stop_the_run(answers):
             scores(reward, "a")
 
 
-def test_a_use_that_is_not_known_is_refused():
+@pytest.mark.parametrize("reward", [partial(LearnedReward, ask), partial(StepReward, [ask])])
+def test_a_use_that_is_not_known_is_refused(reward):
     with pytest.raises(UserError, match="did you mean 'worst'"):
-        LearnedReward(ask, use="wurst")
+        reward(use="wurst")
     with pytest.raises(UserError, match="0 or more; got -1"):
-        LearnedReward(ask, penalty=-1)
+        reward(penalty=-1)
+
+
+def test_an_aggregation_that_is_not_known_is_refused():
+    with pytest.raises(UserError, match="did you mean 'product'"):
+        StepReward([ask], "produkt")
 
 
 ODDS = {"a": 0.9, "b": 0.5, "c": 0.8, "d": 0.1}  # that a step is right

@@ -13,7 +13,7 @@ import pytest
 import posttrain
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import EpisodeReward, Reward, apart, score_all
-from posttrain.rewards.reward import score_each, scoring
+from posttrain.rewards.reward import scoring
 from posttrain.types import EpisodeGroup, Score
 from tests.rewards.episodes import episode, scores
 
@@ -92,15 +92,12 @@ def test_an_exception_names_reward_tasks_cause_and_place():
 
 
 def test_an_exception_on_one_episode_names_that_one_alone():
-    def one(e):
-        return Score(1.0 / (e.completion != "b"))
-
     @dataclass(frozen=True)
     class Raises(EpisodeReward):
         name: str = "broken"
 
-        async def score_episodes(self, episodes):
-            return score_each(self.name, episodes, one)
+        def _score_one(self, episode):
+            return Score(1.0 / (episode.completion != "b"))
 
     with pytest.raises(RewardError, match=r"ZeroDivisionError.* on task 'train-1'$"):
         scores(Raises(), EPISODES)

@@ -174,14 +174,15 @@ def test_what_could_not_be_sent_is_sent_later_in_order(down):
     assert said == (["tracker fake failed (ConnectionError: no route); the run continues without it"] if down else [])
 
 
-def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
+def test_a_tracker_that_hangs_delays_only_the_end_and_that_little(monkeypatch):
+    monkeypatch.setattr("posttrain.runs.trackers.LAST_WAIT_S", 0.1)
     fake, said = Fake(hangs=True), []
     sender = Sender("fake", lambda: fake, TrackedRun("p", "n", (), {}, Path()), lambda *kept: None, said.append)
     began = time.monotonic()
     for step in range(100):
         sender.log(step, {})
     assert time.monotonic() - began < 1
-    sender.finish("finished", wait_s=0.1)
+    sender.finish("finished")
     assert time.monotonic() - began < 2
     assert said == ["tracker fake did not accept the last rows within 0.1 s; metrics.jsonl has them"]
 

@@ -636,7 +636,7 @@ def test_threads_that_write_one_file_leave_a_whole_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "a\n", ".a", "a" * 129])
 def test_names_of_checkpoints_are_names_of_folders(name):
     with pytest.raises(UserError, match="1 to 128 letters"):
-        checked_name(name, "a checkpoint")
+        checked_name(name)
 
 
 def test_what_a_killed_server_has_left_of_a_request_is_removed(base, tmp_path):

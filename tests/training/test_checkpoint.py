@@ -291,8 +291,8 @@ def test_arguments_are_checked_before_anything_is_touched(tmp_path, step, option
 
 def test_everything_is_on_the_disk_before_the_rename(tmp_path, monkeypatch):
     events: list[str] = []
-    sync, rename = checkpoint._sync, Path.rename
-    monkeypatch.setattr(checkpoint, "_sync", lambda path: (events.append(path.name), sync(path)))
+    sync, rename = checkpoint.sync, Path.rename
+    monkeypatch.setattr(checkpoint, "sync", lambda path: (events.append(path.name), sync(path)))
     monkeypatch.setattr(Path, "rename", lambda self, to: (events.append("rename"), rename(self, to)))
     save(tmp_path, 1, write, {})
     at = events.index("rename")

@@ -12,6 +12,8 @@ from itertools import combinations
 from statistics import fmean, pvariance
 from types import MappingProxyType
 
+from posttrain.statistics import sigmoid
+
 
 def disagreement(margins: Sequence[float]) -> float:
     """Disagreement on a pair: the variance over members of the probability that a is preferred.
@@ -20,7 +22,7 @@ def disagreement(margins: Sequence[float]) -> float:
 
     Christiano et al. 2017 (https://arxiv.org/abs/1706.03741), section 2.2.4.
     """
-    return pvariance([_sigmoid(margin) for margin in margins])
+    return pvariance([sigmoid(margin) for margin in margins])
 
 
 def information(margins: Sequence[float]) -> float:
@@ -30,7 +32,7 @@ def information(margins: Sequence[float]) -> float:
 
     Houlsby et al. 2011 (https://arxiv.org/abs/1112.5745), equation 2.
     """
-    probs = [_sigmoid(margin) for margin in margins]
+    probs = [sigmoid(margin) for margin in margins]
     return _entropy(fmean(probs)) - fmean(_entropy(p) for p in probs)
 
 
@@ -50,10 +52,6 @@ def choose(worths: Sequence[float], count: int, *, seed: int = 0) -> list[int]:
     """Indices of at most `count` items, the highest values first; `seed` orders those that are worth the same."""
     order = random.Random(seed).sample(range(len(worths)), len(worths))
     return sorted(order, key=lambda place: -worths[place])[:count]
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def _entropy(p: float) -> float:

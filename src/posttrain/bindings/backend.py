@@ -38,6 +38,7 @@ from posttrain.options.online import OnlineOptions
 from posttrain.runs.resuming import announce_start
 from posttrain.runs.run import Span
 from posttrain.training.learner import Learner
+from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
 
@@ -248,6 +249,11 @@ def trained_policy(options: TrainingOptions, where: str, **sampling: Any) -> Pol
         seed=options.seed,
         **sampling,
     )
+
+
+def policy_learner(options: TrainingOptions, policy: Policy, ranks: Ranks) -> Learner:
+    """The learner of a policy alone: without references, or models that are trained beside it."""
+    return learner_for(options, policy.model, policy.save, ranks=ranks)
 
 
 def lora_of(options: Adapter) -> Lora | None:

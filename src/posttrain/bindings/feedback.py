@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.bindings.cluster_options import MAY_DIFFER
 from posttrain.data import (
     ChatFormat,
@@ -136,11 +135,6 @@ def demonstrations(train_on: str) -> Feedback[Conversation, Example]:
     )
 
 
-def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
-    """The kind of feedback that an algorithm is trained on."""
-    return {"pair": PAIRS, "response": JUDGEMENTS}[algorithm.unit]
-
-
 @dataclass(frozen=True)
 class Sides(Generic[T]):
     """Training and held-out feedback, with notes to the user."""
@@ -199,13 +193,6 @@ def read(options: DataOptions, kind: Feedback[T, U], own: Sequence[T] = ()) -> S
     return Sides(learned, heldout, (*notes, *dropped))
 
 
-def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
-    """The units whose sequences all have at most `longest` tokens; longer units are shortened or dropped."""
-    fits = [max(map(size_of, kind.sequences(unit))) <= longest for unit in units]
-    kept = (unit if fit else kind.shortened(unit, longest) for unit, fit in zip(units, fits, strict=True))
-    return [unit for unit in kept if unit is not None]
-
-
 def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
     """Tokenise feedback, dropping units that are too long; raises `UserError` where nothing is left on a side."""
     longest, per_step = min(options.max_tokens, context), getattr(options, kind.per_step)
@@ -221,7 +208,9 @@ def tokenize(options: DataOptions, kind: Feedback[T, U], sides: Sides[T], chat: 
                 reasons.append(str(reason))
         if reasons and not units:
             raise UserError(f"nothing can be learned from any of the {which}{kind.noun}: {reasons[0]}")
-        kept = fitting(kind, units, longest)
+        fits = (max(map(size_of, kind.sequences(unit))) <= longest for unit in units)
+        shorter = (unit if fit else kind.shortened(unit, longest) for unit, fit in zip(units, fits, strict=True))
+        kept = [unit for unit in shorter if unit is not None]
         if not kept and (items or not which):
             raise UserError(
                 f"all {len(units)} {which}{kind.noun} are longer than {longest} tokens, the smaller of `max_tokens="

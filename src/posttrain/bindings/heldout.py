@@ -9,7 +9,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from posttrain.bindings import cluster_options, judges
+from posttrain.bindings.cluster_options import engine_may_differ
 from posttrain.bindings.sampling import Setup
+from posttrain.data.digests import digests, rows_digest
 from posttrain.data.order import seed_for
 from posttrain.environments.scored import GOLD
 from posttrain.episodes.episodes import OnTokens, none_left, sample_groups
@@ -17,8 +20,9 @@ from posttrain.episodes.metrics import episode_metrics, lost_metrics
 from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
 from posttrain.options.online import RL, OnlineOptions
-from posttrain.runs.training import patience
+from posttrain.runs.training import Evaluations, Together, Training, patience
 from posttrain.training import checkpoint
+from posttrain.training.schedule import LearningRate
 from posttrain.types import Group, Sampling, Score
 
 PREFIX = "evaluation/"
@@ -136,11 +140,48 @@ def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutRew
     return (found[0], found[-1]) if found else (None, None)
 
 
-def reason_to_stop(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
-    if rows and past_budget(rows[-1], config.kl_budget):
-        return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (`kl_budget={config.kl_budget:g}`)"
-    return patience(config.stop_after, partial(goodness, by=chosen_by(setup)))(rows)
+def online_training(
+    options: OnlineOptions,
+    setup: Setup,
+    *,
+    steps: int,
+    model: str,
+    settings: Mapping[str, Any],
+    may_differ: Sequence[str],
+    notes: Sequence[str],
+    kl_budget: float = 0.0,
+    delay: int = 0,
+    counted: str = "steps",
+) -> Training:
+    """For `open_session`, of the policy in the folder `model`; held-out tasks select checkpoints and stop early."""
+
+    def score(row: Mapping[str, Any]) -> float | None:
+        return goodness(row, kl_budget, chosen_by(setup))
+
+    def finished(rows: Sequence[Mapping[str, Any]]) -> str:
+        if rows and past_budget(rows[-1], kl_budget):  # reward overoptimisation
+            return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (`kl_budget={kl_budget:g}`)"
+        return patience(options.stop_after, partial(goodness, by=chosen_by(setup)))(rows)
+
+    backend, past, held = setup.backend, setup.judging.past.values(), bool(options.eval_every)
+    about = {"model": model, "steps": steps, "judges": setup.model_folders, "data": digests(settings)}
+    about["rows"] = rows_digest(task.prompt for task in setup.tasks)
+    verified = setup.environment.reward.verified  # a verifier says what is solved
+    return Training(
+        steps=steps,
+        trained=Together((backend.learner, *past)) if past else backend.learner,
+        rate=LearningRate(options.lr, options.warmup_steps, options.decay, steps, delay=delay),
+        evaluations=Evaluations(options.eval_every, held, held, score, finished),
+        environment={**backend.compute, **about},
+        save_every=options.save_every,
+        keep_last=options.keep_last,
+        headline={"reward": "reward/mean", **({"accuracy": "accuracy"} if verified else {})},
+        may_differ=(*may_differ, *engine_may_differ(options.engine), *judges.MAY_DIFFER, *cluster_options.MAY_DIFFER),
+        counted=counted,
+        notes=notes,
+        overlapped=backend.staleness > 0,
+        spans=backend.spans,
+    )
 
 
 def none_is_best(config: RL, checkpoints: Path) -> str:

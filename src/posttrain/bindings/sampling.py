@@ -1,20 +1,18 @@
 """Setup of recipes that sample: tasks, rewards, policy, engine."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posttrain.background import finish
-from posttrain.bindings import cluster_options
 from posttrain.bindings.backend import Backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.episode_length import EpisodeLength, episode_length
-from posttrain.bindings.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
+from posttrain.bindings.judges import JudgeModels, judges_in, players_of, rewards_with
 from posttrain.bindings.reward_models import load_scoring, overseen_by, steps_of
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
-from posttrain.data.digests import digests, rows_digest
 from posttrain.data.files import is_gym
 from posttrain.engine.policy import check_engine
 from posttrain.environments.env import Environment, Seat, SingleTurn
@@ -34,7 +32,6 @@ from posttrain.models.load import tokenizer_of
 from posttrain.options.kinds import Rewards
 from posttrain.options.online import OnlineOptions
 from posttrain.options.option import given
-from posttrain.runs.training import Together, Trained
 from posttrain.training.teacher import NO_TEACHERS, Teachers
 from posttrain.types import Sampling, Task
 
@@ -66,23 +63,6 @@ class Setup:
         turns = self.environment.environment.max_turns * self.players.sampling.max_new_tokens
         return min(turns, self.players.max_tokens or turns)
 
-    @property
-    def may_differ(self) -> tuple[str, ...]:
-        """Options that may be others when a run is resumed."""
-        return (*MAY_DIFFER, *cluster_options.MAY_DIFFER)
-
-    @property
-    def headline(self) -> Mapping[str, str]:
-        """What progress shows of metrics: the accuracy only where a verifier says what is solved."""
-        verified = self.environment.reward.verified
-        return {"reward": "reward/mean"} | ({"accuracy": "accuracy"} if verified else {})
-
-    @property
-    def trained(self) -> Trained:
-        """What checkpoints keep."""
-        past = self.judging.past.values()
-        return Together((self.backend.learner, *past)) if past else self.backend.learner
-
     def renew_seats(self, step: int) -> None:
         """Have earlier policies play in this step that are as old as asked."""
         for past in self.judging.past.values():
@@ -98,12 +78,6 @@ class Setup:
         self.backend.log_in(run)
         with verdicts_kept_in(run), self.judging.kept_in(run), self.opened():
             yield
-
-    def about(self, settings: Mapping[str, Any], model: str, steps: int) -> dict[str, Any]:
-        """What a run's environment.json has of its inputs and its computation."""
-        found = dict(self.backend.compute)
-        found |= {"model": model, "steps": steps, "judges": self.model_folders, "data": digests(settings)}
-        return found | {"rows": rows_digest(task.prompt for task in self.tasks)}
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
         """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""

@@ -30,6 +30,7 @@ from posttrain.data.sources import in_memory as in_memory
 from posttrain.data.sources import load_rows as load_rows
 from posttrain.data.sources import parse_columns as parse_columns
 from posttrain.data.sources import read_rows as read_rows
+from posttrain.data.sources import reading_of as reading_of
 from posttrain.data.tasks import load_completions as load_completions
 from posttrain.data.tasks import load_demonstrations as load_demonstrations
 from posttrain.data.tasks import load_tasks as load_tasks

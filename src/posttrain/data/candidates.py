@@ -1,6 +1,6 @@
 """Loading the answers that judges compare: one or several to each prompt."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
@@ -22,7 +22,7 @@ class Candidates:
     given: tuple[float, ...] = ()  # what the data say of each, the higher the better; empty where they say nothing
 
 
-def load_candidates(source: Source, *, named: Collection[str] = (), **reading: Unpack[Reading]) -> Loaded[Candidates]:
+def load_candidates(source: Source, **reading: Unpack[Reading]) -> Loaded[Candidates]:
     """The answers of a data set, by prompt.
 
     A row has `prompt` and `completions` (texts, or {text, model}, as `annotate import` takes them) or `responses`,
@@ -50,7 +50,7 @@ def load_candidates(source: Source, *, named: Collection[str] = (), **reading: U
             )
         return [Candidates(_group(task_in(row), said), tuple(scores))]
 
-    return read_all(source, read, gather=gathered, named=named, **reading)
+    return read_all(source, read, gather=gathered, named=("**",), **reading)
 
 
 def _pair(row: Record, number: int, pair: Any) -> Candidates:

@@ -15,6 +15,9 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError
 from posttrain.types import Task
 
+START, REACHED = 0.2, 0.5  # of `ByRank`: shares of the tasks and of the run
+RATE, FLOOR = 0.5, 0.02  # of `BySuccess`
+
 
 class Curriculum:
     """All tasks alike: every epoch is a new permutation of them."""
@@ -33,30 +36,27 @@ class Curriculum:
 
 
 class ByRank(Curriculum):
-    """The easiest `start` of the tasks first, then more in equal steps, and all after `reached` of the run.
+    """The easiest `START` of the tasks first, then more in equal steps, and all after `REACHED` of the run.
 
         share(t) = min(1, start + (1 - start) t / (reached T)),   t of T tasks drawn
 
     Within the share tasks are drawn alike. A draw depends on its number and the seed alone, so that nothing is stored.
     """
 
-    def __init__(self, ranks: Sequence[float], drawn: int, *, start: float = 0.2, reached: float = 0.5) -> None:
+    def __init__(self, ranks: Sequence[float], drawn: int) -> None:
         super().__init__(len(ranks))
         self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        self._drawn, self._start, self._reached, self._share = drawn, start, reached, start
+        self._drawn, self._share = drawn, START
 
     def share(self, batch: int, draw: int) -> float:
         """The share of the tasks from which a draw is made."""
-        grown = batch * draw / (self._reached * self._drawn)
-        return min(1.0, self._start + (1 - self._start) * grown)
+        return min(1.0, START + (1 - START) * (batch * draw / (REACHED * self._drawn)))
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
         """As of `Curriculum`."""
         self._share = self.share(batch, draw)
-        count = math.ceil(self._share * len(self._order))
+        count = min(len(self._order), max(batch, math.ceil(self._share * len(self._order))))
         if count < batch:  # fewer tasks than a batch has
-            count = min(batch, len(self._order))
-        if count < batch:
             return [self._order[place] for place in batch_indices(count, batch, draw, seed)]
         draws = Random(seed_for(seed, "curriculum", draw))
         return [self._order[place] for place in draws.sample(range(count), batch)]
@@ -67,23 +67,23 @@ class ByRank(Curriculum):
 
 
 class BySuccess(Curriculum):
-    """Tasks by the variance of their outcome, without replacement: weight p(1 - p) + `floor`.
+    """Tasks by the variance of their outcome, without replacement: weight p(1 - p) + `FLOOR`.
 
     p, the state by the task's id, is a moving average of the share of completions that solved a task, each group
-    counting `rate`; a task that was not drawn yet has 1/2, so that all are tried. `floor` keeps solved and unsolved
+    counting `RATE`; a task that was not drawn yet has 1/2, so that all are tried. `FLOOR` keeps solved and unsolved
     ones from being forgotten.
     """
 
-    def __init__(self, ids: Sequence[str], *, rate: float = 0.5, floor: float = 0.02) -> None:
+    def __init__(self, ids: Sequence[str]) -> None:
         super().__init__(len(ids))
-        self._ids, self._rate, self._floor = ids, rate, floor
+        self._ids = ids
 
     def indices(self, batch: int, draw: int, seed: int) -> list[int]:
         """As of `Curriculum`; with fewer tasks than a batch has, they are drawn again."""
         draws = Random(seed_for(seed, "curriculum", draw))
         # Efraimidis and Spirakis 2006: the largest u^(1/w) are a draw by weight w without replacement
         successes = [self.state.get(name, 0.5) for name in self._ids]
-        keys = [math.log(1 - draws.random()) / (p * (1 - p) + self._floor) for p in successes]
+        keys = [math.log(1 - draws.random()) / (p * (1 - p) + FLOOR) for p in successes]
         best = sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
         return (best * math.ceil(batch / len(best)))[:batch]
 
@@ -91,7 +91,7 @@ class BySuccess(Curriculum):
         """As of `Curriculum`; logged are the share of the tasks that were drawn, and their mean success."""
         for name, success in solved.items():
             before = self.state.get(name, success)
-            self.state[name] = before + self._rate * (success - before)
+            self.state[name] = before + RATE * (success - before)
         known = self.state.values()
         found = {"curriculum/seen": len(known) / len({*self._ids})}
         return found | ({"curriculum/success": math.fsum(known) / len(known)} if known else {})

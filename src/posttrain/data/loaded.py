@@ -200,6 +200,6 @@ def interleaved(lists: Sequence[Sequence[T]], shares: Sequence[Fraction], seed: 
     return [item for _, _, item in sorted(placed, key=lambda one: one[:2])]
 
 
-def split_for(source: Source, split: str) -> str | None:
-    """`split`, where a source or a part of the mixture may be divided into splits; else None, all of it."""
-    return split if any(has_splits(part.source) for part in parts_of(source)) else None
+def split_for(source: Source) -> str | None:
+    """The split "test", where a source or a part of the mixture may be divided into splits; else None, all of it."""
+    return "test" if any(has_splits(part.source) for part in parts_of(source)) else None

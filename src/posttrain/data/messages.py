@@ -26,7 +26,7 @@ _ROLES: dict[str, Role] = {name: role for role, names in _SPEAKERS.items() for n
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
-def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
+def read_message(item: Any, name: str, tools: Sequence[str]) -> Message:
     """One message of a conversation; `name` says which one in errors, such as "field 'prompt' message 2".
 
     It is `{role, content}`, or ShareGPT's `{from, value}`; perhaps with `tool_calls`, `tool_call_id`, `name` and a
@@ -151,7 +151,7 @@ def excerpt(value: Any) -> str:
 
 
 def _part(part: Any, name: str) -> str:
-    fields = cast(Mapping[str, Any], part) if isinstance(part, Mapping) else {}
+    fields = _fields(part)
     if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
         kind = f"of type {fields['type']!r}" if "type" in fields and fields["type"] != "text" else excerpt(part)
         raise DataError(f'{name} is {kind}; only text is read, {{"type": "text", "text": ...}}; remove it')
@@ -181,13 +181,9 @@ def _calls(item: Mapping[str, Any], name: str, tools: Sequence[str]) -> tuple[To
 
 
 def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
-    fields = cast(Mapping[str, Any], call) if isinstance(call, Mapping) else {}
-    inner = fields.get("function", fields)
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"].strip():
-        raise DataError(f"{name} must be {{id, type, function: {{name, arguments}}}}; got {excerpt(call)}")
+    fields, inner = _function(call, name, "{id, type, function: {name, arguments}}")
     if fields.get("type") not in (None, "function"):
         raise DataError(f"{name} is of type {excerpt(fields['type'])}; only calls of a function are read")
-    inner = cast(Mapping[str, Any], inner)
     arguments = inner.get("arguments")
     if isinstance(arguments, Mapping):  # without the nulls that parquet adds: it gives a call the keys of all others
         functions = [json.loads(tool)["function"] for tool in tools]
@@ -202,6 +198,15 @@ def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
             raise DataError(f"{name} arguments must be a JSON object, or one as text; got {excerpt(arguments)}")
         _json(loaded, f"{name} arguments")
     return ToolCall(_word(fields, "id", name), inner["name"], text)
+
+
+def _function(value: Any, name: str, form: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """An object and the function in it, which may also stand alone."""
+    fields = _fields(value)
+    inner = _fields(fields.get("function", fields))
+    if not isinstance(inner.get("name"), str) or not inner["name"].strip():
+        raise DataError(f"{name} must be {form}; got {excerpt(value)}")
+    return fields, inner
 
 
 def _without_added(value: Any, schema: Any) -> Any:
@@ -242,12 +247,7 @@ def _items(value: Any) -> list[Any]:
 def _tool(tool: Any, name: str) -> str:
     if isinstance(tool, str):
         tool = _loaded(tool)
-    fields = cast(Mapping[str, Any], tool) if isinstance(tool, Mapping) else {}
-    inner = fields.get("function", fields)
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"].strip():
-        raise DataError(
-            f"{name} must be {{type: function, function: {{name, description, parameters}}}}; got {excerpt(tool)}"
-        )
+    fields, inner = _function(tool, name, "{type: function, function: {name, description, parameters}}")
     if not isinstance(inner.get("parameters", {}), Mapping | None):
         raise DataError(f"{name} has parameters that are no JSON schema: {excerpt(inner['parameters'])}")
     whole = fields if "function" in fields else {"type": "function", "function": fields}

@@ -181,17 +181,13 @@ def _own_steps(row: Record) -> Labelled:
     said = [typed(label) for label in given]
     if not steps:
         raise row.fail("'steps' must be a list of one or more texts; it is empty")
-    if wrong := [label for label in said if not (label in (None, -1) or (_number(label) and 0 <= label <= 1))]:
+    if wrong := [one for one in said if one not in (None, -1) and not (isinstance(one, int | float) and 0 <= one <= 1)]:
         raise row.fail(
             f"a label of a step must be true (or 1), false (or 0, -1), a number between or null; got {wrong[0]!r:.60}"
         )
     labels = [None if label is None else label if 0 < label < 1 else label > 0 for label in said]
     until = labels.index(False) + 1 if False in labels else len(labels)
     return steps[:until], labels[:until]
-
-
-def _number(label: object) -> bool:
-    return isinstance(label, int | float)
 
 
 def _prm800k(row: Record) -> list[Labelled]:

@@ -111,6 +111,11 @@ def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
     return columns
 
 
+def reading_of(options: Any) -> dict[str, Any]:
+    """What `split`, `columns` and `limit` of a command's options say, as loaders and `read_rows` take it."""
+    return {"split": options.split or None, "columns": parse_columns(options.columns), "limit": options.limit}
+
+
 def map_columns(rows: Sequence[Record], columns: Mapping[str, str]) -> list[Record]:
     """Rows with columns renamed; `a.b` is the field `b` inside the field `a`."""
     known = {name for row in rows for name in row.fields}

@@ -144,7 +144,7 @@ def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, fl
     }
 
 
-def _repetition(token_ids: Sequence[int], n: int = 4) -> float:
-    """The fraction of n-grams that repeat an earlier one of the same completion; 0 if there are fewer than two."""
-    grams = [tuple(token_ids[i : i + n]) for i in range(len(token_ids) - n + 1)]
+def _repetition(token_ids: Sequence[int]) -> float:
+    """The fraction of 4-grams that repeat an earlier one of the same completion; 0 if there are fewer than two."""
+    grams = [tuple(token_ids[i : i + 4]) for i in range(len(token_ids) - 3)]
     return 1 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0

@@ -9,7 +9,7 @@ from itertools import combinations, permutations
 from statistics import fmean
 from typing import NamedTuple
 
-from posttrain.statistics import Interval, mean_interval
+from posttrain.statistics import Interval, mean_interval, sigmoid
 from posttrain.types import Message
 
 PENALTY = 0.1  # half the weight of phi^2 in the length-controlled fit, in comparisons
@@ -82,8 +82,8 @@ def length_controlled(shares: Sequence[float], gaps: Sequence[float]) -> tuple[f
     theta = phi = h01 = h11 = 0.0
     det, chances = 1.0, list[float]()
     for _ in range(50):  # Newton's method
-        chances = [_sigmoid(theta + phi * x) for x, _ in rows]
-        own = _sigmoid(theta)
+        chances = [sigmoid(theta + phi * x) for x, _ in rows]
+        own = sigmoid(theta)
         g0 = math.fsum(y - p for (_, y), p in zip(rows, chances, strict=True)) + 1 - 2 * own
         g1 = math.fsum(x * (y - p) for (x, y), p in zip(rows, chances, strict=True)) - 2 * PENALTY * phi
         h00 = math.fsum(p * (1 - p) for p in chances) + 2 * own * (1 - own)
@@ -93,10 +93,10 @@ def length_controlled(shares: Sequence[float], gaps: Sequence[float]) -> tuple[f
         theta, phi = theta + (h11 * g0 - h01 * g1) / det, phi + (h00 * g1 - h01 * g0) / det
         if abs(g0) + abs(g1) < 1e-10:
             break
-    own = _sigmoid(theta)  # below also of the two comparisons of the prior
+    own = sigmoid(theta)  # below also of the two comparisons of the prior
     told = [*((x, y - p) for (x, y), p in zip(rows, chances, strict=True)), (0.0, 1 - own), (0.0, -own)]
     half = 1.96 * math.sqrt(math.fsum(((h11 - h01 * x) / det * e) ** 2 for x, e in told))
-    return _sigmoid(theta), (_sigmoid(theta - half), _sigmoid(theta + half))
+    return sigmoid(theta), (sigmoid(theta - half), sigmoid(theta + half))
 
 
 def cycles(rates: Sequence[WinRate]) -> list[tuple[str, str, str]]:
@@ -109,7 +109,3 @@ def cycles(rates: Sequence[WinRate]) -> list[tuple[str, str, str]]:
     names = list(dict.fromkeys(name for one in rates for name in (one.policy, one.other)))
     rounds = ((a, b, c) for three in combinations(names, 3) for a, b, c in permutations(three) if a == three[0])
     return [(a, b, c) for a, b, c in rounds if {(a, b), (b, c), (c, a)} <= beats]
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else 1 - 1 / (1 + math.exp(x))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
-from posttrain.statistics import Interval, mean_interval
+from posttrain.statistics import Interval, mean_interval, sigmoid, softplus
 
 BINS = 10
 HOTTEST, COLDEST = 20.0, 0.05
@@ -104,8 +104,7 @@ def by_category(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
 
 def log_loss(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
     """The mean of -log sigmoid(margin / T), in nats: 0.693 for margins of 0."""
-    scaled = (-pair.margin / temperature for pair in pairs)
-    return fmean(max(x, 0.0) + math.log1p(math.exp(-abs(x))) for x in scaled)
+    return fmean(softplus(-pair.margin / temperature) for pair in pairs)
 
 
 def calibration(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> list[Bin]:
@@ -144,7 +143,7 @@ def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
     low, high = math.log(1 / HOTTEST), math.log(1 / COLDEST)  # of the logarithm of a = 1/T, in which the slope rises
     for _ in range(60):
         middle = (low + high) / 2
-        slope = fmean(pair.margin * (doubt - _sigmoid(-pair.margin * math.exp(middle))) for pair in pairs)
+        slope = fmean(pair.margin * (doubt - sigmoid(-pair.margin * math.exp(middle))) for pair in pairs)
         low, high = (middle, high) if slope < 0 else (low, middle)
     return math.exp(-(low + high) / 2)
 
@@ -214,11 +213,7 @@ def measures(pairs: Sequence[ScoredPair], temperature: float | None = None) -> d
 
 
 def _sure(pair: ScoredPair, temperature: float) -> float:
-    return _sigmoid(abs(pair.margin) / temperature)
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else 1 - 1 / (1 + math.exp(x))
+    return sigmoid(abs(pair.margin) / temperature)
 
 
 def correlations(

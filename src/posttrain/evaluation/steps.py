@@ -6,7 +6,6 @@ prompts is used on the other, so that a model gains nothing by chance. A critic 
 has an F1 of 0.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -14,6 +13,7 @@ from statistics import fmean
 from posttrain.data.packing import Stepwise
 from posttrain.evaluation import pairs
 from posttrain.evaluation.process_bench import ALL_RIGHT, ProcessBench, process_bench
+from posttrain.statistics import softplus
 
 HALF = 0.5  # a step whose label is above it counts as right in metrics
 THRESHOLDS = 200  # that are tried
@@ -42,7 +42,7 @@ def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) 
     ]
     return {
         "loss": fmean(
-            right * _softplus(-logit) + (1 - right) * _softplus(logit)
+            right * softplus(-logit) + (1 - right) * softplus(logit)
             for unit, of_unit in zip(units, logits, strict=True)
             for right, logit in zip(unit.right, of_unit, strict=True)
         ),
@@ -51,10 +51,6 @@ def step_measures(units: Sequence[Stepwise], logits: Sequence[Sequence[float]]) 
         "wrong": fmean(first_wrong(unit) is not None for unit in units),
         "calibration_error": pairs.calibration_error(steps),
     }
-
-
-def _softplus(x: float) -> float:
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def first_wrong(unit: Stepwise) -> int | None:

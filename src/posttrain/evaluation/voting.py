@@ -45,36 +45,25 @@ def winner(answers: Sequence[str | None], weights: Sequence[float] | None = None
     return answers.index(max(votes, key=votes.__getitem__)) if votes else 0
 
 
-def _majority(problem: Answered, places: Sequence[int]) -> bool:
-    return problem.right[places[winner([problem.answers[place] for place in places])]]
-
-
 def _weighted(problem: Answered, places: Sequence[int]) -> bool:
     answers, scores = [problem.answers[place] for place in places], [problem.scores[place] for place in places]
     return problem.right[places[winner(answers, scores)]]
 
 
-def _best(problem: Answered, places: Sequence[int]) -> bool:
-    return problem.right[max(places, key=problem.scores.__getitem__)]
-
-
-def _any(problem: Answered, places: Sequence[int]) -> bool:
-    return any(problem.right[place] for place in places)
-
-
 WAYS: Mapping[str, Callable[[Answered, Sequence[int]], bool]] = {
-    "majority": _majority,
+    "majority": lambda problem, places: problem.right[places[winner([problem.answers[place] for place in places])]],
     "weighted": _weighted,  # needs scores, as `best` does
-    "best": _best,
-    "oracle": _any,  # pass@n: whether a perfect verifier would have one to choose
+    "best": lambda problem, places: problem.right[max(places, key=problem.scores.__getitem__)],
+    # pass@n: whether a perfect verifier would have one to choose
+    "oracle": lambda problem, places: any(problem.right[place] for place in places),
 }
 """Ways to choose among samples of a problem: whether what is given is right, of the samples in these places."""
 
 SCORED = ("weighted", "best")  # those that read scores
 
 
-def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed: int = 0) -> float:
-    """The share of sets of n of a problem's samples by which `way` is right: of `draws` sets, drawn with `seed`.
+def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS) -> float:
+    """The share of sets of n of a problem's samples by which `way` is right: of `draws` sets, the same in each call.
 
     Of `oracle`, which is pass@n, and of `best` it is the mean over all sets.
 
@@ -96,7 +85,7 @@ def accuracy_of(way: str, problem: Answered, n: int, *, draws: int = DRAWS, seed
         return best_of_n(range(size), [problem.right[place] for place in worst_first], n)
     if n == size:
         return float(WAYS[way](problem, range(size)))
-    draw = Random(f"{seed}-{n}")
+    draw = Random(f"0-{n}")
     return fmean(WAYS[way](problem, sorted(draw.sample(range(size), n))) for _ in range(draws))
 
 

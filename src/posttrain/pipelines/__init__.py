@@ -207,16 +207,42 @@ class PipelinePlan:
     """By stage what --dry-run of its command says, or why there is no plan of it."""
 
     stages: Mapping[str, Mapping[str, Any] | str]
+    training: int  # stages to come that keep checkpoints
+
+    @property
+    def plans(self) -> dict[str, Mapping[str, Any]]:
+        """Those of the stages that can be planned."""
+        return {name: plan for name, plan in self.stages.items() if not isinstance(plan, str)}
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the checkpoints of all stages at most; a stage without a plan is taken for the largest that has one.
+
+        The runs of all stages are kept, so that a pipeline fills a disk that each of its stages leaves room on.
+        """
+        known = [plan["disk_bytes"] for plan in self.plans.values()]
+        return sum(known) + (self.training - len(known)) * max(known, default=0)
 
     def lines(self) -> list[str]:
         """The same for people."""
-        return [f"{name}: {plan if isinstance(plan, str) else _planned(plan)}" for name, plan in self.stages.items()]
+        each = [f"{name}: {plan if isinstance(plan, str) else _planned(plan)}" for name, plan in self.stages.items()]
+        return each + [f"in all: {self._room()}"] * bool(self.plans)
 
     def summary(self) -> dict[str, Any]:
         """The same as JSON."""
-        plans = {name: plan for name, plan in self.stages.items() if not isinstance(plan, str)}
-        warnings = [f"{name}: {warning}" for name, plan in plans.items() for warning in plan["warnings"]]
-        return {"stages": self.stages, "warnings": warnings, "notes": list[str]()}
+        warnings = [f"{name}: {warning}" for name, plan in self.plans.items() for warning in plan["warnings"]]
+        if self.disk > self._free():
+            warnings.append(self._room())
+        return {"stages": self.stages, "disk_bytes": self.disk, "warnings": warnings, "notes": list[str]()}
+
+    def _free(self) -> int:
+        return min((plan["free_disk_bytes"] for plan in self.plans.values()), default=0)
+
+    def _room(self) -> str:
+        """What is kept against what is free."""
+        many = f"{self.training} stage{'s' * (self.training != 1)} to train"
+        said = f"checkpoints of {many} take up to {self.disk / 1e9:.1f} GB and {self._free() / 1e9:.1f} GB are free"
+        return said + "; make room, or keep fewer (keep_last)" * (self.disk > self._free())
 
 
 def dry_run(config: Pipeline, known: Known, *, resume: Path | None = None) -> PipelinePlan:
@@ -224,9 +250,10 @@ def dry_run(config: Pipeline, known: Known, *, resume: Path | None = None) -> Pi
     stages, found = read_stages(config.file, config.with_, known), dict[str, Mapping[str, Any] | str]()
     root, last = (resume or Path("PIPELINE")).absolute(), _last_rows(resume) if resume else {}
     done = {name for name, row in last.items() if row["state"] == "done"}
+    trains = [name for name, stage in stages.by_name.items() if "dry_run" in known.commands[stage.command].shared]
     for name, stage in stages.by_name.items():
         waits = [other for other in stage.needs if other not in done]
-        if name in done or waits or "dry_run" not in known.commands[stage.command].shared:
+        if name in done or waits or name not in trains:
             found[name] = "done" if name in done else f"{stage.command}{', after ' * bool(waits)}{', '.join(waits)}"
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +263,7 @@ def dry_run(config: Pipeline, known: Known, *, resume: Path | None = None) -> Pi
             why = (told.stderr.splitlines() or [""])[-1].removeprefix("posttrain: ")
             raise UserError(f"stage '{name}' of {stages.origin}: {why}")
         found[name] = json.loads(told.stdout.splitlines()[-1])
-    return PipelinePlan(found)
+    return PipelinePlan(found, len(set(trains) - done))
 
 
 def _planned(plan: Mapping[str, Any]) -> str:

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posttrain.data import load_gym
-from posttrain.data.tasks import dress
 from posttrain.environments.env import SingleTurn
 from posttrain.options.tools import Quickstart
-from posttrain.recipes.quickstart import SYSTEM, demonstrate
+from posttrain.recipes.quickstart import conversations, problems
 from posttrain.types import Message
 
 
@@ -21,9 +19,4 @@ class Worked(SingleTurn):
     def demonstrations(self, seed: int) -> Sequence[Sequence[Message]]:
         """Each a problem with its answer, of the training split."""
         config = Quickstart(demonstrations=self.count, thinking=self.thinking, seed=seed)
-        tasks = load_gym(config.dataset, size=self.count, seed=seed, split="train")
-        asked = [dress(task.prompt, SYSTEM, "{prompt}") for task in tasks]
-        return [
-            (*prompt, Message("assistant", said))
-            for prompt, said in zip(asked, demonstrate(config, tasks), strict=True)
-        ]
+        return conversations(config, problems(config, "train", self.count))

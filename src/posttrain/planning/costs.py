@@ -281,7 +281,7 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
     for tokens in (load.microbatch_tokens // 2**halvings for halvings in range(1, 8)):
         if phase.name != "update" or tokens < longest:
             break
-        smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
+        smaller = replace(load, microbatch_tokens=tokens)
         if now - update_phase(training, smaller).total >= missing:
             return f"type `microbatch_tokens={tokens}`"
     for words, changes in REMEDIES:

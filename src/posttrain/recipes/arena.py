@@ -21,7 +21,7 @@ from posttrain.annotation.aggregation import bradley_terry
 from posttrain.background import few_of, finish
 from posttrain.bindings.judges import JudgeModels, named_models
 from posttrain.bindings.scoring import scoring
-from posttrain.data import Record, load_tasks, parse_columns, read_rows
+from posttrain.data import Record, load_tasks, read_rows, reading_of
 from posttrain.data.messages import written
 from posttrain.errors import UserError, unknown, words_of
 from posttrain.evaluation.arena import Compared, WinRate, cycles, win_rate
@@ -71,12 +71,12 @@ def run(config: Arena, *, quiet: bool = False) -> ArenaResult:
     """Read or sample the answers, have them compared, and with an output write the comparisons."""
     if not (config.answers or config.models):
         raise UserError("`answers` is required: files of answers; or `models` and `dataset`")
-    path, judges = jsonl.new_file(config.output) if config.output else None, bool(config.judge or config.reward)
-    judges = judges or bool(config.reward_model)
+    path = jsonl.new_file(config.output) if config.output else None
+    judges = bool(config.judge or config.reward or config.reward_model)
     answers, compared = Answers(), list[Compared]()
-    columns = parse_columns(config.columns)
+    how = reading_of(config)
     for file in words_of("answers", config.answers):
-        for row in read_rows(file, split=config.split or None, columns=columns, limit=config.limit):
+        for row in read_rows(file, **how):
             _read(row, _SUFFIX.sub("", Path(file).name), answers, compared, judged=not judges)
     if config.models:
         answers |= _sampled(config, quiet=quiet)

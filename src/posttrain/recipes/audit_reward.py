@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.bindings.scoring import scoring
-from posttrain.data import load_tasks, parse_columns
+from posttrain.data import load_tasks, reading_of
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.audit import Audit, audit
@@ -80,9 +80,7 @@ def run(config: AuditReward, *, quiet: bool = False) -> AuditRewardResult:
     path, began = jsonl.new_file(config.output) if config.output else None, time.monotonic()
 
     def read(named: Collection[str]) -> Sequence[Task]:
-        columns = parse_columns(config.columns)
-        how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
-        return load_tasks(config.dataset, named=named, seed=config.seed, **how)
+        return load_tasks(config.dataset, named=named, seed=config.seed, **reading_of(config))
 
     tasks, environment, judging = scoring(config, config.reward, read, config.dataset, "audit-reward")
     if environment.reward.compares:

@@ -27,7 +27,7 @@ What is finished of a run that was interrupted lies beside the output (`best.jso
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import repeat
@@ -58,6 +58,7 @@ from posttrain.training import adversarial
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, Row, StopReason
 
+EXTRA = ("pairs", "step_labels", "adversarial_pairs", "annotation_items")  # the options of other files
 LABELS = ("step_labels", "label_by", "continuations", "label_per_prompt")  # the options of labelled steps
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
@@ -190,21 +191,16 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
         left = f"{seen.lost} of {every} prompts were left out"
         notes.append(f"{left}: no reward applies to one of their answers{failed}")
     written = jsonl.write(path, seen.rows) if seen.rows else 0
-    pairs = _written(config.pairs, seen.pairs)
-    fooled = _written(config.adversarial_pairs, seen.adversarial_pairs)
-    items = _written(config.annotation_items, seen.annotation_items)
-    labelled = _written(config.step_labels, seen.step_labels)
+    counts = {
+        name: jsonl.write(Path(file).expanduser(), getattr(seen, name)) if (file := getattr(config, name)) else None
+        for name in EXTRA
+    }
     parts.remove()
     seconds = time.perf_counter() - began
     if not written:
         notes.append(_why_none(config, seen))
     told = (seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes))
-    return BestOfNResult(path, every, written, *told, fooled, items, labelled, pairs)
-
-
-def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """Write an optional file; None where it was not asked for."""
-    return jsonl.write(Path(file).expanduser(), iter(rows)) if file else None
+    return BestOfNResult(path, every, written, *told, **counts)
 
 
 def _why_none(config: BestOfN, seen: _Seen) -> str:
@@ -216,15 +212,14 @@ def _why_none(config: BestOfN, seen: _Seen) -> str:
 
 
 def _check(config: BestOfN) -> Path:
-    extra = ("pairs", "step_labels", "adversarial_pairs", "annotation_items")
-    if config.environment and any(getattr(config, option) for option in extra):
+    if config.environment and any(getattr(config, option) for option in EXTRA):
         raise UserError(
             "`pairs`, `step_labels`, `adversarial_pairs` and `annotation_items` need single-turn tasks; leave them out "
             "with `environment`"
         )
     if config.adversarial_pairs and not (config.gold or config.gold_model):
         raise UserError("`adversarial_pairs` needs a gold reward: `gold_model` or `gold`; or use `annotation_items`")
-    return jsonl.new_files({option: getattr(config, option) for option in ("output", *extra)})["output"]
+    return jsonl.new_files({option: getattr(config, option) for option in ("output", *EXTRA)})["output"]
 
 
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from posttrain.background import finish
 from posttrain.bindings.scoring import by_prompt, samples_of, scoring
-from posttrain.data import Record, load_completions, load_tokenizer, parse_columns, read_rows
+from posttrain.data import Record, load_completions, load_tokenizer, read_rows, reading_of
 from posttrain.environments.scored import of_seat
 from posttrain.errors import UserError, words_of
 from posttrain.evaluation.audit import audit
@@ -95,15 +95,13 @@ def run(config: CompareRewards, *, quiet: bool = False) -> CompareRewardsResult:
     """Read the samples, then score them by one reward after another."""
     if not config.samples:
         raise UserError("`samples` is required: a run, or a file with prompts, completions and what is right")
-    how: dict[str, Any] = {"split": config.split or None, "limit": config.limit}
-    how |= {"columns": parse_columns(config.columns)}
-    source = samples_of(config.samples)
+    how, source = reading_of(config), samples_of(config.samples)
     right = _truth(read_rows(source, **how), config.truth)
-    groups: list[tuple[EpisodeGroup, list[float]]] = []
+    groups: list[tuple[EpisodeGroup, list[float]]] = []  # the samples of each prompt, and which of them are right
 
     def read(named: Collection[str]) -> Sequence[Episode]:
         episodes = load_completions(source, named=named, **how)
-        groups[:] = _groups(episodes, right)
+        groups[:] = [(group, [right[i] for i in rows]) for group, rows in by_prompt(episodes)]
         return episodes
 
     found: list[Compared] = []
@@ -151,11 +149,6 @@ def _stored(row: Record) -> list[Mapping[str, Any]]:
     """The columns of a sample, and the rewards that were stored with it."""
     found = [row.fields, *(row.fields.get(key) for key in ("rewards", "scores"))]
     return [cast("Mapping[str, Any]", one) for one in found if isinstance(one, Mapping)]
-
-
-def _groups(episodes: Sequence[Episode], right: Sequence[float]) -> list[tuple[EpisodeGroup, list[float]]]:
-    """The samples of each prompt, and which of them are right."""
-    return [(group, [right[i] for i in rows]) for group, rows in by_prompt(episodes)]
 
 
 def _compared(

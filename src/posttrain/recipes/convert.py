@@ -10,7 +10,7 @@ whom a response was chosen, for which these layouts have no fields.
 from collections.abc import Iterator
 from typing import Any
 
-from posttrain.data import parse_columns
+from posttrain.data import reading_of
 from posttrain.data.convert import TARGETS
 from posttrain.errors import DataError, UserError, as_typed, unknown
 from posttrain.options.tools import Convert
@@ -26,14 +26,8 @@ def run(config: Convert) -> tuple[list[str], dict[str, Any]]:
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
     path, target = jsonl.new_file(config.output), TARGETS[config.to]
-    found = target.load(
-        config.dataset,
-        split=config.split or None,
-        columns=parse_columns(config.columns),
-        limit=config.limit,
-        system=config.system,
-        prompt_template=config.prompt_template,
-    )
+    words = reading_of(config) | {"system": config.system, "prompt_template": config.prompt_template}
+    found = target.load(config.dataset, **words)
     left_out = [as_typed(line) for line in found.left_out]
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.bindings.feedback import JUDGEMENTS, PAIRS, Feedback, demonstrations
-from posttrain.data import ChatFormat, Record, hold_out, load_tasks, load_tokenizer, parse_columns, question_of
+from posttrain.data import ChatFormat, Record, hold_out, load_tasks, load_tokenizer, question_of, reading_of
 from posttrain.data.files import Source
 from posttrain.data.layouts import own_rows
 from posttrain.data.loaded import Loaded, Unusable, parts_of
@@ -121,11 +121,13 @@ def _layout_in(config: DataShow) -> str:
     source = parts_of(config.dataset)[0].source
     if isinstance(source, str) and source.startswith("gym:"):
         return "rl"
-    columns = parse_columns(config.columns)
+    how = reading_of(config)
+    how["limit"] = 1
     try:
-        (row,) = read_rows(source, split=config.split or None, columns=columns, limit=1)
+        (row,) = read_rows(source, **how)
     except UnknownColumn:
-        (row,) = read_rows(source, split=config.split or None, limit=1)
+        del how["columns"]
+        (row,) = read_rows(source, **how)
     if not (found := _columns_say(row)):
         raise row.fail(
             f"cannot tell what this row is for; it has: {', '.join(row.fields) or 'no fields'}; map its columns with "
@@ -150,15 +152,8 @@ def _columns_say(row: Record) -> str:
 
 
 def _read(config: DataShow, kind: Feedback[Any, Any], source: Source, limit: int | None = None) -> Loaded[Any]:
-    return kind.load(
-        source,
-        split=config.split or None,
-        columns=parse_columns(config.columns),
-        limit=limit,
-        system=config.system,
-        prompt_template=config.prompt_template,
-        seed=config.seed,
-    )
+    words = {"limit": limit, "system": config.system, "prompt_template": config.prompt_template, "seed": config.seed}
+    return kind.load(source, **reading_of(config) | words)
 
 
 def _parts(layout: str, units: Sequence[Any]) -> tuple[str, ...]:

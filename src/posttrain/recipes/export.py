@@ -13,7 +13,6 @@ several models' weights, which no such check can be of; it has the files of the 
 import contextlib
 import json
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from safetensors.torch import save_file
 
 from posttrain.data.digests import digests
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.durable import sync
 from posttrain.errors import UserError, unknown, words_of
 from posttrain.export import checking
 from posttrain.export.card import Facts, model_card
@@ -231,12 +231,12 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         yield new
         for path in new.rglob("*"):
-            _sync(path)
+            sync(path)
         refuse_occupied(target)  # it may have come meanwhile
         if target.is_dir():
             target.rmdir()
         new.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -254,13 +254,3 @@ def copy_model(source: Path, target: Path) -> None:
     for path in source.iterdir():
         if path.is_file() and not TRAINING.match(path.name) and path.suffix not in (".bin", ".pt", ".pkl"):
             shutil.copyfile(path, target / path.name)
-
-
-def _sync(path: Path) -> None:
-    """Have the system write a file, or a folder's list of names, to the disk now."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,7 +26,7 @@ from typing import Any, cast
 from posttrain.background import finish
 from posttrain.bindings.judges import MAY_DIFFER, judges_in, rewards_with
 from posttrain.bindings.sampling import refuse_unreadable
-from posttrain.data import load_candidates, parse_columns, seed_for
+from posttrain.data import load_candidates, reading_of, seed_for
 from posttrain.data.candidates import Candidates
 from posttrain.data.digests import rows_digest
 from posttrain.data.messages import tools_column, written
@@ -170,13 +170,7 @@ def _read(
         raise UserError(f"the prompt of judge '{other}' has no {{principle}}, which `constitution` is for; add it")
     if not config.dataset:
         raise UserError("`dataset` is required: a jsonl or parquet file or folder, or a hub id, of answers")
-    rows = load_candidates(
-        config.dataset,
-        split=config.split or None,
-        columns=parse_columns(config.columns),
-        limit=config.limit,
-        named=("**",),
-    )
+    rows = load_candidates(config.dataset, **reading_of(config))
     for group in (row.group for row in rows):
         if len(group.episodes) < rewards.min_group:
             raise UserError(

@@ -18,8 +18,8 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.bindings.algorithm import check_pairing
 from posttrain.bindings.backend import online_backend
-from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
-from posttrain.bindings.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.bindings.heldout import HeldOut, HeldOutReward, examined, held_out, online_training
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.engine.policy import Policy
@@ -32,13 +32,13 @@ from posttrain.runs.result import RunResult
 from posttrain.runs.resuming import restarted
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import open_session
-from posttrain.runs.training import Evaluations, RunOptions, Training, patience
+from posttrain.runs.training import RunOptions, Training
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.preference import OfPairs, examples_of, pairs_of
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import SavedModel, began_from, precision_of
-from posttrain.training.schedule import LearningRate, unreached
+from posttrain.training.schedule import unreached
 
 PreferenceOptimizer = PreferenceAlgorithm | UnpairedAlgorithm
 
@@ -128,22 +128,13 @@ def _learner(config: OnlinePreference, algorithm: PreferenceOptimizer, policy: P
 
 
 def _training(config: OnlinePreference, setup: Setup, settings: Mapping[str, Any], saved: SavedModel) -> Training:
-    def score(row: Mapping[str, Any]) -> float | None:
-        return goodness(row, by=chosen_by(setup))
-
-    held = bool(config.eval_every)
-    return Training(
+    return online_training(
+        config,
+        setup,
         steps=config.rounds,
-        trained=setup.backend.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.rounds),
-        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
-        environment=setup.about(settings, saved.where, config.rounds),
-        save_every=config.save_every,
-        keep_last=config.keep_last,
-        counted="rounds",
-        # `iterate`: its name in older runs
-        may_differ=("rounds", "iterate", "stop_after", *engine_may_differ(config.engine), *setup.may_differ),
+        model=saved.where,
+        settings=settings,
+        may_differ=("rounds", "iterate", "stop_after"),  # `iterate`: its name in older runs
         notes=(*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds)),
-        headline=setup.headline,
-        spans=setup.backend.spans,
+        counted="rounds",
     )

@@ -13,14 +13,14 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.bindings import feedback
 from posttrain.bindings.backend import lora_of, offline_backend
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
-from posttrain.bindings.feedback import feedback_for, feedback_training
+from posttrain.bindings.feedback import JUDGEMENTS, PAIRS, Feedback, feedback_training
 from posttrain.data.order import seed_for
 from posttrain.engine.policy import Policy
 from posttrain.models.language_model import LanguageModel
@@ -47,6 +47,7 @@ class PreferencesResult(FeedbackResult):
 
 
 PreferenceOptimizer = PreferenceAlgorithm | UnpairedAlgorithm
+KINDS: dict[str, Feedback[Any, Any]] = {"pair": PAIRS, "response": JUDGEMENTS}  # by the unit of an algorithm
 
 
 @restarted
@@ -57,7 +58,7 @@ def run(
     **where: Unpack[RunOptions],
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    kind = feedback_for(algorithm)
+    kind = KINDS[algorithm.unit]
     sides = feedback.read(config, kind)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
     saved = began_from(config.model, where.get("resume"))
@@ -124,7 +125,7 @@ def dry_run(
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    kind = feedback_for(algorithm)
+    kind = KINDS[algorithm.unit]
     sides, model = feedback.read(config, kind), unloaded(config, resume)
     units = feedback.tokenize(config, kind, sides, model.chat, model.shape.context)
     compared = declared(algorithm, ReferenceLogprobs) is not None

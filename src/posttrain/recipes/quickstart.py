@@ -56,7 +56,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss, policy_batch
 from posttrain.training.schedule import learning_rate
 from posttrain.training.supervised import NLL, supervised_batch
-from posttrain.types import Message, Sampling, Task
+from posttrain.types import Group, Message, Sampling, Task
 
 SYSTEM = "Solve the problem."
 MAX_NEW_TOKENS = 48
@@ -138,11 +138,10 @@ class QuickstartResult:
 def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) -> QuickstartResult:
     """The whole job; see the top of this file."""
     began = time.monotonic()
-    heldout = _problems(config, "heldout", config.problems)
-    train = _problems(config, "train", config.demonstrations + config.rl_steps * config.prompts_per_step)
+    heldout = problems(config, "heldout", config.problems)
+    train = problems(config, "train", config.demonstrations + config.rl_steps * config.prompts_per_step)
     demonstrated, practised = train[: config.demonstrations], train[config.demonstrations :]
     policy = load_policy(config.model)
-
     about = compute_of(policy.model, "auto")
     with RunDirectory.create(output, "quickstart", as_written(config), environment=about) as directory:
         announce(machine_line(directory.environment), quiet=quiet)
@@ -162,7 +161,7 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
 
 def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = True) -> Plan:
     """Plan the RL stage, which takes the most memory and time; the other stages are in the notes. Reads no weights."""
-    tasks = _problems(config, "train", config.rl_steps * config.prompts_per_step)
+    tasks = problems(config, "train", config.rl_steps * config.prompts_per_step)
     options = OnlineOptions(
         model=config.model,
         prompts_per_step=config.prompts_per_step,
@@ -189,7 +188,10 @@ def _cold_start(
     config: Quickstart, policy: Policy, tasks: Sequence[Task], heldout: Sequence[Task], path: Path, quiet: bool
 ) -> RunDirectory:
     """Supervised fine-tuning on worked demonstrations, with the loss on held-out ones before and after."""
-    examples, unseen = (_examples(config, policy, some) for some in (tasks, heldout[:HELDOUT_DEMONSTRATIONS]))
+    examples, unseen = (
+        [Example.whole(*policy.chat.training_ids(messages)) for messages in conversations(config, some)]
+        for some in (tasks, heldout[:HELDOUT_DEMONSTRATIONS])
+    )
     optimizer = MasterAdamW(policy.model.trainable())
     learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
     steps = config.sft_epochs * len(examples) // config.sft_batch
@@ -212,13 +214,6 @@ def _cold_start(
     return directory
 
 
-def _examples(config: Quickstart, policy: Policy, tasks: Sequence[Task]) -> list[Example]:
-    spoken = [
-        (*t.prompt, Message("assistant", said)) for t, said in zip(tasks, demonstrate(config, tasks), strict=True)
-    ]
-    return [Example.whole(*policy.chat.training_ids(messages)) for messages in spoken]
-
-
 def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: Path, quiet: bool) -> RunDirectory:
     """GRPO with the verifier and the format rule."""
     algorithm = GRPO(kl_coefficient=0.0)
@@ -229,13 +224,9 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
         for step in range(config.rl_steps):
             began = time.perf_counter()
             with progress.phase("rollout"):
-                groups = sample_groups(
-                    ENVIRONMENT,
-                    [tasks[i] for i in batch_indices(len(tasks), config.prompts_per_step, step, config.seed)],
-                    Players(policy.engine, policy.chat, Sampling(MAX_NEW_TOKENS), on_tokens=progress.tokens),
-                    completions_per_prompt=config.completions_per_prompt,
-                    seed=seed_for(config.seed, "rollout", step),
-                )
+                drawn = [tasks[i] for i in batch_indices(len(tasks), config.prompts_per_step, step, config.seed)]
+                seed = seed_for(config.seed, "rollout", step)
+                groups = _sampled(policy, drawn, 1.0, config.completions_per_prompt, seed, progress)
             sampled = time.perf_counter()
             batch, metrics = policy_batch(groups, algorithm)
             lr = learning_rate(step, steps=config.rl_steps, peak=config.rl_lr, warmup=3, decay="constant")
@@ -249,30 +240,39 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
     return directory
 
 
+def _sampled(
+    policy: Policy, tasks: Sequence[Task], temperature: float, samples: int, seed: int, progress: Progress
+) -> list[Group]:
+    sampling = Sampling(MAX_NEW_TOKENS, temperature)
+    players = Players(policy.engine, policy.chat, sampling, on_tokens=progress.tokens)
+    return sample_groups(ENVIRONMENT, tasks, players, completions_per_prompt=samples, seed=seed)
+
+
 def _examined(config: Quickstart, policy: Policy, name: str, tasks: Sequence[Task], quiet: bool) -> Examination:
     """Sampled and greedy answers; every model gets the same problems and the same noise."""
     found: dict[str, Accuracy] = {}
     with Progress(f"examine {name}", 2, quiet=quiet) as progress:
         for decoding, samples, temperature in (("sampled", config.samples, 1.0), ("greedy", 1, 0.0)):
-            sampling = Sampling(MAX_NEW_TOKENS, temperature)
             with progress.phase(decoding):
-                groups = sample_groups(
-                    ENVIRONMENT,
-                    tasks,
-                    Players(policy.engine, policy.chat, sampling, on_tokens=progress.tokens),
-                    completions_per_prompt=samples,
-                    seed=seed_for(config.seed, "examination"),
-                )
+                seed = seed_for(config.seed, "examination")
+                groups = _sampled(policy, tasks, temperature, samples, seed, progress)
             found[decoding] = accuracy.summarize(groups, ENVIRONMENT.outcome_of(groups), greedy=temperature == 0)
             progress.step(len(found), **{name: answers.accuracy for name, answers in found.items()})
     return Examination(name, **found)
 
 
-def _problems(config: Quickstart, split: str, size: int) -> list[Task]:
+def problems(config: Quickstart, split: str, size: int) -> list[Task]:
+    """Sums of the data set, asked as the policy is asked."""
     if not config.dataset.startswith("gym:chain_sum"):
         raise UserError(f"quickstart demonstrates sums, gym:chain_sum with any options; got '{config.dataset}'")
     tasks = load_gym(config.dataset, size=size, seed=config.seed, split=split)
     return [Task(dress(t.prompt, SYSTEM, "{prompt}"), t.answer, t.gold, t.metadata, t.id) for t in tasks]
+
+
+def conversations(config: Quickstart, tasks: Sequence[Task]) -> list[tuple[Message, ...]]:
+    """The tasks with their worked answers."""
+    said = demonstrate(config, tasks)
+    return [(*task.prompt, Message("assistant", text)) for task, text in zip(tasks, said, strict=True)]
 
 
 def demonstrate(config: Quickstart, tasks: Sequence[Task]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from posttrain.background import few_of, finish
 from posttrain.bindings.judges import MAY_DIFFER, judges_in
-from posttrain.data import load_tasks, parse_columns, seed_for
+from posttrain.data import load_tasks, reading_of, seed_for
 from posttrain.data.digests import rows_digest
 from posttrain.data.messages import tools_column, written
 from posttrain.errors import UserError, as_typed
@@ -53,14 +53,7 @@ def run(config: Revise, *, quiet: bool = False) -> tuple[list[str], dict[str, An
         raise UserError(f"one model answers and revises; `judge` names {', '.join(judging.models)}")
     ((name, model),) = judging.models.items()
     constitution = read_constitution(config.constitution, "critique", "revision")
-    tasks = load_tasks(
-        config.dataset,
-        split=config.split or None,
-        columns=parse_columns(config.columns),
-        limit=config.limit,
-        system=config.system,
-        named=("completion",),
-    )
+    tasks = load_tasks(config.dataset, named=("completion",), system=config.system, **reading_of(config))
     judging.load()
     options = {k: v for k, v in as_written(config).items() if k not in ("output", "pairs", "dataset", *MAY_DIFFER)}
     read = {"rows": rows_digest(tasks), "constitution": rows_digest([constitution])}

@@ -31,7 +31,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.bindings import heldout
 from posttrain.bindings.algorithm import check_algorithm, leaves_start, warmup_of
 from posttrain.bindings.backend import online_backend
-from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions, engine_may_differ
+from posttrain.bindings.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.bindings.prover import find_prover, load_prover
 from posttrain.bindings.sampling import Setup, set_up
 from posttrain.data import controls
@@ -50,7 +50,7 @@ from posttrain.runs.result import RunResult
 from posttrain.runs.resuming import restarted
 from posttrain.runs.run import samples_of
 from posttrain.runs.session import Session, open_session
-from posttrain.runs.training import Evaluations, RunOptions, Training
+from posttrain.runs.training import RunOptions, Training
 from posttrain.training.beside import gradients, losses_beside, models_beside, rates_beside
 from posttrain.training.learner import POLICY, REFERENCE, Batch, Learner, Loss
 from posttrain.training.local_learner import learner_for
@@ -65,7 +65,7 @@ from posttrain.training.policy import (
 )
 from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
-from posttrain.training.schedule import LearningRate, unreached
+from posttrain.training.schedule import unreached
 from posttrain.training.supervised import NLL, pretraining_examples, pretraining_texts, supervised_batch
 from posttrain.training.teacher import Teacher, Teachers, find_teachers
 from posttrain.types import Group
@@ -274,23 +274,14 @@ def _rollout_metrics(rolled: Rolled, parts: _Parts) -> dict[str, float]:
 
 
 def _training(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, settings: Mapping[str, Any]) -> Training:
-    def score(row: Mapping[str, Any]) -> float | None:
-        return heldout.goodness(row, config.kl_budget, heldout.chosen_by(parts.setup))
-
-    held = bool(config.eval_every)
-    return Training(
+    return heldout.online_training(
+        config,
+        parts.setup,
         steps=config.steps,
-        trained=parts.setup.trained,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=warmup_of(algorithm)),
-        evaluations=Evaluations(
-            config.eval_every, held, held, score, partial(heldout.reason_to_stop, config, parts.setup)
-        ),
-        environment=parts.setup.about(settings, parts.model, config.steps),
-        save_every=config.save_every,
-        keep_last=config.keep_last,
-        may_differ=(*MAY_DIFFER, *engine_may_differ(config.engine), *parts.setup.may_differ),
+        model=parts.model,
+        settings=settings,
+        may_differ=MAY_DIFFER,
         notes=parts.notes,
-        headline=parts.setup.headline,
-        spans=parts.setup.backend.spans,
-        overlapped=parts.setup.backend.staleness > 0,
+        kl_budget=config.kl_budget,
+        delay=warmup_of(algorithm),
     )

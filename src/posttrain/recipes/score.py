@@ -21,7 +21,7 @@ from typing import Any
 from posttrain.background import finish
 from posttrain.bindings.judges import JudgeModels
 from posttrain.bindings.scoring import by_prompt, samples_of, scoring
-from posttrain.data import load_completions, parse_columns
+from posttrain.data import load_completions, reading_of
 from posttrain.data.messages import tools_column, written
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
@@ -173,13 +173,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         raise UserError("`dataset` is required: a jsonl or parquet file or folder, a hub id, or a run")
 
     def read(named: Collection[str]) -> Sequence[Episode]:
-        return load_completions(
-            samples_of(config.dataset),
-            split=config.split or None,
-            columns=parse_columns(config.columns),
-            limit=config.limit,
-            named=named,
-        )
+        return load_completions(samples_of(config.dataset), named=named, **reading_of(config))
 
     return scoring(config, config.reward, read, config.dataset, "score")
 

@@ -18,15 +18,13 @@ from typing import Unpack
 
 from posttrain.algorithms import SUPERVISED
 from posttrain.bindings import feedback
-from posttrain.bindings.backend import offline_backend
+from posttrain.bindings.backend import offline_backend, policy_learner
 from posttrain.bindings.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.bindings.feedback import Conversation, Sides, demonstrations, feedback_training
 from posttrain.data import controls
 from posttrain.data.order import seed_for
-from posttrain.engine.policy import Policy
 from posttrain.environments.user_methods import demonstrations_of, load_environment
 from posttrain.errors import UserError
-from posttrain.models.language_model import LanguageModel
 from posttrain.options.option import as_written, given
 from posttrain.options.training import SFT
 from posttrain.planning import Plan, plan_of, unloaded
@@ -36,8 +34,6 @@ from posttrain.runs.resuming import restarted
 from posttrain.runs.session import open_session
 from posttrain.runs.training import RunOptions
 from posttrain.training.learner import POLICY
-from posttrain.training.local_learner import LocalLearner, learner_for
-from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.supervised import NLL, supervised_batch
 
@@ -60,7 +56,7 @@ def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunO
     kind, sides = demonstrations(config.train_on), _read(config)
     exact = replace(config, precision=precision_of(config.precision, where.get("resume")))
     saved = began_from(config.model, where.get("resume"))
-    backend = offline_backend(exact, saved.where, partial(_learner, exact), cluster, learner=where.get("learner"))
+    backend = offline_backend(exact, saved.where, partial(policy_learner, exact), cluster, learner=where.get("learner"))
     with backend.stack:
         learner, units = backend.learner, feedback.tokenize(config, kind, sides, backend.chat, backend.context)
         loss, settings = NLL(algorithm=SUPERVISED[config.algorithm]()), as_written(config) | settings_of(cluster)
@@ -94,10 +90,6 @@ def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunO
                 session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
     return SFTResult(*session.ended, len(units.learned), units.dropped, losses[0], losses[-1])
-
-
-def _learner(config: SFT, policy: Policy, ranks: Ranks) -> LocalLearner[LanguageModel]:
-    return learner_for(config, policy.model, policy.save, ranks=ranks)
 
 
 def dry_run(

@@ -95,14 +95,14 @@ def picture(chart: Chart) -> str:
     )
 
 
-def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round numbers that span low to high.
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers that span low to high, in about four steps.
 
     Example:
         >>> ticks(0.0, 0.93)
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    raw = (high - low) / about
+    raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

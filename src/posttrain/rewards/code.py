@@ -46,8 +46,6 @@ class CodeVerifier(InWorkers):
     memory_mb: int = 512
     sandbox: Sandbox = "bubblewrap"
     name: str = "code"
-    role = "verifier"
-    bounds = (0.0, 1.0)
     patient = True  # each program has limits of its own
     columns = ("test_list", "test_setup_code", "test", "entry_point", "inputs", "outputs")
 

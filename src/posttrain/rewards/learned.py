@@ -54,10 +54,7 @@ class LearnedReward(EpisodeReward):
     patient = True
 
     def __post_init__(self) -> None:
-        if self.use not in COMBINATIONS:
-            raise unknown("use of a reward model", self.use, COMBINATIONS)
-        if not 0 <= self.penalty < math.inf:
-            raise UserError(f"the penalty of disagreement must be 0 or more; got {self.penalty}")
+        _check(self.use, self.penalty)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
@@ -118,6 +115,11 @@ class StepReward(EpisodeReward):
     role = "learned"
     bounds = (-math.inf, math.inf)
     patient = True
+
+    def __post_init__(self) -> None:
+        _check(self.use, self.penalty)
+        if self.aggregation not in STEP_AGGREGATIONS:
+            raise unknown("aggregation of steps", self.aggregation, STEP_AGGREGATIONS)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
         """One score per episode, or one for each trained seat."""
@@ -208,6 +210,13 @@ def cached_scores(ask: ScoreFn) -> ScoreFn:
             return last[1]
 
     return scores
+
+
+def _check(use: str, penalty: float) -> None:
+    if use not in COMBINATIONS:
+        raise unknown("use of a reward model", use, COMBINATIONS)
+    if not 0 <= penalty < math.inf:
+        raise UserError(f"the penalty of disagreement must be 0 or more; got {penalty}")
 
 
 def _asked(ask: ScoreFn, name: str, episodes: Sequence[Episode]) -> Sequence[Sequence[float]]:

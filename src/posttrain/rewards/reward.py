@@ -7,17 +7,15 @@ learned as a wrong answer.
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, crossing, run_apart
 from posttrain.errors import ProcessLost, RewardError, UserError, described, place_in_user_code
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
-
-S = TypeVar("S", Score, SeatScores)
 
 
 @runtime_checkable
@@ -83,13 +81,24 @@ class EpisodeReward:
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> Sequence[SeatScores]:
         """One score per episode, in order. Raises rather than guesses."""
-        return score_each(self.name, episodes, self._score_one)
+        return [self._scored(episode) for episode in episodes]
+
+    def _scored(self, episode: Episode) -> SeatScores:
+        with scoring(self.name, episode):
+            return self._score_one(episode)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """As in `Reward`."""
         episodes = [episode for group in groups for episode in group.episodes]
         returned = iter(_checked(self.name, episodes, await self.score_episodes(episodes) if episodes else []))
         return [[next(returned) for _ in group.episodes] for group in groups]
+
+
+class Verifier(EpisodeReward):
+    """A reward of single episodes that is 1 if the task is solved, and at least 0."""
+
+    role = "verifier"
+    bounds = (0.0, 1.0)
 
 
 def apart(episodes: Sequence[Episode]) -> list[EpisodeGroup]:
@@ -127,12 +136,10 @@ class Earned(EpisodeReward):
 
 
 @dataclass(frozen=True)
-class Solved(EpisodeReward):
+class Solved(Verifier):
     """Task success as reported by the environment's `Outcome`: 1 if solved, else 0. It applies if that is reported."""
 
     name: str = "solved"
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         solved = episode.outcome.solved
@@ -187,15 +194,6 @@ def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
         raise RewardError(f"reward '{name}' {_raised(error)} on {_tasks([episode])}") from error
     finally:
         running.remove(entry)
-
-
-def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], S]) -> list[S]:
-    """The scores of a reward of single episodes."""
-    scores: list[S] = []
-    for episode in episodes:
-        with scoring(name, episode):
-            scores.append(score_one(episode))
-    return scores
 
 
 _nobody: list[tuple[int, Episode]] = []

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from posttrain.errors import UserError, first_line, unknown
 from posttrain.runs.config_file import flatten, plain
+from posttrain.runs.run_directory import replace_text
 
 TENSORBOARD = "tensorboard"
 _KEPT = "trackers.json"
@@ -190,13 +191,13 @@ class Sender:
         """Send a row, without waiting."""
         self._rows.put((step, metrics))
 
-    def finish(self, status: str, *, wait_s: float | None = None) -> None:
-        """Send remaining rows and end the run there; by default within `LAST_WAIT_S`."""
-        wait_s = LAST_WAIT_S if wait_s is None else wait_s
+    def finish(self, status: str) -> None:
+        """Send remaining rows and end the run there, within `LAST_WAIT_S`."""
         self._rows.put(status)
-        self._thread.join(wait_s)
+        self._thread.join(LAST_WAIT_S)
         if self._thread.is_alive() and not self._complained:
-            self._say(f"tracker {self.name} did not accept the last rows within {wait_s:g} s; metrics.jsonl has them")
+            late = f"did not accept the last rows within {LAST_WAIT_S:g} s; metrics.jsonl has them"
+            self._say(f"tracker {self.name} {late}")
 
     def _send(self) -> None:
         self._attempt(self._flush)
@@ -267,9 +268,7 @@ def open_trackers(tracking: Tracking | None, run: Path, settings: Mapping[str, A
     def keep(tracker: str = "", identity: str = "") -> None:
         with lock:  # each tracker calls from a thread of its own
             ids.update({tracker: identity} if tracker else {})
-            new = file.with_name(f".{file.name}.new")
-            new.write_text(json.dumps(asked | {"ids": ids}, indent=1), encoding="utf-8")
-            new.replace(file)
+            replace_text(file, json.dumps(asked | {"ids": ids}, indent=1))
 
     names = [tracker for tracker in dict.fromkeys(tracking.trackers) if tracker != TENSORBOARD]
     if names:

@@ -52,7 +52,7 @@ class Address:
         if not _MODEL.fullmatch(found[1]):
             raise UserError(f"there is no model '{found[1][:80]}'")
         kind: Any = found[2]
-        return cls(found[1], kind, checked_name(found[3], "a checkpoint"))
+        return cls(found[1], kind, checked_name(found[3]))
 
     def folder(self, models: Path) -> Path:
         """Its folder among those of all models."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from posttrain.durable import sync
 from posttrain.errors import UserError
 
 PRIVATE = 0o600
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -65,17 +66,8 @@ def locked(folder: Path, option: str) -> FileLock:
     return lock
 
 
-def sync(folder: Path) -> None:
-    """Have a folder's list of names on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def checked_name(name: str, what: str) -> str:
-    """A client's name for something that becomes a folder; raises `UserError` for one that will not do."""
-    if not _NAME.fullmatch(name):
-        raise UserError(f"the name of {what} has 1 to 128 letters, digits and . _ -; got '{name[:80]}'")
+def checked_name(name: str) -> str:
+    """A client's name for a checkpoint, which becomes a folder; raises `UserError` for one that will not do."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"the name of a checkpoint has 1 to 128 letters, digits and . _ -; got '{name[:80]}'")
     return name

@@ -49,6 +49,11 @@ Owner = Annotated[str, Depends(_owner)]
 """Whose key a request has: an argument of routes."""
 
 
+def services_of(request: Request) -> Any:
+    """The parts of the server, those of `application`."""
+    return request.app.state.services
+
+
 def application(
     services: "Services | JobServices", routers: Sequence[APIRouter], hosts: Collection[str] | None
 ) -> FastAPI:

@@ -109,7 +109,7 @@ def _save(
     services: "Services",
 ) -> str:
     """Save under the name that was asked for; the checkpoint's address."""
-    address = Address(model.record.model_id, kind, checked_name(asked["name"], "a checkpoint"))
+    address = Address(model.record.model_id, kind, checked_name(asked["name"]))
     most = services.limits.checkpoints_per_model
     checkpoints.tidy(model.folder)
     if len({*checkpoints.names(model.folder)} - {(kind, address.name)}) >= most:

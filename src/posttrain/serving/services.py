@@ -10,14 +10,13 @@ from typing import Annotated, Any
 from weakref import WeakValueDictionary
 
 from fastapi import Depends
-from starlette.requests import Request
 
 from posttrain.errors import UserError, described, place_of
 from posttrain.serving.access import Keys, Limits, Sessions
 from posttrain.serving.base import Base, Decoder
 from posttrain.serving.checkpoints import Samplers
 from posttrain.serving.files import locked
-from posttrain.serving.guard import Pending
+from posttrain.serving.guard import Pending, services_of
 from posttrain.serving.run import Futures
 from posttrain.serving.runs import Runs
 
@@ -146,9 +145,5 @@ class Services:
             raise UserError(f"this server has the model '{self.base.name}'; got '{name[:80]}'")
 
 
-def _services(request: Request) -> Services:
-    return request.app.state.services
-
-
-Served = Annotated[Services, Depends(_services)]
+Served = Annotated[Services, Depends(services_of)]
 """The parts of the server: an argument of routes."""

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from posttrain.data.digests import sha256
+from posttrain.durable import sync
 from posttrain.errors import CheckpointError, ProcessLost, first_line
 
 AT_ONCE = 8  # files that are read for their checksums
@@ -154,8 +155,8 @@ def _seal(folder: Path, about: dict[str, Any]) -> None:
     }
     (folder / _SUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
     for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
+        sync(path)
+    sync(folder)
 
 
 def _put_in_place(new: Path, folder: Path) -> None:
@@ -165,7 +166,7 @@ def _put_in_place(new: Path, folder: Path) -> None:
             shutil.rmtree(old)
         folder.rename(old)
     new.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     if old.exists():
         shutil.rmtree(old)
 
@@ -177,13 +178,13 @@ def _prune(root: Path, step: int, keep_last: int) -> None:
         about = {"name": scored[0].name, "score": _score(scored[0])}
         new = root / f"{_SAVING}{_BEST}"
         new.write_text(json.dumps(about), encoding="utf-8")
-        _sync(new)
+        sync(new)
         new.replace(root / _BEST)
     ours = [path for path in _candidates(root) if _step(path) <= step]
     for path in ours[keep_last:]:
         if path not in scored[:1]:
             shutil.rmtree(path)
-    _sync(root)
+    sync(root)
 
 
 def _candidates(root: Path) -> list[Path]:
@@ -268,14 +269,3 @@ def _why_not(error: Exception, root: Path, step: int, needed: int) -> str:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)

@@ -2,8 +2,8 @@ import pytest
 
 from posttrain.errors import UserError
 from posttrain.rewards import JudgePrompt, read_prompt
-from posttrain.rewards.judges import PACKAGED
 from posttrain.rewards.judges.kinds import Question
+from posttrain.rewards.judges.prompt import PACKAGED
 from posttrain.types import Episode, Message, Task, ToolCall
 from tests.rewards.episodes import episode
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from posttrain.rewards.judges import score_in
+from posttrain.rewards.judges.kinds import score_in
 
 TEN = (0.0, 10.0)
 

@@ -18,12 +18,12 @@ SHOWN = 20  # of the items on which people do not agree
 
 
 @router.get("")
-def overview(request: Request, desk: Asked, visitor: Manager, words: str = "") -> Response:
+def overview(request: Request, desk: Asked, visitor: Manager) -> Response:
     """All projects, and a form for a new one."""
     with desk.store.read() as connection:
         found = [(project, projects.progress(connection, project)) for project in projects.everything(connection)]
     texts = {kind: instructions(kind) for kind in KINDS}
-    return desk.page(request, "manage.html", visitor=visitor, projects=found, kinds=KINDS, texts=texts, words=words)
+    return desk.page(request, "manage.html", visitor=visitor, projects=found, kinds=KINDS, texts=texts)
 
 
 @router.post("")

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session as Connection
 from sqlalchemy.orm import sessionmaker
 
 from posttrain.annotation.store.tables import Event, Project
+from posttrain.durable import sync
 from posttrain.errors import UserError
 
 PATIENCE = 30  # seconds that a write waits for another one
@@ -155,15 +156,10 @@ def back_up(url: str, output: Path) -> int:
             new = Path(folder) / "copy"
             new.touch(PRIVATE)
             count = _copy(source, new)
-            with new.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync(new)
             os.replace(new, output)
             with contextlib.suppress(PermissionError):  # put the name on the disk, where folders can be opened
-                handle = os.open(output.parent, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync(output.parent)
     except OSError as problem:
         raise UserError(f"cannot write {output}: {problem.strerror}") from problem
     except sqlite3.Error as problem:

@@ -89,7 +89,7 @@ def names_of_items(connection: Connection, name: str) -> set[str]:
     return set(connection.scalars(asked))
 
 
-def add_items(connection: Connection, project: Project, items: Sequence[Item], *, by: int | None = None) -> int:
+def add_items(connection: Connection, project: Project, items: Sequence[Item]) -> int:
     """Add items; those of a name that is there already are left as they are. Returns how many are new.
 
     Raises `Refused` for an item that the project's kind cannot show, and `NoAnswer` where what it expects is no answer.
@@ -115,7 +115,7 @@ def add_items(connection: Connection, project: Project, items: Sequence[Item], *
             item.expected = kind.check(item.expected, asked(project, item))
         item.project_id = project.id
     connection.add_all(new)
-    record(connection, by, "add items", project.name, items=len(new))
+    record(connection, None, "add items", project.name, items=len(new))
     return len(new)
 
 

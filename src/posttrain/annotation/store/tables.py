@@ -140,7 +140,7 @@ class Assignment(Numbered):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     repeat: Mapped[bool] = mapped_column(default=False)  # they have judged it before
     shown: Mapped[list[int]]  # numbers of the completions, in the order in which they stand on the page
-    state: Mapped[str] = mapped_column(String(10), default="open")  # open, done, skipped
+    state: Mapped[str] = mapped_column(String(10), default="open")  # open, done, skipped, lapsed
     reason: Mapped[str] = mapped_column(Text, default="")  # why it was skipped
     given: Mapped[str] = mapped_column(String(32), default=now)
     item: Mapped[Item] = relationship(lazy="joined")

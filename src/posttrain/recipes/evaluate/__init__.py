@@ -56,7 +56,7 @@ def run(
     models, notes = parts[0].models, tuple(dict.fromkeys(note for each in parts for note in each.notes))
     policy = _load(config, models[0])
     about = compute_of(policy.model, config.precision) | {"model": models[0].where, "notes": list(notes)}
-    settings = as_written(config if config.suite else parts[0].config)
+    settings = as_written(config if config.suite else parts[0].asked.config)
     directory = RunDirectory.create(output, "evaluate", settings, environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[list[Examination]] = [[] for _ in parts]
@@ -79,26 +79,26 @@ def run(
         judged = [each.judged(examinations) for each, examinations in zip(parts, found, strict=True)]
         metrics = lost_metrics(failed)
         for each, (examinations, _) in zip(parts, judged, strict=True):
-            metrics |= _metrics(each.name, examinations)
+            metrics |= _metrics(each.asked.name, examinations)
         directory.log_metrics(0, metrics)
     if failed:
         causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
         notes = (*notes, f"{failed.total()} of {answers} episodes failed ({causes}) and are in no denominator")
     named = {
-        each.name: EvaluateResult(
+        each.asked.name: EvaluateResult(
             run=directory.path,
             report=directory.report,
             seconds=time.monotonic() - began,
-            config=each.config,
+            config=each.asked.config,
             model=examinations[0],
             baseline=examinations[1] if examinations[1:] else None,
             notes=notes,
             outcome=outcome,
-            headline=each.headline,
+            headline=each.asked.suite.accuracy if each.asked.suite else "",
         )
         for each, (examinations, outcome) in zip(parts, judged, strict=True)
     }
-    result = replace(named[parts[0].name], suites=named if config.suite else {})
+    result = replace(named[parts[0].asked.name], suites=named if config.suite else {})
     write_page(result)
     return result
 
@@ -133,24 +133,9 @@ class Part:
     then: Callable[[Players], None] | None = None  # called with the model's players, after its answers
 
     @property
-    def name(self) -> str:
-        """That of its suite."""
-        return self.asked.name
-
-    @property
-    def config(self) -> Evaluate:
-        """Its options."""
-        return self.asked.config
-
-    @property
-    def headline(self) -> str:
-        """What its accuracy is called."""
-        return self.asked.suite.accuracy if self.asked.suite else ""
-
-    @property
     def answers(self) -> int:
         """Of one model."""
-        return len(self.tasks) * sum(count for count, _ in self.config.decodings().values())
+        return len(self.tasks) * sum(count for count, _ in self.asked.config.decodings().values())
 
     def opened(self) -> AbstractContextManager[None]:
         """Its environment is open while the block runs."""
@@ -158,7 +143,7 @@ class Part:
 
     def examine(self, saved: SavedModel, policy: Policy, watched: Watched) -> Examination:
         """Sample one model on every task in every decoding mode; completions are saved as they finish."""
-        config, found, done, title = self.config, dict[str, Accuracy](), watched.done, saved.title
+        config, found, done, title = self.asked.config, dict[str, Accuracy](), watched.done, saved.title
         for decoding, (count, temperature) in config.decodings().items():
             groups: list[Group] = []
             players = self.players(policy, temperature, watched)
@@ -182,14 +167,14 @@ class Part:
 
     def players(self, policy: Policy, temperature: float, watched: Watched) -> Players:
         """Who samples: the model, and others in other seats."""
-        sampling = Sampling(self.config.max_new_tokens or MAX_NEW_TOKENS, temperature)
+        sampling = Sampling(self.asked.config.max_new_tokens or MAX_NEW_TOKENS, temperature)
         return Players(
             policy.engine,
             policy.chat,
             sampling,
             players_of(self.judging, self.environment.environment, sampling),
             max_tokens=policy.model.context,
-            max_lost=self.config.max_lost,
+            max_lost=self.asked.config.max_lost,
             on_tokens=watched.progress.tokens,
             on_lost=lambda error: watched.failed.update([type(error).__name__]),
         )
@@ -202,7 +187,8 @@ class Part:
         outcome = self.environment.outcome_of(
             [group for one in examinations for answers in one.answers.values() for group in answers.groups]
         )
-        return [one.judged_by(outcome, ks=self.config.ks, suite=self.asked.suite) for one in examinations], outcome
+        ks, suite = self.asked.config.ks, self.asked.suite
+        return [one.judged_by(outcome, ks=ks, suite=suite) for one in examinations], outcome
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
@@ -255,7 +241,7 @@ def _tasks(asked: Asked, environment: ScoredEnvironment) -> tuple[list[Task], li
         return own, []
     if not config.dataset and not asked.suite:
         raise UserError("`dataset` is required: a file or folder, a hub id, or gym:NAME; or `suite`")
-    gym, part = is_gym(config.dataset), split_for(config.dataset, "test")
+    gym, part = is_gym(config.dataset), split_for(config.dataset)
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns),
         "system": config.system,
@@ -281,7 +267,4 @@ def _tasks(asked: Asked, environment: ScoredEnvironment) -> tuple[list[Task], li
     if not config.exclude:
         return tasks, tasks.notes
     kept, removed = disjoint(load_tasks(config.exclude, **words), tasks)
-    return kept, [
-        *tasks.notes,
-        f"{removed} tasks were left out: they are in {config.exclude}, or twice here",
-    ]
+    return kept, [*tasks.notes, f"{removed} tasks were left out: they are in {config.exclude}, or twice here"]

@@ -50,17 +50,6 @@ class Harness:
     notes: tuple[str, ...] = ()
     judging: JudgeModels = field(default_factory=JudgeModels)
     answers: int = 0  # that the progress bar counts: the harness has its own
-    headline: str = ""
-
-    @property
-    def name(self) -> str:
-        """As it was typed."""
-        return self.asked.name
-
-    @property
-    def config(self) -> Evaluate:
-        """The options."""
-        return self.asked.config
 
     def opened(self) -> AbstractContextManager[None]:
         """Nothing has to be open."""
@@ -71,18 +60,18 @@ class Harness:
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
         harness: Any = importlib.import_module("lm_eval")
-        seed = self.config.seed
-        model = cast(Any, type("Posttrain", (_Answers, LM), {}))(policy, self.config, watched.progress.tokens)
+        config = self.asked.config
+        model = cast(Any, type("Posttrain", (_Answers, LM), {}))(policy, config, watched.progress.tokens)
         model.chat = bool(self.arguments.get("apply_chat_template"))
-        seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"), seed)
-        with watched.progress.phase(self.name):
+        seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+        with watched.progress.phase(self.asked.name):
             found = harness.simple_evaluate(
                 model=model,
                 tasks=[self.task],
                 task_manager=self.manager,
-                limit=self.config.limit,
+                limit=config.limit,
                 bootstrap_iters=1000,
-                **seeds,
+                **dict.fromkeys(seeds, config.seed),
                 **self.arguments,
             )
         return Examination(saved.title, greedy=accuracy_of(self.task, cast("Mapping[str, Any]", found)))

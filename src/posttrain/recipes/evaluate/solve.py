@@ -43,7 +43,7 @@ from posttrain.rewards import Weighted
 from posttrain.rewards.reward import apart
 from posttrain.runs import jsonl
 from posttrain.training.resolve_model import saved_model
-from posttrain.types import Episode, EpisodeGroup, Group, Message, Row
+from posttrain.types import Episode, EpisodeGroup, Group, Message
 
 SIGNED = ("sum", "softmin")  # aggregations of steps whose scores may be below 0
 NOTHING_RIGHT = "solving needs a `reward` that says what is right, such as numbers, math or gym"
@@ -184,7 +184,8 @@ def _searched(
 def _answered(group: Group, outcome: str, alike: Callable[[str, str], bool]) -> Answered:
     scores = [row.scores[outcome] for row in group.rows]
     said = [
-        None if score.unparsed else score.parsed if score.parsed is not None else _last(row)
+        # a verifier that names no answer was shown the whole text: votes are for equal ones then
+        None if score.unparsed else row.conversation[-1].content.strip() if score.parsed is None else score.parsed
         for score, row in zip(scores, group.rows, strict=True)
     ]
     votes: dict[str, str] = {}
@@ -196,11 +197,6 @@ def _answered(group: Group, outcome: str, alike: Callable[[str, str], bool]) -> 
         [score.total >= SOLVED for score in scores],
         [len(row.trajectory.logprobs) for row in group.rows],
     )
-
-
-def _last(row: Row) -> str:
-    """What a verifier that names no answer was shown: votes are for equal texts then."""
-    return row.conversation[-1].content.strip()
 
 
 def _reward(config: Solve, scorers: Sequence[Scorer]) -> Weighted:

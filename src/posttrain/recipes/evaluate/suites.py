@@ -67,8 +67,7 @@ def rows_of(suite: Suite, asked: Asked) -> list[dict[str, Any]]:
     if config.limit is not None and config.limit < 1:
         raise UserError(f"the limit of rows must be 1 or more; got {config.limit}")
     source = _source(suite, asked)
-    words = config.split.split()
-    splits = words or (suite.splits if has_splits(source) else [None])
+    splits = config.split.split() or (suite.splits if has_splits(source) else [None])
     columns = parse_columns(config.columns)
     rows = _in_turn(_of_all_kinds(suite, load_rows(source, split=split, columns=columns)) for split in splits)
     found = list(islice(_tasks(name, suite, rows), config.limit))

@@ -30,11 +30,11 @@ from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
 from posttrain.recipes.evaluate_reward import steps
-from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, write_page
-from posttrain.recipes.evaluate_reward.steps import judges_steps
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, reported
+from posttrain.recipes.evaluate_reward.steps import judges_steps, notes_of
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.progress import Progress, announce
-from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
+from posttrain.training.resolve_model import SavedModel, saved_model
 from posttrain.training.reward import sequences_of
 from posttrain.types import Preference
 
@@ -96,13 +96,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
                 progress.step(done, accuracy=accuracy(pairs).value)
             found.append(ModelResult(saved.title, tuple(pairs), tuple(ties)))
         directory.log_metrics(0, measures(found[0].pairs))
-    seconds = time.monotonic() - began
-    baseline = found[1] if config.baseline else None
-    result = EvaluateRewardResult(
-        directory.path, directory.report, seconds, str(config.dataset), found[0], baseline, tuple(notes)
-    )
-    write_page(result)
-    return result
+    return reported(config, directory, began, found, notes)
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
@@ -136,16 +130,11 @@ def _read(
         raise UserError("`dataset` is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns)
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
-    part = split_for(dataset, "test")
+    part = split_for(dataset)
     split = None if part is None and ties else config.split or part
     how: dict[str, Any] = {"ties": True} if ties else {"limit": config.limit, "columns": columns}
     loaded = load_preferences(dataset, split=split, **how, **words)
-    notes = [note for saved in models for note in saved.notes()]
-    for saved in models:
-        notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
-    if loaded.left_out:
-        notes.append(f"{len(loaded.left_out)} rows left out: {'; '.join(loaded.left_out[:3])}")
-    notes += loaded.notes
+    notes = [*notes_of(config, models, loaded.left_out), *loaded.notes]
     kept = loaded.items
     if config.exclude:
         met = {one.prompt for one in load_preferences(config.exclude, columns=columns, **words).items}

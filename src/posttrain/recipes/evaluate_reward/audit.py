@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, cast
 
 from posttrain.bindings.scoring import scoring
-from posttrain.data import load_ratings, parse_columns
+from posttrain.data import load_ratings, reading_of
 from posttrain.data.messages import written
 from posttrain.data.preferences import load_judged
 from posttrain.errors import RewardError, UserError
@@ -108,10 +108,9 @@ def run(config: AuditJudge, *, quiet: bool = False) -> AuditJudgeResult:
     if not config.dataset:
         raise UserError("`dataset` is required: labelled pairs in a file, folder, glob or hub id")
     path = jsonl.new_file(config.pairs, option="pairs") if config.pairs else None
-    columns = parse_columns(config.columns)
-    how: dict[str, Any] = {"split": config.split or None, "columns": columns, "limit": config.limit}
+    how = reading_of(config)
     judged = load_judged(config.dataset, **how).items
-    equal = load_judged(config.ties, ties=True, columns=columns).items if config.ties else []
+    equal = load_judged(config.ties, ties=True, columns=how["columns"]).items if config.ties else []
     rated = load_ratings(config.ratings, limit=config.limit).items if given(config.ratings) else []
     pairs, ties = [one for one, _ in judged], [one for one, _ in equal]
     models = [cast("Mapping[str, Any]", task.metadata.get("models") or {}) for _, task in judged]

@@ -1,5 +1,7 @@
 """Results of evaluating one or two reward models on held-out pairs: as data, in words, and as a report."""
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -10,9 +12,10 @@ from posttrain.evaluation import pairs
 from posttrain.evaluation.accuracy import percent
 from posttrain.evaluation.pairs import PairAccuracy, ScoredPair, Ties, ties_of
 from posttrain.evaluation.process_bench import ProcessBench
+from posttrain.options.evaluation import EvaluateReward
 from posttrain.report import Estimate, Finding, Severity, Table, write_report
 from posttrain.report.chart import Chart, Series
-from posttrain.runs import read_run
+from posttrain.runs import RunDirectory, read_run
 from posttrain.statistics import Interval, paired_difference_interval
 
 SHOWN = 4  # pairs
@@ -106,8 +109,13 @@ def _numbers(found: PairAccuracy) -> dict[str, Any]:
     return {"accuracy": found.value, "ci95": list(found.ci95), "n": found.pairs}
 
 
-def write_page(result: EvaluateRewardResult) -> None:
-    """The page: the table, the curve of calibration, and the pairs on which the model is surest and wrong."""
+def reported(
+    config: EvaluateReward, directory: RunDirectory, began: float, found: Sequence[ModelResult], notes: Sequence[str]
+) -> EvaluateRewardResult:
+    """The result, and its page: the table, the curve of calibration, and the pairs that are judged most wrongly."""
+    seconds, baseline = time.monotonic() - began, found[1] if config.baseline else None
+    about = (directory.path, directory.report, seconds, str(config.dataset))
+    result = EvaluateRewardResult(*about, found[0], baseline, tuple(notes))
     read = read_run(result.run)
     ours = [row for row in read.samples if row["model"] == result.model.model]
     wrong = sorted((row for row in ours if row["reward"] < 0), key=lambda row: row["reward"])
@@ -115,6 +123,7 @@ def write_page(result: EvaluateRewardResult) -> None:
         read, metrics=[], samples=[row | {"answer": row.get("chosen") or row["answer"]} for row in wrong[:SHOWN]]
     )
     write_report(page, tables=_tables(result), findings=_findings(result), charts=[("Calibration", [_curve(result)])])
+    return result
 
 
 def _tables(result: EvaluateRewardResult) -> list[Table]:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from posttrain.data import ChatFormat, load_tokenizer, parse_columns, split_for
 from posttrain.data.loaded import Unusable
 from posttrain.data.packing import Stepwise, size_of
 from posttrain.data.ratings import Reasoning, first_steps, load_steps, stepwise_of
-from posttrain.engine.scorer import Scorer, load_scorer
+from posttrain.engine.scorer import load_scorer
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import accuracy
 from posttrain.evaluation.process_bench import ALL_RIGHT
@@ -26,7 +27,7 @@ from posttrain.models.load import locate, read_config
 from posttrain.models.precision import compute_of
 from posttrain.options.evaluation import EvaluateReward
 from posttrain.options.option import as_written
-from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, write_page
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult, reported
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.runs.progress import Progress, announce
 from posttrain.training.resolve_model import SavedModel, spoken_otherwise
@@ -53,7 +54,8 @@ def run(
             "model as `baseline`"
         )
     reasonings, notes = _read(config, models)
-    scorer = _load(config, models[0])
+    load = partial(load_scorer, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+    scorer = load(models[0].where)
     held = _held(config, models, reasonings, notes)
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
     directory = RunDirectory.create(output, "evaluate-reward-model", as_written(config), environment=about)
@@ -62,7 +64,8 @@ def run(
     with directory, Progress("evaluate", len(held) * len(models), quiet=quiet) as progress:
         for saved in models:
             if found:
-                scorer = _load(config, saved)
+                del scorer  # its memory is needed for the next one
+                scorer = load(saved.where)
             units = [(one, whole, stepwise_of(scorer.chat, one)) for one, whole in held]
             logits = list[tuple[float, ...]]()
             for first in range(0, len(units), AT_A_TIME):
@@ -79,17 +82,7 @@ def run(
         notes.append(f"{cut} reasonings were cut before a wrong step: only their steps count, not the first wrong one")
     if found[0].first_wrong is None:
         notes.append("the first wrong step is not measured: that needs rows with a wrong step and rows without one")
-    result = EvaluateRewardResult(
-        directory.path,
-        directory.report,
-        time.monotonic() - began,
-        str(config.dataset),
-        found[0],
-        found[1] if config.baseline else None,
-        tuple(notes),
-    )
-    write_page(result)
-    return result
+    return reported(config, directory, began, found, notes)
 
 
 Judged = tuple[Reasoning, bool]  # and whether it is whole
@@ -101,13 +94,9 @@ def _read(config: EvaluateReward, models: Sequence[SavedModel]) -> tuple[list[Re
         raise UserError("`dataset` is required: labelled steps in a file, folder, glob or hub id")
     columns = parse_columns(config.columns)
     words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template, "columns": columns}
-    split = config.split or split_for(config.dataset, "test")
+    split = config.split or split_for(config.dataset)
     loaded = load_steps(config.dataset, split=split, limit=config.limit, **words)
-    notes = [note for saved in models for note in saved.notes()]
-    for saved in models:
-        notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
-    if loaded.left_out:
-        notes.append(f"{len(loaded.left_out)} rows left out: {'; '.join(loaded.left_out[:3])}")
+    notes = notes_of(config, models, loaded.left_out)
     met = {one.prompt for one in load_steps(config.exclude, **words).items} if config.exclude else set()
     kept = [one for one in loaded.items if one.prompt not in met]
     if config.exclude:
@@ -115,8 +104,12 @@ def _read(config: EvaluateReward, models: Sequence[SavedModel]) -> tuple[list[Re
     return kept, [*notes, *loaded.notes]
 
 
-def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
-    return load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+def notes_of(config: EvaluateReward, models: Sequence[SavedModel], left_out: Sequence[str]) -> list[str]:
+    """What is said of the models, and of rows that were left out."""
+    notes = [note for saved in models for note in saved.notes()]
+    for saved in models:
+        notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
+    return notes + ([f"{len(left_out)} rows left out: {'; '.join(left_out[:3])}"] if left_out else [])
 
 
 def _held(

@@ -224,11 +224,9 @@ def _surprise(row: Row) -> float:
 def _flat(rows: Sequence[Row], name: str) -> Float[Tensor, "N"] | None:
     """A column of all trained tokens; None where a row lacks it."""
     values = [getattr(row, f"{name}_N") for row in rows]
-    return (
-        None
-        if any(v is None for v in values)
-        else torch.cat([v[r.trained_N] for v, r in zip(values, rows, strict=True)])
-    )
+    if any(v is None for v in values):
+        return None
+    return torch.cat([v[r.trained_N] for v, r in zip(values, rows, strict=True)])
 
 
 def _of_sampler(dump: Dump) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -206,10 +206,6 @@ def _tokens(rows: Sequence[Row], dump: Dump) -> float:
     return float(sum(int(row.trained_N.sum()) for row in rows))
 
 
-def _padded(rows: Sequence[Row], dump: Dump) -> float:
-    return float(len(rows) * max(len(row.trained_N) for row in rows))
-
-
 _DENOMINATORS: Mapping[str, Callable[[Sequence[Row], Dump], float]] = {
     "token_mean": _tokens,
     "sequence_mean": lambda rows, _: float(len(rows)),
@@ -218,7 +214,7 @@ _DENOMINATORS: Mapping[str, Callable[[Sequence[Row], Dump], float]] = {
     "micro_batch_token_mean": _tokens,
 }
 _WRONG: Mapping[str, Callable[[Sequence[Row], Dump], float]] = {
-    "tokens with padding": _padded,
+    "tokens with padding": lambda rows, _: float(len(rows) * max(len(row.trained_N) for row in rows)),
     "tokens with those of prompts": lambda rows, _: float(sum(len(row.tokens) for row in rows)),
     "no denominator at all": lambda rows, _: 1.0,
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.algorithm import TokenLoss, Tokens
 from posttrain.algorithms.grpo import GRPO
-from posttrain.bindings.backend import online_backend, trained_policy
+from posttrain.bindings.backend import online_backend, policy_learner, trained_policy
 from posttrain.bindings.cluster_options import ClusterOptions
 from posttrain.engine.engine import finish_all
 from posttrain.engine.policy import Policy
@@ -26,11 +26,11 @@ from posttrain.models.reference import AdapterOff
 from posttrain.options.online import OnlineOptions
 from posttrain.recipes.verify.numerics import LOGPROB, packed_logprobs
 from posttrain.recipes.verify.subject import ALGORITHM, LONGEST, GoesOn, Gradients, Item, Subject, batch_of, longest
-from posttrain.training.learner import POLICY, Batch, Learner
-from posttrain.training.local_learner import LocalLearner, learner_for
+from posttrain.training.learner import POLICY, Batch
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
-from posttrain.training.ranks import ALONE, Ranks
+from posttrain.training.ranks import ALONE
 from posttrain.training.resolve_model import saved_model
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Completion, Engine, Group, Request
@@ -160,9 +160,9 @@ def processes(subject: Subject, cluster: ClusterOptions) -> Item:
     where, dtype = saved_model(subject.config.model).where, subject.dtype
     options = OnlineOptions(model=subject.config.model, precision=cast(Any, subject.format))
     policy = trained_policy(options, where)
-    here = _learner(options, policy, ALONE)
+    here = policy_learner(options, policy, ALONE)
     batch, asked = batch_of(subject.sample(policy)), subject.requests(policy)
-    backend = online_backend(options, where, partial(_learner, options), cluster)
+    backend = online_backend(options, where, partial(policy_learner, options), cluster)
     with backend.stack:
         there, found = backend.learner, []
         for learner in (here, there):
@@ -184,10 +184,6 @@ def processes(subject: Subject, cluster: ClusterOptions) -> Item:
         f"their logprobs {far:.1e} apart at most"
     )
     return Item.within("processes", gap, bound, detail, besides=exact and bool(alike) and far <= GAP_MAX[dtype])
-
-
-def _learner(options: OnlineOptions, policy: Policy, ranks: Ranks) -> Learner:
-    return learner_for(options, policy.model, policy.save, ranks=ranks)
 
 
 def weight_update(subject: Subject) -> Item:

@@ -13,8 +13,6 @@ from posttrain.background import few_of
 from posttrain.errors import UserError
 from posttrain.rewards.inputs import ContinuationScorer, seed_of
 from posttrain.rewards.judges.kinds import Pairwise, Question, Verdict
-from posttrain.rewards.judges.kinds import score_in as score_in
-from posttrain.rewards.judges.prompt import PACKAGED as PACKAGED
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.reward import EpisodeReward, apart, scoring
 from posttrain.types import ChatModel, Episode, EpisodeGroup, Message, Sampling, Score, SeatScores, StopReason, Task

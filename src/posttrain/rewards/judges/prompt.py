@@ -104,7 +104,7 @@ class JudgePrompt:
                 criteria(Task(()), made.rubric or ())
             except (json.JSONDecodeError, UserError) as error:
                 raise UserError(f"the rubric of {self.source} must be a list of criteria as JSON: {error}") from None
-            if not (self.needs("rubric") or self.needs("criterion")) and kind in KINDS:
+            if not self.needs("rubric", "criterion") and kind in KINDS:
                 raise UserError(f"{self.source} has a rubric and does not show it; write {{criterion}} or {{rubric}}")
         return made, int(votes)
 
@@ -125,15 +125,15 @@ class JudgePrompt:
     @property
     def columns(self) -> frozenset[str]:
         """The columns of the data that it shows, besides prompt, answers and reference; "**" of a kind from a file."""
-        shows = self.needs("rubric") or self.needs("criterion")
         if type(self.kind) not in KINDS.values():
             return frozenset({"**"})
-        found = {"rubric": shows and self.kind.rubric is None, "principle": self.needs("principle")}
+        shows = self.needs("rubric", "criterion") and self.kind.rubric is None
+        found = {"rubric": shows, "principle": self.needs("principle")}
         return frozenset(name for name, needed in found.items() if needed)
 
-    def needs(self, name: str) -> bool:
-        """Whether the prompt has this placeholder."""
-        return f"{{{name}}}" in self.text
+    def needs(self, *names: str) -> bool:
+        """Whether the prompt has one of these placeholders."""
+        return any(f"{{{name}}}" in self.text for name in names)
 
     def fill(self, values: Mapping[str, str]) -> str:
         """The text with every placeholder replaced in one pass; values are not expanded."""
@@ -172,7 +172,7 @@ class JudgePrompt:
         if self.needs("principle") and not task.metadata.get("principle"):
             return f"{said} {{principle}}, a column; add it, or give posttrain judge a `constitution`"
         try:
-            if self.needs("rubric") or self.needs("criterion"):
+            if self.needs("rubric", "criterion"):
                 criteria(task, self.kind.rubric)
         except UserError as error:
             return str(error)

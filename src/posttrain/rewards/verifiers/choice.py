@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Any, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.reward import Verifier
 from posttrain.rewards.verifiers.extraction import (
     NOT_FOUND,
     AnswerIn,
@@ -68,7 +68,7 @@ _TURNS = re.compile(
 
 
 @dataclass(frozen=True)
-class ChoiceVerifier(EpisodeReward):
+class ChoiceVerifier(Verifier):
     """1 if the completion gives the letter of the right choice, else 0.
 
     `task.answer` is the letter, or the index of the choice counted from 0, or the text of one. The choices are the list
@@ -81,9 +81,7 @@ class ChoiceVerifier(EpisodeReward):
 
     answer_in: AnswerIn = "answer"
     name: str = "choice"
-    role = "verifier"
     columns = ("choices",)
-    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         choices = _choices(episode)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from posttrain.errors import RewardError, UserError, unknown
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.reward import Verifier
 from posttrain.rewards.verifiers.constraint_kinds import KINDS, fits_schema, matches
 from posttrain.rewards.verifiers.extraction import NOT_FOUND, AnswerIn, extract
 from posttrain.types import Episode, Score, Task
@@ -19,7 +19,7 @@ Checks = list[tuple[str, Callable[[str], bool]]]  # what is asked, and whether a
 
 
 @dataclass(frozen=True)
-class ConstraintsVerifier(EpisodeReward):
+class ConstraintsVerifier(Verifier):
     """1 if the response follows every constraint of its task, else 0; with `partial_credit` the share of them.
 
     A task's column `constraints` is a list of kinds (`KINDS`), each a name or a table of `kind` and its arguments:
@@ -41,9 +41,7 @@ class ConstraintsVerifier(EpisodeReward):
     partial_credit: bool = False
     answer_in: AnswerIn = "outside_think"
     name: str = "constraints"
-    role = "verifier"
     columns = ("constraints", "instruction_id_list", "kwargs")
-    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         checks = self._checks(episode.task)
@@ -108,7 +106,7 @@ def _loosened(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class FormatVerifier(EpisodeReward):
+class FormatVerifier(Verifier):
     """1 if the answer is in a form that the task or the argument `given` states, else 0.
 
     `kind` says which: `pattern`, a regular expression of the whole answer, or `json_schema`, a JSON Schema, as text, as
@@ -124,8 +122,6 @@ class FormatVerifier(EpisodeReward):
     given: str = ""
     answer_in: AnswerIn = "answer"
     name: str = ""
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.kind)

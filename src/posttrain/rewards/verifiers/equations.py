@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.reward import EpisodeReward, Verifier
 from posttrain.rewards.verifiers.number_grammar import arithmetic
 from posttrain.types import Episode, Score, SeatScores, Task, steps_in
 
@@ -107,7 +107,7 @@ def labels_of(task: Task, text: str, solved: bool) -> list[bool | None]:
 
 
 @dataclass(frozen=True)
-class AllSteps(EpisodeReward):
+class AllSteps(Verifier):
     """1 if a verifier finds the answer right and every checkable step is right, else 0.
 
     A checkable step is an equation as `equations` finds them. A response without any is paid for its answer alone.
@@ -115,8 +115,6 @@ class AllSteps(EpisodeReward):
 
     verifier: EpisodeReward
     name: str = "all-steps"
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         for key in ("columns", "patient", "unreadable", "alike"):

@@ -65,9 +65,7 @@ class GymVerifier(InWorkers):
     partial_credit: bool = False
     timeout_s: float = 5.0
     name: str = "gym"
-    role = "verifier"
     columns = ("dataset", "entry", "options")
-    bounds = (0.0, 1.0)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why it cannot be judged; "" where it can."""

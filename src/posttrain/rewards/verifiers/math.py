@@ -43,8 +43,6 @@ class MathVerifier(InWorkers):
     answer_in: AnswerIn = "boxed"
     timeout_s: float = 5.0
     name: str = "math"
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its own answer cannot be read; "" where it can."""

@@ -10,7 +10,7 @@ from typing import cast
 from unicodedata import normalize
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import EpisodeReward
+from posttrain.rewards.reward import Verifier
 from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from posttrain.rewards.verifiers.extraction import (
     INVISIBLE,
@@ -29,7 +29,7 @@ from posttrain.types import Episode, Score, Task
 
 
 @dataclass(frozen=True)
-class NumberVerifier(EpisodeReward):
+class NumberVerifier(Verifier):
     """1 if the number in the answer equals `task.answer` exactly, else 0.
 
     Read are integers, decimals, `1e3` and 10^3, fractions such as 3/4 and 2 1/2, groups of three, currency signs, a
@@ -44,8 +44,6 @@ class NumberVerifier(EpisodeReward):
     answer_in: AnswerIn = "hashes"
     last_number: bool = False
     name: str = "numbers"
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         gold = str(episode.task.answer).rpartition("####")[2]
@@ -95,7 +93,7 @@ def same_number(given: Number, right: Number) -> bool | None:
 
 
 @dataclass(frozen=True)
-class ExactVerifier(EpisodeReward):
+class ExactVerifier(Verifier):
     """1 if the answer is `task.answer`, or one of them where it is a list; else 0.
 
     Runs of white space count as one space, invisible characters at the ends as nothing, and a letter with an accent as
@@ -108,8 +106,6 @@ class ExactVerifier(EpisodeReward):
     answer_in: AnswerIn = "answer"
     ignore_case: bool = False
     name: str = "exact"
-    role = "verifier"
-    bounds = (0.0, 1.0)
 
     def _score_one(self, episode: Episode) -> Score:
         expected = self._expected(episode.task)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from posttrain.background import few_of, in_thread, in_time
-from posttrain.rewards.reward import EpisodeReward, score_each
+from posttrain.rewards.reward import Verifier
 from posttrain.types import Episode, SeatScores
 
 MAX_WORKERS = 4  # each keeps sympy in memory, 100 to 200 MB
@@ -198,12 +198,12 @@ def size() -> int:
     return max(1, min(MAX_WORKERS, cores))
 
 
-class InWorkers(EpisodeReward):
-    """A reward that asks worker processes, about as many episodes at a time as there are."""
+class InWorkers(Verifier):
+    """A verifier that asks worker processes, about as many episodes at a time as there are."""
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
         """One score per episode."""
-        return await together(lambda episode: score_each(self.name, [episode], self._score_one)[0], episodes)
+        return await together(self._scored, episodes)
 
 
 async def together(function: Callable[[Q], T], questions: Sequence[Q]) -> list[T]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from posttrain.runs.processes import PROC
-from posttrain.serving.jobs.table import LOG
+from posttrain.serving.jobs.table import LOG, RESULT, RUN
 
 PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables that a job inherits; no others, since they may hold keys."""
@@ -141,34 +141,34 @@ def opened(folder: Path, *names: str) -> Iterator[BinaryIO]:
         yield found
 
 
-def log_part(folder: Path, name: str, offset: int, most: int = LOG_BYTES) -> tuple[str, int]:
+def log_part(folder: Path, offset: int) -> tuple[str, int]:
     """The log from a byte on, and the byte after what is returned."""
-    with opened(folder, name) as file:
+    with opened(folder, LOG) as file:
         file.seek(offset)
-        raw = file.read(most)
+        raw = file.read(LOG_BYTES)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(raw)  # without a character at the end whose rest is not there yet
     return clean(text), offset + len(raw) - len(decoder.getstate()[0])
 
 
-def _tail(folder: Path, names: tuple[str, ...], most: int) -> bytes:
+def _tail(most: int, folder: Path, *names: str) -> bytes:
     with opened(folder, *names) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read()
 
 
-def last_words(folder: Path, name: str) -> str:
-    """The last line of a log in which posttrain says why it ended; "" if there is none."""
-    lines = _tail(folder, (name,), TAIL_BYTES).decode(errors="replace").splitlines()
+def last_words(folder: Path) -> str:
+    """The last line of the log in which posttrain says why it ended; "" if there is none."""
+    lines = _tail(TAIL_BYTES, folder, LOG).decode(errors="replace").splitlines()
     found = [line.removeprefix("posttrain: ") for line in lines if line.startswith("posttrain: ")]
     return clean(found[-1])[:1000] if found else ""
 
 
-def rows_part(folder: Path, names: tuple[str, ...], offset: int) -> tuple[list[Any], int]:
-    """Whole rows of a JSONL file from row number `offset` on, and the number of the row after them."""
+def rows_part(folder: Path, name: str, offset: int) -> tuple[list[Any], int]:
+    """Whole rows of a JSONL file of the run from row number `offset` on, and the number of the row after them."""
     rows: list[Any] = []
     size = 0
-    with opened(folder, *names) as file:
+    with opened(folder, RUN, name) as file:
         for number, line in enumerate(iter(partial(file.readline, ROW_BYTES), b"")):
             if not line.endswith(b"\n") or len(rows) == ROWS or size > ROW_BYTES:
                 break
@@ -185,9 +185,9 @@ def _row(line: bytes) -> Any:
         return None
 
 
-def last_step(folder: Path, names: tuple[str, ...]) -> int:
+def last_step(folder: Path) -> int:
     """The step of the last whole row of metrics; 0 if there is none."""
-    lines = _tail(folder, names, CHUNK).split(b"\n")[:-1]
+    lines = _tail(CHUNK, folder, RUN, "metrics.jsonl").split(b"\n")[:-1]
     row = _row(lines[-1]) if lines else None
     step = row.get("step") if isinstance(row, dict) else None
     return step if isinstance(step, int) else 0
@@ -200,21 +200,21 @@ def read_object(folder: Path, *names: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def exported(folder: Path, name: str) -> list[str]:
-    """The names of the files of a result, in order; none where there is no result."""
-    path = folder / name
+def exported(folder: Path) -> list[str]:
+    """The names of the files of the result, in order; none where there is no result."""
+    path = folder / RESULT
     if path.is_symlink() or not path.is_dir():
         return []
     entries = [entry for entry in os.scandir(path) if entry.is_file(follow_symlinks=False)]
     return sorted(entry.name for entry in entries if entry.name.endswith(EXPORTED) and not entry.name.startswith("."))
 
 
-def tar_of(folder: Path, name: str, inside: str) -> Iterator[bytes]:
-    """A result as a tar archive, in parts; `inside` is the name of the folder that it unpacks to."""
-    for file_name in exported(folder, name):
-        with opened(folder, name, file_name) as file:
+def tar_of(folder: Path, inside: str) -> Iterator[bytes]:
+    """The result as a tar archive, in parts; `inside` is the name of the folder that it unpacks to."""
+    for name in exported(folder):
+        with opened(folder, RESULT, name) as file:
             found = os.fstat(file.fileno())
-            about = tarfile.TarInfo(f"{inside}/{file_name}")
+            about = tarfile.TarInfo(f"{inside}/{name}")
             about.size, about.mtime, about.mode = found.st_size, int(found.st_mtime), 0o644
             yield about.tobuf(tarfile.PAX_FORMAT)
             left = found.st_size
@@ -222,6 +222,6 @@ def tar_of(folder: Path, name: str, inside: str) -> Iterator[bytes]:
                 left -= len(part)
                 yield part
             if left:
-                raise OSError(f"{file_name} became shorter while it was read")
+                raise OSError(f"{name} became shorter while it was read")
             yield bytes(-found.st_size % tarfile.BLOCKSIZE)
     yield bytes(2 * tarfile.BLOCKSIZE)

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from posttrain.errors import first_line
-from posttrain.serving.guard import Owner, application
+from posttrain.serving.guard import Owner, application, services_of
 from posttrain.serving.jobs import processes
 from posttrain.serving.jobs.services import JobServices
 from posttrain.serving.jobs.specification import write
-from posttrain.serving.jobs.table import LOG, OPEN, RESULT, RUN, Job
+from posttrain.serving.jobs.table import OPEN, RUN, Job
 
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # what a model wrote is never taken for a page
 
@@ -29,11 +29,7 @@ Json = dict[str, Any]
 Offset = Annotated[int, Query(ge=0, le=2**53)]
 
 
-def _services(request: Request) -> JobServices:
-    return request.app.state.services
-
-
-Served = Annotated[JobServices, Depends(_services)]
+Served = Annotated[JobServices, Depends(services_of)]
 
 
 def _job(job_id: str, owner: Owner, served: Served) -> Job:
@@ -87,13 +83,13 @@ def job(job: Mine, served: Served) -> Json:
     folder = served.table.folder(job)
     steps = processes.read_object(folder, RUN, "environment.json").get("steps")
     known = steps if isinstance(steps, int) else job.steps or None
-    return {**job.shown(), "step": processes.last_step(folder, (RUN, "metrics.jsonl")), "steps": known}
+    return {**job.shown(), "step": processes.last_step(folder), "steps": known}
 
 
 @router.get("/{job_id}/logs")
 def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
     """What the command printed, from a byte on."""
-    text, after = processes.log_part(served.table.folder(job), LOG, offset)
+    text, after = processes.log_part(served.table.folder(job), offset)
     return Response(text, media_type="text/plain", headers={"X-Next-Offset": str(after), **NO_SNIFFING})
 
 
@@ -101,8 +97,8 @@ def logs(job: Mine, served: Served, offset: Offset = 0) -> Response:
 @router.get("/{job_id}/samples")
 def rows(request: Request, job: Mine, served: Served, offset: Offset = 0) -> Response:
     """Metrics by step, or completions with their rewards, from a row on."""
-    name = request.url.path.rpartition("/")[2]
-    found, after = processes.rows_part(served.table.folder(job), (RUN, f"{name}.jsonl"), offset)
+    name = f"{request.url.path.rpartition('/')[2]}.jsonl"
+    found, after = processes.rows_part(served.table.folder(job), name, offset)
     return JSONResponse({"rows": found, "next": after}, headers=NO_SNIFFING)
 
 
@@ -121,10 +117,10 @@ def result(job: Mine, served: Served) -> Response:
     folder = served.table.folder(job)
     if job.state in OPEN:
         raise HTTPException(409, f"job {job.id} has not ended")
-    if not processes.exported(folder, RESULT):
+    if not processes.exported(folder):
         raise HTTPException(409, f"job {job.id} is {job.state}, and there is no checkpoint of it")
     headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"', **NO_SNIFFING}
-    return StreamingResponse(processes.tar_of(folder, RESULT, job.id), media_type="application/x-tar", headers=headers)
+    return StreamingResponse(processes.tar_of(folder, job.id), media_type="application/x-tar", headers=headers)
 
 
 @router.delete("/{job_id}", status_code=204)

@@ -122,7 +122,7 @@ class JobServices:
         self._told.discard(job.pid)
         if job.pid or (job.cancelled and job.stage == table.TRAIN):
             exported = job.stage == table.EXPORT and code == 0 and self._whole(folder)
-            said, hours = last_words(folder, table.LOG), self.limits.hours
+            said, hours = last_words(folder), self.limits.hours
             changes = after(job, code, saved(folder), said, hours, exported=exported)
             ended_at = {"ended": time.time()} if "state" in changes else {}
             job = self.table.change(job, pid=0, reason="", told=0.0, **changes, **ended_at) or job

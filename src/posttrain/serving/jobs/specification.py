@@ -31,7 +31,7 @@ from posttrain.options.training import SFT, Preferences, Scoring
 from posttrain.rewards import REWARDS
 from posttrain.rewards.remote import PUBLIC, check_address
 from posttrain.runs import config_file, jsonl
-from posttrain.serving.files import write_whole
+from posttrain.serving.files import NAME, write_whole
 from posttrain.serving.guard import first_mistake
 from posttrain.serving.jobs.table import REWARD, TOML
 
@@ -49,7 +49,6 @@ FORMS: Mapping[str, type[Form]] = MappingProxyType(
 )
 NO_ENVIRONMENT = ("environment", "solved", "classifier")  # of environments and of models, which jobs do not have
 FILES = {"dataset": "data/train.jsonl", "eval_dataset": "data/heldout.jsonl"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KNOB = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -275,7 +274,7 @@ def write(body: bytes | mmap.mmap, owner: str, offered: Offered, folder: Path) -
 
 def _dataset(name: str, offered: Offered) -> str:
     folder = offered.datasets
-    known = sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)) if folder else []
+    known = sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder else []
     if folder is None or name not in known:
         raise unknown("data set", name[:80], known)
     return str(folder / name)

@@ -29,9 +29,10 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from posttrain.durable import sync
 from posttrain.errors import UserError, described
 from posttrain.serving.access import JobLimits
-from posttrain.serving.files import read_json, sync
+from posttrain.serving.files import read_json
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
