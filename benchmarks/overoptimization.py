@@ -53,7 +53,6 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.report.overoptimization import (
     Point,
-    best_of_n,
     best_of_n_kl,
     fit,
     observed_peak,
@@ -63,6 +62,7 @@ from posttrain.report.overoptimization import (
 )
 from posttrain.rewards import COMBINATIONS
 from posttrain.runs import read_run
+from posttrain.statistics import best_of_n
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Sampling, Task
 

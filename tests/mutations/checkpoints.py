@@ -37,7 +37,7 @@ MUTATIONS = [
             ("            shutil.rmtree(leftover)\n", "            pass\n"),
             ("        write(new)\n", "        folder.mkdir()\n        write(folder)\n"),
             ("    sync(folder)\n", ""),
-            ("        sync(path)\n    sync", "        pass\n    _sync"),
+            ("        sync(path)\n    sync", "        pass\n    sync"),
             ("        folder.rename(old)\n", "        shutil.rmtree(folder)\n"),
             ("    if old.exists():\n        shutil.rmtree(old)\n", ""),
             ("not math.isfinite(score)", "False"),
