@@ -252,7 +252,7 @@ def trained_policy(options: TrainingOptions, where: str, **sampling: Any) -> Pol
 
 
 def policy_learner(options: TrainingOptions, policy: Policy, ranks: Ranks) -> Learner:
-    """The learner of a policy alone: without references, or models that are trained beside it."""
+    """The learner of a policy without a reference model, critic or other auxiliary models."""
     return learner_for(options, policy.model, policy.save, ranks=ranks)
 
 
